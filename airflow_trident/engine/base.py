@@ -1,0 +1,68 @@
+"""The contract of engines: run a plan over one batch and stage what comes out for each state.
+
+Promises (`tests/contracts/test_engine.py` runs every plan on every engine and compares with the local one):
+
+E1  The result depends on plan, metadata and the users' functions only: `LocalEngine` defines the meaning.
+E2  Nothing is visible until `run` returns: files that do not come into the manifest do not count.
+E3  An exception of a user's function becomes a UserCodeError naming node, fields, row and txid.
+E4  `cancel`, from another thread or a signal handler, ends the work soon where that is possible; never needed for
+    correctness.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_trident.plan.stages import Plan
+from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.types import Json
+
+
+def quiet(line: str) -> None:
+    """Progress to nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One attempt's work. `metadata`: stream -> metadata; streams that are absent have no data in this batch.
+
+    `staging_root`: folder of staged batches. `progress` gets lines for people.
+    """
+
+    plan: Plan
+    slot: Slot
+    metadata: dict[str, Json]
+    staging_root: str
+    progress: Callable[[str], None] = quiet
+
+
+class Engine(ABC):
+    """Runs jobs. Use as a context manager; making one opens nothing."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, job: Job) -> Manifest:
+        """Run the processing phase and write the staged files; publishing the manifest is the caller's step.
+
+        :raises UserCodeError: a user's function raised.
+        :raises SparkJobError: the job ended for another reason.
+        """
+
+    def cancel(self) -> None:
+        """Stop the running job, best effort."""
+
+    @property
+    def ui_url(self) -> str:
+        """Where the running job can be looked at; empty if nowhere."""
+        return ""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

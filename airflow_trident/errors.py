@@ -1,0 +1,180 @@
+"""One tree of errors, sorted by what the caller must do.
+
+Every message names the thing that is wrong and ends with the cure. Every error survives pickling (tasks, Spark
+workers and triggers are other processes).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """What a task does about an error: the one table that the Airflow shell reads (`TridentError.outcome`)."""
+
+    RETRY = "retry"
+    """Try again later: the world may have changed."""
+    FAIL = "fail"
+    """Do not try again: only a person can change the cause."""
+
+
+class TridentError(Exception):
+    """Root of all errors of this package.
+
+    :param message: what is wrong, naming the thing.
+    :param cure: what to do about it, one sentence; it ends the text.
+    """
+
+    outcome: Outcome = Outcome.FAIL
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message, cure)
+        self.message = message
+        self.cure = cure
+
+    def __str__(self) -> str:
+        if not self.cure:
+            return self.message
+        return f"{self.message.rstrip('.')}. {self.cure}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.cure, dict(self.__dict__))
+
+
+def _rebuild(kind: type[TridentError], message: str, cure: str, state: dict[str, Any]) -> TridentError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message, cure)
+    error.__dict__.update(state)
+    return error
+
+
+# ---- try again -------------------------------------------------------------------------------------------------
+
+
+class RetryableError(TridentError):
+    """Nothing is wrong with the work itself; the same call may succeed later."""
+
+    outcome = Outcome.RETRY
+
+
+class LedgerUnavailableError(RetryableError):
+    """ZooKeeper did not answer before the deadline."""
+
+
+class OutcomeUnknownError(RetryableError):
+    """A write may or may not have been applied and the deadline passed before that could be found out.
+
+    The caller must not act on either assumption: running the same step again resolves it.
+    """
+
+
+class SourceUnavailableError(RetryableError):
+    """The source of a spout did not answer."""
+
+
+class StoreUnavailableError(RetryableError):
+    """The store of a state did not answer, is locked, or has no space; nothing was applied."""
+
+
+class SparkJobError(RetryableError):
+    """A Spark job ended without a result for a reason other than the user's code."""
+
+
+# ---- somebody newer is at work ---------------------------------------------------------------------------------
+
+
+class FencedError(TridentError):
+    """A newer attempt or committer has taken over: whoever gets this stops and changes nothing (P4, P7)."""
+
+
+class StaleAttemptError(FencedError):
+    """The attempt that speaks is not the current one of its transaction."""
+
+
+# ---- a person decides ------------------------------------------------------------------------------------------
+
+
+class BlockedError(TridentError):
+    """A lower transaction is FAILED: nothing above it may commit until it is replayed or skipped (P6)."""
+
+
+class TransitionError(TridentError):
+    """The ledger refused a transition; the text says what was expected and what was found."""
+
+
+# ---- the user's code -------------------------------------------------------------------------------------------
+
+
+class UserCodeError(TridentError):
+    """A user's function raised on a row. Retried as any other failure: the cause may be outside the function."""
+
+    outcome = Outcome.RETRY
+
+    def __init__(self, message: str, cure: str = "", *, node: str = "", fields: str = "", row: str = "") -> None:
+        super().__init__(message, cure)
+        self.node = node
+        self.fields = fields
+        self.row = row
+
+
+# ---- the plan and the settings ---------------------------------------------------------------------------------
+
+
+class PlanError(TridentError):
+    """A topology that cannot mean anything; raised on the user's line when the DAG is built."""
+
+
+class FieldError(PlanError):
+    """A field is unknown, doubled, or of a type that the operation cannot take."""
+
+
+class ConfigurationError(TridentError):
+    """A setting, connection or argument is wrong."""
+
+
+class LedgerAuthError(ConfigurationError):
+    """ZooKeeper refused the credentials or the access list forbids the operation."""
+
+
+class UnknownTopologyError(ConfigurationError):
+    """No topology of this name has a ledger."""
+
+
+class DefinitionChangedError(ConfigurationError):
+    """The name belongs to a topology with another definition."""
+
+
+class MissingExtraError(ConfigurationError):
+    """An optional library is not installed; the text names the extra to install."""
+
+
+# ---- nothing unreadable is guessed at (P11) --------------------------------------------------------------------
+
+
+class CorruptError(TridentError):
+    """Something durable cannot be read or contradicts what else is known."""
+
+
+class CorruptRecordError(CorruptError):
+    """A ledger record or manifest cannot be decoded."""
+
+
+class NewerRecordError(CorruptError):
+    """A record was written by a newer version of this package."""
+
+
+class LedgerBehindStateError(CorruptError):
+    """A state holds transactions that the ledger does not know: the ledger was wiped or restored from an old copy."""
+
+
+class SourceChangedError(CorruptError):
+    """The source no longer holds what the recorded metadata names, so the batch cannot be replayed."""
+
+
+class DamagedInputError(CorruptError):
+    """An input of the source cannot be read."""
+
+
+class StagingError(CorruptError):
+    """A staged batch is missing, damaged, or contradicts its manifest."""

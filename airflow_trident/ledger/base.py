@@ -1,0 +1,172 @@
+"""The contract of the ledger: the durable truth about transactions.
+
+Promises of an implementation (`tests/contracts/test_ledger.py` checks every one over every implementation):
+
+L1  Txids are dense and rise by one; a claim that asks again gets the same txid (P1).
+L2  Every call is one atomic conditional step, or changes nothing and raises with what was expected and found.
+L3  A call whose answer was lost is resolved before it returns: it happened once or not at all; if that cannot be told
+    before the deadline, OutcomeUnknownError. It is never repeated blindly.
+L4  `start_attempt` gives every caller another, higher attempt, for ever (P3).
+L5  `processed`, `attempt_failed`, `fail` of an attempt that is not the current one raise StaleAttemptError and change
+    nothing (P4).
+L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6); each opening has a higher fence, and makes the
+    former ticket void.
+L7  COMMITTED and the commit pointer change in the same step (P8).
+L8  What is above `retention` committed transactions is pruned in the step that commits; FAILED, SKIPPED and
+    uncommitted ones and the last committed one are kept (P10).
+L9  An unreadable or newer record raises CorruptRecordError or NewerRecordError, naming it (P11).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_trident.protocol.decide import Blocked, Full, Held
+from airflow_trident.protocol.records import (
+    Claim,
+    Command,
+    CommitTicket,
+    Definition,
+    LedgerView,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.types import Json
+
+DEFAULT_MAX_PENDING = 2
+DEFAULT_RETENTION = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The claim has this transaction. `new`: it was begun by this very call (or by one whose answer was lost)."""
+
+    record: TxRecord | None
+    txid: int
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NothingNew:
+    """No stream has data after what the ledger holds; nothing was begun."""
+
+
+BeginResult = Begun | NothingNew | Full | Held | Blocked
+
+MetadataOf = Callable[[int, dict[str, Json]], dict[str, Json] | None]
+"""``(txid, position) -> metadata`` per stream that has new data, None if none has. May be called again with other
+arguments when somebody else began a transaction meanwhile: it must be free of effects."""
+
+
+class Ledger(ABC):
+    """The ledger of one topology. Not for sharing between threads; use as a context manager."""
+
+    topology_name: str
+
+    # ---- the topology ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def register(self, definition: Definition, *, accept_change: bool = False) -> TopologyRecord:
+        """Create the topology's ledger, or check that it belongs to the same definition.
+
+        :param accept_change: record the new definition instead of refusing it.
+        :raises DefinitionChangedError: another definition owns the name; lists the differences.
+        """
+
+    @abstractmethod
+    def topology(self) -> TopologyRecord:
+        """:raises UnknownTopologyError: nothing is registered under the name; names those that are."""
+
+    @abstractmethod
+    def set_command(self, command: Command) -> TopologyRecord:
+        """Change the lifecycle command, raising its epoch by one."""
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def view(self, txid: int) -> LedgerView:
+        """The transaction and what decides about it. `view(0)` for the topology alone."""
+
+    @abstractmethod
+    def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
+        """The records that are kept with first <= txid <= last, in txid order."""
+
+    @abstractmethod
+    def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        """Block until transaction `txid` or the list of exceptions differs from `seen`, at most `timeout_s` seconds.
+
+        Re-reads after arming its watch, so that no change is missed. True if something differs. May return early.
+        """
+
+    # ---- the verbs ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, claim: Claim, metadata_of: MetadataOf, *, max_pending: int = DEFAULT_MAX_PENDING) -> BeginResult:
+        """Claim a transaction: same claim, same txid; else decide_begin(), and the batch's metadata is recorded.
+
+        :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
+        """
+
+    @abstractmethod
+    def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
+        """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
+
+        From FAILED and SKIPPED too: that is a replay, and takes the txid off the exceptions.
+
+        :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
+        """
+
+    @abstractmethod
+    def restart_attempt(self, ticket: CommitTicket, *, owner: str) -> TxRecord:
+        """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again."""
+
+    @abstractmethod
+    def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
+        """PROCESSING -> PROCESSED."""
+
+    @abstractmethod
+    def gate(self, txid: int, *, owner: str) -> CommitTicket:
+        """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
+
+        :raises TransitionError: not its turn, or no staged batch; says what was found.
+        """
+
+    @abstractmethod
+    def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
+        """COMMITTING -> COMMITTED, pointer and pruning in the same step.
+
+        :raises FencedError: a newer ticket was given out.
+        """
+
+    @abstractmethod
+    def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
+        """Note on the record that the attempt failed; it stays PROCESSING (or COMMITTING), a retry will come."""
+
+    @abstractmethod
+    def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
+        """-> FAILED: attempts are used up."""
+
+    @abstractmethod
+    def skip(self, txid: int, reason: str) -> TxRecord:
+        """-> SKIPPED: let the others pass; the pointer moves over it when it can.
+
+        :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it.
+        """
+
+    # ---- the rest ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def export(self) -> dict[str, Json]:
+        """Everything, as JSON for people and tools."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,104 @@
+"""What users write: functions, filters and aggregators, after Storm Trident's operation interfaces.
+
+All of them must be picklable: they travel to Spark executors. None is called while a DAG is parsed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from airflow_trident.types import FieldSpec
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationContext:
+    """Where an operation runs (Trident: TridentOperationContext)."""
+
+    partition_index: int
+    num_partitions: int
+    txid: int
+    attempt: int
+
+
+class Operation:
+    """Anything with a life: `prepare` once per partition and attempt before the first tuple, `cleanup` after the last.
+
+    `output_types` may declare what the operation emits (types only: ``"string, long"``);
+    without it the return annotation of its method is used.
+    """
+
+    output_types: FieldSpec = ()
+
+    def prepare(self, context: OperationContext) -> None:
+        """Open what is needed."""
+
+    def cleanup(self) -> None:
+        """Close it."""
+
+
+class Function(Operation, ABC):
+    """Zero, one or many outputs per tuple; they are appended to it (Trident: Function in `each`)."""
+
+    @abstractmethod
+    def execute(self, *values: Any) -> Iterable[Any]:
+        """Yield outputs for one tuple: a bare value if one field is declared, else a tuple of values."""
+
+
+class Filter(Operation, ABC):
+    """Keeps or drops a tuple."""
+
+    @abstractmethod
+    def is_keep(self, *values: Any) -> bool: ...
+
+
+class MergeKind(StrEnum):
+    """How two partial values of a built-in combiner become one: engines and stores do these natively."""
+
+    ADD = "add"
+    MIN = "min"
+    MAX = "max"
+
+
+class CombinerAggregator(Operation, ABC, Generic[A]):
+    """Aggregates by combining partial values: `combine` must be associative and commutative, `zero` its identity.
+
+    Partially aggregated before every shuffle and, in `persistent_aggregate`, combined with the stored value at commit.
+    """
+
+    merge_kind: MergeKind | None = None
+    """Set by built-ins only."""
+    commutes: bool = True
+    """May a late (backfilled) batch be combined out of order?"""
+
+    @abstractmethod
+    def init(self, *values: Any) -> A:
+        """The value of one tuple."""
+
+    @abstractmethod
+    def combine(self, left: A, right: A) -> A: ...
+
+    @abstractmethod
+    def zero(self) -> A:
+        """The value of no tuples."""
+
+    def result_type(self, input_types: tuple[str, ...]) -> str | None:
+        """DDL type of the result, or None to take `output_types` or the annotation of `combine`."""
+        return None
+
+
+class ReducerAggregator(Operation, ABC, Generic[A]):
+    """Aggregates by folding tuples one at a time into a value; order within a batch is not defined."""
+
+    commutes: bool = False
+
+    @abstractmethod
+    def init(self) -> A: ...
+
+    @abstractmethod
+    def reduce(self, current: A, *values: Any) -> A: ...

@@ -1,0 +1,57 @@
+"""Types of what a user's function returns, read from its annotations."""
+
+from __future__ import annotations
+
+import collections.abc
+import datetime
+import typing
+from collections.abc import Callable
+from typing import Any
+
+_SIMPLE: dict[Any, str] = {
+    str: "string",
+    int: "long",
+    float: "double",
+    bool: "boolean",
+    bytes: "binary",
+    datetime.date: "date",
+    datetime.datetime: "timestamp",
+}
+_MANY = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Generator, collections.abc.Sequence, list)
+
+
+def type_of_annotation(annotation: Any) -> str | None:
+    """DDL type of one annotated value; None if it cannot be told. ``X | None`` is the type of X."""
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    arguments = [part for part in typing.get_args(annotation) if part is not type(None)]
+    origin = typing.get_origin(annotation)
+    if origin is list and arguments:
+        inner = type_of_annotation(arguments[0])
+        return f"array<{inner}>" if inner else None
+    if origin is not tuple and len(arguments) == 1 and len(typing.get_args(annotation)) == 2:
+        return type_of_annotation(arguments[0])
+    return None
+
+
+def returned(function: Callable[..., Any]) -> Any:
+    """The return annotation of a callable, resolved; None if there is none or it cannot be resolved."""
+    try:
+        return typing.get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | None, ...]:
+    """The DDL types of the fields that `function` gives: of each yielded value (`many`) or of the value itself.
+
+    A tuple annotation gives one type per field.
+    """
+    annotation = returned(function)
+    if many:
+        if typing.get_origin(annotation) not in _MANY or not typing.get_args(annotation):
+            return ()
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) is tuple:
+        return tuple(type_of_annotation(part) for part in typing.get_args(annotation))
+    return (type_of_annotation(annotation),)

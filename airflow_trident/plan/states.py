@@ -1,0 +1,173 @@
+"""The contract of states: apply a staged batch exactly once, in one atomic step of the store.
+
+Promises of an implementation (`tests/contracts/test_states.py` checks every one):
+
+T1  `apply` is atomic in the store: after any crash either all of the batch and the marker are there, or neither.
+T2  A txid that the marker holds as applied is skipped and `Applied.ALREADY` returned: a success of its own name (P7).
+T3  A ticket whose fence is lower than the marker's is refused with FencedError and changes nothing; a higher fence is
+    recorded even when the txid was applied already.
+T4  A ticket of another incarnation than the marker's is refused with LedgerBehindStateError and changes nothing.
+T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the
+    aggregate commutes.
+T6  The cost of `apply` depends on the batch, not on the state.
+T7  Two processes applying at once end as if one came after the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.types import Json, Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Applied(StrEnum):
+    """What `apply` did."""
+
+    APPLIED = "applied"
+    ALREADY = "already applied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a store can do; a topology that asks for more is refused when the DAG is built.
+
+    `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
+    marker change in one step.
+    """
+
+    durable: bool
+    atomic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What the store itself knows about the transactions in it; read and written in the step that changes the data.
+
+    Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far.
+    `position`: CommitTicket.position of `high`.
+    """
+
+    incarnation: str
+    high: int
+    fence: int
+    holes: tuple[tuple[int, int], ...] = ()
+    position: dict[str, Json] = field(default_factory=dict)
+
+    def has(self, txid: int) -> bool:
+        return txid <= self.high and not any(first <= txid <= last for first, last in self.holes)
+
+
+class MapState(Protocol):
+    """What an updater sees of a state while a batch is applied (Trident: MapState). Keys are tuples of key fields."""
+
+    def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """The stored value fields of each key, None where there is none."""
+        ...
+
+    def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[tuple[Any, ...]]) -> None: ...
+
+    def multi_remove(self, keys: Sequence[tuple[Any, ...]]) -> None: ...
+
+
+StateUpdater = Callable[[MapState, Iterable[tuple[Any, ...]]], None]
+"""`partition_persist`'s function: gets the state and the batch's tuples (Trident: StateUpdater.updateState)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpec:
+    """One state of one topology: its names, its fields and how a batch is merged into it.
+
+    `keys`/`values`: the fields of the stored map. Without keys the state holds one row (Trident: Snapshottable).
+    Exactly one of `combiners`, `reducer`, `updater` is set: `combiners`, one per value field, get staged partial
+    values; a `reducer` and an `updater` get the staged tuples with the fields `staged`.
+    """
+
+    topology: str
+    name: str
+    keys: Schema
+    values: Schema
+    staged: Schema
+    factory: StateFactory
+    combiners: tuple[CombinerAggregator[Any], ...] = ()
+    reducer: ReducerAggregator[Any] | None = None
+    updater: StateUpdater | None = None
+
+    @property
+    def commutes(self) -> bool:
+        """May a late batch be applied out of order?"""
+        if self.combiners:
+            return all(combiner.commutes for combiner in self.combiners)
+        return self.reducer is not None and self.reducer.commutes
+
+    def describe(self) -> str:
+        """One line, part of the topology's definition: what must not change silently."""
+        how = "+".join(type(part).__name__ for part in self.combiners)
+        if self.reducer is not None:
+            how = type(self.reducer).__name__
+        keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
+        return f"{self.factory.describe()} ({keys}) -> ({values}) by {how or 'updater'}"
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        return names_of(self.keys)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        return names_of(self.values)
+
+
+class StateFactory(ABC):
+    """How to reach a store. Made while a DAG is parsed: opens nothing, imports no driver (Trident: StateFactory)."""
+
+    capabilities: Capabilities
+
+    @abstractmethod
+    def make_state(self, spec: StateSpec) -> State:
+        """Open the state, creating what is missing.
+
+        :raises ConfigurationError: the store cannot be used as configured (read-only, no such folder, refused login).
+        :raises StoreUnavailableError: it does not answer.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Class and place, no secrets."""
+
+
+class State(ABC):
+    """An open state. Use as a context manager."""
+
+    @abstractmethod
+    def marker(self) -> Marker | None:
+        """What is applied; None if this state never applied anything."""
+
+    @abstractmethod
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """Merge a staged batch (schema `spec.staged`) in one atomic step, with the marker.
+
+        :raises FencedError: a newer committer was here.
+        :raises LedgerBehindStateError: the data belongs to another life of the ledger.
+        :raises StoreUnavailableError: nothing was applied.
+        """
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """All (key, value) pairs of the committed state, in no order; for queries and tests."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,150 @@
+"""Decisions as values. Pure: each function reads a view and says what to do; `runtime.phases` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
+from airflow_trident.protocol.statuses import Status
+
+# ---- coordinator -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A new transaction may begin as `txid`."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """`max_pending` transactions are uncommitted: wait for `oldest` to commit (P5)."""
+
+    oldest: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lifecycle command forbids new transactions."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Transaction `by` is FAILED: waiting is vain until a person replays or skips it."""
+
+    by: int
+
+
+def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Held | Blocked:
+    """May a new transaction begin?
+
+    A FAILED transaction blocks only when the window is full: until then later ones may be processed ahead, and the
+    replay's commit sweep takes them along.
+    """
+    if view.topology.command is not Command.RUN:
+        return Held(view.topology.command)
+    if view.pending >= max_pending:
+        blocked = view.blocked_by(view.next_txid)
+        if blocked is not None:
+            return Blocked(blocked)
+        return Full(oldest=view.pointer.committed + 1, pending=view.pending)
+    return Begin(view.next_txid)
+
+
+# ---- emitter ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Start a new attempt; it will be `attempt`."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """Nothing to do: a success with a name of its own. `pruned`: the record itself is gone already."""
+
+    txid: int
+    pruned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUnderWay:
+    """Processing is over and a state may have been touched: only the committer may go on."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No such transaction was ever begun."""
+
+    txid: int
+    next_txid: int
+
+
+def decide_process(view: LedgerView, txid: int) -> Process | AlreadyCommitted | CommitUnderWay | Unknown:
+    """What does an emitter do about `txid`?
+
+    Every run of an emitter is a new attempt, also when a staged batch exists: who clears a task wants it run again,
+    perhaps with a mended function.
+    """
+    if view.tx is None:
+        if txid >= view.next_txid or txid < 1:
+            return Unknown(txid, view.next_txid)
+        return AlreadyCommitted(txid, pruned=True)
+    if view.tx.status is Status.COMMITTED:
+        return AlreadyCommitted(txid)
+    if view.tx.status is Status.COMMITTING:
+        return CommitUnderWay(txid)
+    return Process(view.tx.attempt + 1)
+
+
+# ---- committer -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The turn of `txid` has come and its staged batch is recorded."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not yet: `on` must change first."""
+
+    on: int
+    why: str
+
+
+CommitDecision = Commit | Wait | Blocked | AlreadyCommitted | Unknown
+
+
+def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
+    """What does a committer of `txid` do now?"""
+    tx = view.tx
+    if tx is None:
+        if txid >= view.next_txid or txid < 1:
+            return Unknown(txid, view.next_txid)
+        return AlreadyCommitted(txid, pruned=True)
+    if tx.status is Status.COMMITTED:
+        return AlreadyCommitted(txid)
+    blocked = view.blocked_by(txid)
+    if blocked is not None:
+        return Blocked(blocked)
+    if tx.status in (Status.FAILED, Status.SKIPPED):
+        return Blocked(txid)
+    predecessor = view.waits_for(txid)
+    if predecessor is not None:
+        return Wait(on=predecessor, why=f"transaction {predecessor} is not committed yet")
+    if tx.status is Status.PROCESSING:
+        if tx.attempt == NO_ATTEMPT:
+            return Wait(on=txid, why=f"transaction {txid} has not been attempted yet")
+        return Wait(on=txid, why=f"attempt {tx.attempt} of transaction {txid} is still processing")
+    return Commit(txid)

@@ -1,0 +1,185 @@
+"""What the ledger holds, as frozen records. Plain data: every field survives JSON.
+
+Times are Unix milliseconds (`*_ms`), for people only: no decision of the protocol reads a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.types import Json
+
+NO_ATTEMPT = -1
+"""`TxRecord.attempt` of a transaction that was claimed and never attempted."""
+
+
+class Command(StrEnum):
+    """The lifecycle command of a topology, obeyed by coordinators."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyRecord:
+    """`v1/<topology>`: who owns the name.
+
+    `incarnation` names one life of the ledger: deleting and creating a topology again gives another one, so that
+    writes of the former life find nothing to write to. `definition` is what must not change silently:
+    see :class:`Definition`. `command`/`epoch` are the lifecycle. `floor_ms`: claims of cleared runs older than this
+    are refused, because their claim keys have been pruned.
+    """
+
+    name: str
+    incarnation: str
+    definition: Definition
+    command: Command = Command.RUN
+    epoch: int = 0
+    floor_ms: int = 0
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """The parts of a topology that its ledger and states depend on, by name: changing them needs a person's consent.
+
+    `spouts`: stream name -> spout kind (text such as ``FileSpout transactional``); `states`: state name -> fields and
+    kind. User functions are not part of it: fixing a function is no new topology.
+    """
+
+    spouts: dict[str, str]
+    states: dict[str, str]
+
+    def differences(self, other: Definition) -> list[str]:
+        """What changed from `self` to `other`, one line each; empty if nothing did."""
+        lines: list[str] = []
+        for kind, old, new in (("stream", self.spouts, other.spouts), ("state", self.states, other.states)):
+            changed = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
+            lines.extend(f"{kind} {name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}" for name in changed)
+        return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who asks for a transaction: the same claim always gets the same txid (P1).
+
+    An Airflow coordinator claims as (dag_id, run_id, map_index); `key` is the text of it. `run_ms` is when the run was
+    due, and `cleared` whether the run was cleared before: only these two decide whether a claim whose key was pruned
+    may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ..., "commit": ...}), for those who wait
+    and want to know whether anybody still works on it.
+    """
+
+    key: str
+    dag_id: str = ""
+    run_id: str = ""
+    map_index: int = -1
+    run_ms: int = 0
+    cleared: bool = False
+    task_ids: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRef:
+    """Where the current attempt's staged batch is, and what is in it.
+
+    `manifest`: path of the published manifest; `rows_read`: rows from the sources; `rows`: rows staged per state;
+    `bytes`: size of the staged files.
+    """
+
+    manifest: str
+    rows_read: int
+    rows: dict[str, int]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxRecord:
+    """`tx/<19 digits>`: one transaction.
+
+    `attempt` only rises; `NO_ATTEMPT` before the first. `metadata`: stream name -> what re-creates its batch; a stream
+    without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation that
+    wrote the record: it resolves writes whose answer was lost. `owner` says who wrote it, for people. `fence` is that of
+    the last commit try, 0 before. `touched`: a commit has begun at least once, so a state may hold the batch.
+    `times_ms`: status -> when it was last entered, and "begun".
+    """
+
+    txid: int
+    status: Status
+    attempt: int
+    metadata: dict[str, Json]
+    carried: dict[str, Json] = field(default_factory=dict)
+    claim: Claim
+    op: str
+    owner: str = ""
+    fence: int = 0
+    touched: bool = False
+    staged: StagedRef | None = None
+    error: str = ""
+    times_ms: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def position(self) -> dict[str, Json]:
+        """Stream name -> its last metadata up to and including this transaction: where the next one goes on."""
+        return {**self.carried, **self.metadata}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPointer:
+    """`commit`: every txid up to `committed` is COMMITTED or SKIPPED; `fence` is the highest one given out."""
+
+    committed: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exceptions:
+    """`exceptions`: the txids that are not on the straight path, so that nobody has to scan for them."""
+
+    failed: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTicket:
+    """The right to commit one transaction once: given by the gate, checked by every state, handed back at the end.
+
+    A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
+    :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
+    """
+
+    topology: str
+    incarnation: str
+    txid: int
+    attempt: int
+    fence: int
+    position: dict[str, Json]
+    staged: StagedRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """One transaction and what decides about it, read together: the input of :mod:`airflow_trident.protocol.decide`."""
+
+    topology: TopologyRecord
+    next_txid: int
+    pointer: CommitPointer
+    exceptions: Exceptions
+    tx: TxRecord | None
+
+    @property
+    def pending(self) -> int:
+        """Transactions above the commit pointer."""
+        return self.next_txid - 1 - self.pointer.committed
+
+    def blocked_by(self, txid: int) -> int | None:
+        """The lowest FAILED transaction below `txid`, if any."""
+        return min((failed for failed in self.exceptions.failed if failed < txid), default=None)
+
+    def waits_for(self, txid: int) -> int | None:
+        """The highest transaction below `txid` that must commit first (P6), if any."""
+        skipped = set(self.exceptions.skipped)
+        below = range(txid - 1, self.pointer.committed, -1)
+        return next((lower for lower in below if lower not in skipped), None)

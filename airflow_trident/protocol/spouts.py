@@ -1,0 +1,98 @@
+"""The contract of spouts, after Storm's ITridentSpout: a coordinator that decides what a batch is, an emitter that
+reads it. Both must be picklable and open nothing before they are called: a spout is made while Airflow parses a DAG.
+
+Promises of an implementation (the contract suite in `tests/contracts/test_spouts.py` checks them):
+
+S1  `initialize_transaction` returns metadata that survives JSON unchanged, or None when there is nothing new.
+S2  `splits` and `read` depend on the metadata alone: for a transactional spout two reads give equal rows.
+S3  What one transaction's metadata covers, no later one's covers, and nothing in between is left out.
+S4  What cannot be read as recorded raises SourceChangedError or DamagedInputError, never fewer rows.
+S5  Rows have exactly the fields of `schema`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SpoutKind(StrEnum):
+    """What a replay of a txid gives (Storm's three kinds of spout)."""
+
+    TRANSACTIONAL = "transactional"
+    """Always the same batch."""
+    OPAQUE = "opaque"
+    """Perhaps another batch, but every record is in exactly one committed batch."""
+    NON_TRANSACTIONAL = "non-transactional"
+    """No promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One part of a batch that one worker reads: `body` is whatever the spout needs to find it."""
+
+    index: int
+    body: Json
+
+
+class Coordinator(ABC):
+    """Decides batches. Lives in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
+
+    @abstractmethod
+    def is_ready(self, previous: Json) -> bool:
+        """Is there anything for a new transaction after the one with metadata `previous` (None: none before)?"""
+
+    @abstractmethod
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """The metadata of the batch of `txid`, given that of the last transaction that had one; None: nothing new.
+
+        :raises SourceUnavailableError: the source does not answer.
+        """
+
+    def close(self) -> None:
+        """Release what was opened."""
+
+
+class Emitter(ABC):
+    """Reads batches. Picklable: it runs on Spark executors (Storm: ITridentSpout.Emitter)."""
+
+    @abstractmethod
+    def splits(self, metadata: Json) -> list[Split]:
+        """The parts of the batch; together they are the whole batch. Called once per attempt, on the driver."""
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of one part, with the spout's schema. Called where the data is processed, perhaps repeatedly.
+
+        :raises SourceChangedError: the source no longer holds what the metadata names.
+        :raises DamagedInputError: it cannot be read.
+        """
+
+
+class Spout(ABC):
+    """A source of batches."""
+
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The fields of its tuples."""
+
+    @abstractmethod
+    def coordinator(self) -> Coordinator: ...
+
+    @abstractmethod
+    def emitter(self) -> Emitter: ...
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for plans and error texts: class and source, no secrets."""

@@ -1,0 +1,57 @@
+"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5)."""
+
+from __future__ import annotations
+
+from airflow_trident.errors import FencedError, LedgerBehindStateError, TransitionError
+from airflow_trident.plan.states import Marker
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.types import Json
+
+
+def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: bool) -> tuple[Marker, bool]:
+    """The marker to write, and whether the batch is to be applied (False: it is there already).
+
+    :raises FencedError: the ticket's fence is lower than the marker's.
+    :raises LedgerBehindStateError: the marker is of another incarnation.
+    :raises TransitionError: a late batch for a state whose aggregate does not commute.
+    """
+    if marker is None:
+        holes = ((1, ticket.txid - 1),) if ticket.txid > 1 else ()
+        return _marker(ticket, ticket.txid, holes, ticket.position), True
+    if marker.incarnation != ticket.incarnation:
+        raise LedgerBehindStateError(
+            f"state {state!r} belongs to incarnation {marker.incarnation} of the ledger of topology "
+            f"{ticket.topology!r} and the ledger is incarnation {ticket.incarnation}: the ledger was wiped or replaced",
+            "Seed the ledger from the states with `airflow trident repair`, or give the topology new states.",
+        )
+    if ticket.fence < marker.fence:
+        raise FencedError(
+            f"state {state!r} was reached by a newer committer (fence {marker.fence}) than this one "
+            f"(fence {ticket.fence}, transaction {ticket.txid})",
+            "Nothing was changed; the newer committer finishes the work.",
+        )
+    if marker.has(ticket.txid):
+        return _marker(ticket, marker.high, marker.holes, marker.position), False
+    if ticket.txid > marker.high:
+        gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()
+        return _marker(ticket, ticket.txid, marker.holes + gap, ticket.position), True
+    if not commutes:
+        raise TransitionError(
+            f"transaction {ticket.txid} comes late (after {marker.high}) and state {state!r} depends on order",
+            "It can only be replayed by rebuilding the state.",
+        )
+    return _marker(ticket, marker.high, _without(marker.holes, ticket.txid), marker.position), True
+
+
+def _marker(ticket: CommitTicket, high: int, holes: tuple[tuple[int, int], ...], position: dict[str, Json]) -> Marker:
+    return Marker(incarnation=ticket.incarnation, high=high, fence=ticket.fence, holes=holes, position=position)
+
+
+def _without(holes: tuple[tuple[int, int], ...], txid: int) -> tuple[tuple[int, int], ...]:
+    kept: list[tuple[int, int]] = []
+    for first, last in holes:
+        if not first <= txid <= last:
+            kept.append((first, last))
+            continue
+        kept.extend(part for part in ((first, txid - 1), (txid + 1, last)) if part[0] <= part[1])
+    return tuple(kept)
