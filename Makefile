@@ -1,0 +1,62 @@
+# Needs Python 3.11 to 3.13 and Java 17 or newer; everything else goes into .venv, made by the first target that needs it.
+# Works with GNU make 3.81 and any POSIX shell.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test bench lint types imports format venv lock java clean
+
+# What Airflow and Spark start is started with the environment's python, too.
+RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
+# Without .pyc files every Airflow process starts three times slower.
+unexport PYTHONDONTWRITEBYTECODE
+# Extra arguments: make test ARGS="-k ledger"
+ARGS :=
+
+help:
+	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
+	@echo "make test      all tests (ARGS='-k ledger' for some)"
+	@echo "make bench     the measurements behind docs/benchmarks.md"
+	@echo "make lint      ruff: rules and format"
+	@echo "make types     mypy, strict"
+	@echo "make imports   the layers of the package"
+	@echo "make format    let ruff correct what it can"
+	@echo "make venv      only fill .venv (the other targets do it, too)"
+	@echo "make lock      write requirements/dev.lock again (needs uv; ARGS=--upgrade for newer versions)"
+	@echo "make clean     remove caches and the demo's folder; .venv stays"
+
+demo: java venv
+	@$(RUN) python -m airflow_trident.demo $(ARGS)
+
+test: java venv
+	@$(RUN) python -m pytest $(ARGS)
+
+bench: java venv
+	@$(RUN) python -m benchmarks $(ARGS)
+
+lint: venv
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+
+types: venv
+	@$(RUN) mypy
+
+imports: venv
+	@$(RUN) lint-imports --no-logo
+
+format: venv
+	@$(RUN) ruff check --fix .
+	@$(RUN) ruff format .
+
+venv:
+	@sh tools/bootstrap.sh venv
+
+java:
+	@sh tools/bootstrap.sh java
+
+lock:
+	@sh tools/bootstrap.sh lock $(ARGS)
+
+clean:
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo build dist
+	@find airflow_trident tests dags benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
