@@ -1,0 +1,136 @@
+"""Casts between types. The patterns say which texts a cast accepts; the compiler to Spark uses the same ones, because
+Java's own parsers accept more (``1d``, ``0x1p3``) and Python's others again (``1_000``)."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import math
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any
+
+from airflow_trident.operations.expression_types import MAX_PRECISION, decimal_parts, kind
+
+_DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+TEXT_PATTERNS: dict[str, str] = {
+    "int": r"[+-]?[0-9]+",
+    "long": r"[+-]?[0-9]+",
+    "double": r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:Infinity|inf)|NaN",
+    "boolean": r"true|false",
+    "date": _DATE,
+    "timestamp": _DATE + r"[ T](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?",
+}
+"""Which texts may be cast to a type, spaces (U+0020) at both ends apart; valid in Python's and Java's syntax alike."""
+
+_CONTEXT = Context(prec=MAX_PRECISION, rounding=ROUND_HALF_UP)
+_RANGES = {"int": 2**31, "long": 2**63}
+
+
+def convert(given: str, wanted: str) -> Callable[[Any], Any]:
+    """A cast of values that are not null.
+
+    The function raises ValueError or OverflowError for a value that the wanted type cannot hold.
+    """
+    if kind(given) == "string":
+        return _from_text(wanted)
+    if kind(wanted) == "decimal":
+        return _to_decimal(wanted)
+    return _PLAIN[kind(given), kind(wanted)]
+
+
+def _whole(wanted: str) -> Callable[[Any], int]:
+    limit = _RANGES[wanted]
+
+    def run(value: Any) -> int:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OverflowError(f"{value} cannot be cast to {wanted}")
+        whole = int(value)
+        if -limit <= whole < limit:
+            return whole
+        raise OverflowError(f"{value} does not fit {wanted}")
+
+    return run
+
+
+def _from_text(wanted: str) -> Callable[[str], Any]:
+    pattern = re.compile(TEXT_PATTERNS[wanted])
+    parse: Callable[[str], Any] = _PARSERS[wanted]
+
+    def run(text: str) -> Any:
+        plain = text.strip(" ")
+        if not pattern.fullmatch(plain):
+            raise ValueError(f"{text!r} cannot be cast to {wanted}")
+        return parse(plain)
+
+    return run
+
+
+def _timestamp(text: str) -> datetime.datetime:
+    # fromisoformat of 3.11 takes fractions of 3 or 6 digits only when they are padded by us
+    head, dot, tail = text.partition(".")
+    if dot:
+        digits = re.match(r"[0-9]+", tail)
+        assert digits
+        text = f"{head}.{digits[0]:0<6}{tail[digits.end() :]}"
+    value = datetime.datetime.fromisoformat(text)
+    return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+
+
+def _to_decimal(wanted: str) -> Callable[[Any], Decimal]:
+    parts = decimal_parts(wanted)
+    assert parts
+    precision, scale = parts
+    unit = Decimal(1).scaleb(-scale)
+
+    def run(value: Any) -> Decimal:
+        try:
+            result = Decimal(value).quantize(unit, context=_CONTEXT)
+        except InvalidOperation:
+            result = None
+        if result is None or len(result.as_tuple().digits) > precision:
+            raise OverflowError(f"{value} does not fit {wanted}")
+        return result
+
+    return run
+
+
+def _timestamp_text(value: datetime.datetime) -> str:
+    """As Spark prints it: no zone (UTC), no trailing zeros in the fraction."""
+    text = value.replace(tzinfo=None).isoformat(" ", "seconds")
+    return f"{text}.{value.microsecond:06d}".rstrip("0") if value.microsecond else text
+
+
+def _midnight(value: datetime.date) -> datetime.datetime:
+    return datetime.datetime(value.year, value.month, value.day, tzinfo=datetime.UTC)
+
+
+def single(value: float) -> float:
+    """Rounded to 32 bits; too large ones are infinite."""
+    return ctypes.c_float(value).value
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": _whole("int"),
+    "long": _whole("long"),
+    "double": float,
+    "boolean": lambda text: text == "true",
+    "date": datetime.date.fromisoformat,
+    "timestamp": _timestamp,
+}
+_PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
+    **{
+        (given, wanted): _whole(wanted) for given in ("int", "long", "float", "double", "boolean") for wanted in _RANGES
+    },
+    **{(given, "double"): float for given in ("int", "long", "float", "decimal")},
+    **{(given, "float"): single for given in ("int", "double")},
+    **{(given, "boolean"): bool for given in ("int", "long")},
+    **{(given, "string"): str for given in ("int", "long")},
+    ("boolean", "string"): lambda value: "true" if value else "false",
+    ("date", "string"): datetime.date.isoformat,
+    ("date", "timestamp"): _midnight,
+    ("timestamp", "string"): _timestamp_text,
+    ("timestamp", "date"): lambda value: value.date(),
+}
