@@ -1,1 +1,81 @@
-"""Exactly-once batches on Airflow and Spark."""
+"""Exactly-once batches on Airflow and Spark: Storm's Trident as Airflow tasks, with a ledger in ZooKeeper.
+
+Importing this package, and building a DAG with it, opens no connection and imports neither Spark nor ZooKeeper's
+client: every public name below is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_trident.errors import TridentError as TridentError
+    from airflow_trident.operations.aggregators import Count as Count
+    from airflow_trident.operations.aggregators import Max as Max
+    from airflow_trident.operations.aggregators import Min as Min
+    from airflow_trident.operations.aggregators import Sum as Sum
+    from airflow_trident.operations.base import CombinerAggregator as CombinerAggregator
+    from airflow_trident.operations.base import Filter as Filter
+    from airflow_trident.operations.base import Function as Function
+    from airflow_trident.operations.base import OperationContext as OperationContext
+    from airflow_trident.operations.base import ReducerAggregator as ReducerAggregator
+    from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
+    from airflow_trident.operators.committer import TridentCommitterOperator as TridentCommitterOperator
+    from airflow_trident.operators.coordinator import TridentCoordinatorOperator as TridentCoordinatorOperator
+    from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
+    from airflow_trident.operators.group import trident_transaction as trident_transaction
+    from airflow_trident.protocol.spouts import Spout as Spout
+    from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
+    from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
+    from airflow_trident.spouts.file import FileSpout as FileSpout
+    from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
+    from airflow_trident.states.memory import MemoryState as MemoryState
+    from airflow_trident.states.sqlite import SqliteState as SqliteState
+    from airflow_trident.topology.stream import Stream as Stream
+    from airflow_trident.topology.topology import Topology as Topology
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "topology.topology": ("Topology",),
+    "topology.stream": ("Stream",),
+    "operations.base": (
+        "Function",
+        "Filter",
+        "CombinerAggregator",
+        "ReducerAggregator",
+        "OperationContext",
+    ),
+    "operations.aggregators": (
+        "Count",
+        "Sum",
+        "Min",
+        "Max",
+    ),
+    "protocol.spouts": ("Spout",),
+    "spouts.file": ("FileSpout",),
+    "spouts.fixed": ("FixedBatchSpout",),
+    "states.sqlite": ("SqliteState",),
+    "states.memory": ("MemoryState",),
+    "errors": ("TridentError",),
+    "operators.coordinator": ("TridentCoordinatorOperator",),
+    "operators.emitter": ("TridentEmitterOperator",),
+    "operators.committer": ("TridentCommitterOperator",),
+    "operators.backfill": ("TridentBackfillOperator",),
+    "operators.group": ("trident_transaction",),
+    "sensors.ready": ("TridentReadySensor",),
+    "sensors.turn": ("TridentTurnSensor",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF])

@@ -6,7 +6,8 @@ T1  `apply` is atomic in the store: after any crash either all of the batch and 
 T2  A txid that the marker holds as applied is skipped and `Applied.ALREADY` returned: a success of its own name (P7).
 T3  A ticket whose fence is lower than the marker's is refused with FencedError and changes nothing; a higher fence is
     recorded even when the txid was applied already.
-T4  A ticket of another incarnation than the marker's is refused with LedgerBehindStateError and changes nothing.
+T4  A ticket of another incarnation than the marker's, or for a first try of a txid that the marker holds, is refused
+    with LedgerBehindStateError and changes nothing (P11).
 T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the
     aggregate commutes.
 T6  The cost of `apply` depends on the batch, not on the state.
@@ -88,7 +89,7 @@ class StateSpec:
 
     `keys`/`values`: the fields of the stored map. Without keys the state holds one row (Trident: Snapshottable).
     Exactly one of `combiners`, `reducer`, `updater` is set: `combiners`, one per value field, get staged partial
-    values; a `reducer` and an `updater` get the staged tuples with the fields `staged`.
+    values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields `staged`.
     """
 
     topology: str
@@ -99,6 +100,7 @@ class StateSpec:
     factory: StateFactory
     combiners: tuple[CombinerAggregator[Any], ...] = ()
     reducer: ReducerAggregator[Any] | None = None
+    reads: tuple[str, ...] = ()
     updater: StateUpdater | None = None
 
     @property

@@ -101,8 +101,8 @@ class TxRecord:
 
     `attempt` only rises; `NO_ATTEMPT` before the first. `metadata`: stream name -> what re-creates its batch; a stream
     without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation that
-    wrote the record: it resolves writes whose answer was lost. `owner` says who wrote it, for people. `fence` is that of
-    the last commit try, 0 before. `touched`: a commit has begun at least once, so a state may hold the batch.
+    wrote the record: it resolves writes whose answer was lost. `owner` says who wrote it, for people. `fence` is that
+    of the last commit try, 0 before. `touched`: a commit has begun at least once, so a state may hold the batch.
     `times_ms`: status -> when it was last entered, and "begun".
     """
 
@@ -136,10 +136,15 @@ class CommitPointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exceptions:
-    """`exceptions`: the txids that are not on the straight path, so that nobody has to scan for them."""
+    """`exceptions`: the txids that are not on the straight path, so that nobody has to scan for them.
+
+    `late`: at or below the commit pointer (they had been skipped) and being replayed. A `failed` one at or below the
+    pointer is a late replay that failed: it blocks nobody.
+    """
 
     failed: tuple[int, ...] = ()
     skipped: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +153,8 @@ class CommitTicket:
 
     A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
+    `first_try`: no commit of this transaction had begun before (`touched` was false): a state that holds the txid
+    nevertheless proves that the ledger was restored from an old copy and gives out used txids again.
     """
 
     topology: str
@@ -157,6 +164,7 @@ class CommitTicket:
     fence: int
     position: dict[str, Json]
     staged: StagedRef
+    first_try: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +183,9 @@ class LedgerView:
         return self.next_txid - 1 - self.pointer.committed
 
     def blocked_by(self, txid: int) -> int | None:
-        """The lowest FAILED transaction below `txid`, if any."""
-        return min((failed for failed in self.exceptions.failed if failed < txid), default=None)
+        """The lowest FAILED transaction that `txid` has to wait for, if any."""
+        below = (failed for failed in self.exceptions.failed if self.pointer.committed < failed < txid)
+        return min(below, default=None)
 
     def waits_for(self, txid: int) -> int | None:
         """The highest transaction below `txid` that must commit first (P6), if any."""

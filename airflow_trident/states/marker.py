@@ -12,7 +12,7 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
     """The marker to write, and whether the batch is to be applied (False: it is there already).
 
     :raises FencedError: the ticket's fence is lower than the marker's.
-    :raises LedgerBehindStateError: the marker is of another incarnation.
+    :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
     :raises TransitionError: a late batch for a state whose aggregate does not commute.
     """
     if marker is None:
@@ -31,6 +31,12 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
             "Nothing was changed; the newer committer finishes the work.",
         )
     if marker.has(ticket.txid):
+        if ticket.first_try:
+            raise LedgerBehindStateError(
+                f"state {state!r} holds transaction {ticket.txid} of topology {ticket.topology!r} already (up to "
+                f"{marker.high}), but the ledger never began to commit it: the ledger was restored from an old copy",
+                "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
+            )
         return _marker(ticket, marker.high, marker.holes, marker.position), False
     if ticket.txid > marker.high:
         gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()

@@ -1,0 +1,162 @@
+"""The commit phase: the sweep that commits, in order, every transaction whose turn has come.
+
+Staged batches are durable, so any process can commit any of them. A committer therefore never commits its own
+transaction only: a late replay of transaction 2 also commits 3 and 4 that were processed meanwhile, and nobody waits in
+vain for a task that has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from airflow_trident.engine.base import Engine, quiet
+from airflow_trident.errors import FencedError, StagingError, TransitionError
+from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.plan.states import Applied, State
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
+from airflow_trident.protocol.records import CommitTicket, LedgerView
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.phases import Attempts, Progress, run_attempt, unknown_transaction
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.topology.topology import Topology
+
+TAKEOVER_S = 60.0
+"""A commit of somebody else's transaction that shows no change for so long is taken over; the fence makes it safe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """`committed`: txids that this call committed, in order. `own`: what is to be said about the caller's own
+    transaction: AlreadyCommitted when it is committed, by this call or another's; else what it waits for."""
+
+    committed: tuple[int, ...]
+    own: AlreadyCommitted | Wait | Blocked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committer:
+    """What a commit needs. `engine` is called only when a staged batch is gone and must be emitted again."""
+
+    ledger: Ledger
+    topology: Topology
+    staging_root: str
+    attempts: Attempts
+    engine: Callable[[], Engine]
+    retention: int = DEFAULT_RETENTION
+    progress: Progress = quiet
+
+    def commit(self, txid: int, *, wait_s: float = 0.0, take_over: bool = False) -> SweepResult:
+        """Sweep; wait at most `wait_s` seconds for the turn of `txid`, sweeping again whenever something changes.
+
+        :param take_over: do not wait for another committer that began and shows no end: the caller knows it is dead.
+        :raises TransitionError: `txid` was never begun.
+        :raises LedgerBehindStateError: a state holds what the ledger does not know.
+        """
+        deadline = time.monotonic() + wait_s
+        committed: list[int] = []
+        with _States(self.topology) as states:
+            while True:
+                committed += self._sweep(txid, states, take_over)
+                view = self.ledger.view(txid)
+                own = self._about(view, txid)
+                left_s = deadline - time.monotonic()
+                if not isinstance(own, Wait) or left_s <= 0:
+                    return SweepResult(committed=tuple(committed), own=own)
+                seen = view if own.on == txid else self.ledger.view(own.on)
+                moved = self.ledger.wait_for_change(own.on, seen, min(left_s, TAKEOVER_S))
+                take_over = not moved and left_s >= TAKEOVER_S
+
+    def _about(self, view: LedgerView, txid: int) -> AlreadyCommitted | Wait | Blocked:
+        decision = decide_commit(view, txid)
+        if isinstance(decision, Unknown):
+            raise unknown_transaction(self.topology.name, decision)
+        if isinstance(decision, Commit):
+            return Wait(on=txid, why=f"another committer is at work on transaction {txid}")
+        return decision
+
+    def _sweep(self, own: int, states: _States, take_over: bool) -> list[int]:
+        """Commit from the pointer upwards until one is not ready, and `own` if it comes late, below the pointer."""
+        done: list[int] = []
+        first = self.ledger.view(own)
+        if first.tx is not None and own <= first.pointer.committed and self._try(first, own, states):
+            done.append(own)
+        for txid in range(first.pointer.committed + 1, first.next_txid):
+            view = self.ledger.view(txid)
+            if view.tx is None or view.tx.status.lets_others_pass:
+                continue
+            if view.tx.status is Status.COMMITTING and txid != own and not take_over:
+                break  # somebody else is at it: taking over would only fence them
+            if not self._try(view, txid, states):
+                break
+            done.append(txid)
+        return done
+
+    def _try(self, view: LedgerView, txid: int, states: _States) -> bool:
+        """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
+        if not isinstance(decide_commit(view, txid), Commit):
+            return False
+        try:
+            ticket = self.ledger.gate(txid, owner=self.attempts.owner)
+            crash_point(CrashPoint.GATE_OPENED, txid)
+            ticket = self._apply(ticket, states)
+            self.ledger.committed(ticket, retention=self.retention)
+        except FencedError:
+            return False
+        except TransitionError:
+            if self.ledger.view(txid).tx == view.tx:
+                raise  # refused although nothing changed meanwhile: trying again would be in vain
+            return False
+        crash_point(CrashPoint.COMMITTED, txid)
+        area = StagingArea(self.staging_root)
+        area.remove_before(ticket.topology, ticket.incarnation, ticket.txid - self.retention)
+        return True
+
+    def _apply(self, ticket: CommitTicket, states: _States) -> CommitTicket:
+        """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now."""
+        area = StagingArea(self.staging_root)
+        try:
+            manifest = area.load(ticket.staged)
+            batches = {name: area.read(manifest, name, spec.staged) for name, spec in self.topology.states.items()}
+        except StagingError as error:
+            self.progress(f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again")
+            return self._apply(self._emit_again(ticket), states)
+        for name, state in states.opened().items():
+            applied = state.apply(ticket, batches[name])
+            crash_point(CrashPoint.APPLIED, ticket.txid)
+            already = " (it had them already)" if applied is Applied.ALREADY else ""
+            self.progress(
+                f"transaction {ticket.txid}, attempt {ticket.attempt}: {batches[name].num_rows} rows into state "
+                f"{name}{already}"
+            )
+        return ticket
+
+    def _emit_again(self, ticket: CommitTicket) -> CommitTicket:
+        record = self.ledger.restart_attempt(ticket, owner=self.attempts.owner)
+        with self.engine() as engine:
+            run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
+        return self.ledger.gate(ticket.txid, owner=self.attempts.owner)
+
+
+class _States:
+    """The topology's states, opened when first needed and closed together."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._stack = ExitStack()
+        self._open: dict[str, State] = {}
+
+    def opened(self) -> dict[str, State]:
+        if not self._open:
+            for name, spec in self._topology.states.items():
+                self._open[name] = self._stack.enter_context(spec.factory.make_state(spec))
+        return self._open
+
+    def __enter__(self) -> _States:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()

@@ -1,0 +1,105 @@
+"""The protocol in one process: recover what is unfinished, then one transaction after another until nothing is new.
+
+For notebooks, tests and small jobs. The same ledger, promises and states as in Airflow; what differs is only that
+nobody else is at work.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass
+
+from airflow_trident.engine.base import Engine, quiet
+from airflow_trident.errors import BlockedError, TridentError
+from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
+from airflow_trident.topology.topology import Topology
+
+
+def owner_of_this_process() -> str:
+    """Who wrote a record, for people: user, host and process."""
+    return f"{getpass.getuser()}@{socket.gethostname()}/{os.getpid()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRunner:
+    """Runs a topology here.
+
+    >>> with MemoryLedger("wc") as ledger, LocalEngine() as engine:
+    ...     LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root="staging").run()
+    """
+
+    ledger: Ledger
+    topology: Topology
+    engine: Engine
+    staging_root: str
+    retention: int = DEFAULT_RETENTION
+    progress: Progress = quiet
+
+    def run(self, *, max_transactions: int | None = None) -> list[int]:
+        """Commit everything that is there, at most `max_transactions` new transactions; their txids.
+
+        :raises BlockedError: a lower transaction is FAILED.
+        """
+        self.ledger.register(self.topology.definition())
+        done = self.recover()
+        while max_transactions is None or len(done) < max_transactions:
+            claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")
+            begun = coordinate(self.ledger, self.topology, claim, max_pending=1)
+            if isinstance(begun, Blocked):
+                raise blocked(self.topology.name, begun)
+            if not isinstance(begun, Begun):
+                return done
+            done += self._finish(begun.txid)
+        return done
+
+    def recover(self) -> list[int]:
+        """Bring every transaction that was begun and not committed to its end, lowest first."""
+        view = self.ledger.view(0)
+        done: list[int] = []
+        for txid in range(view.pointer.committed + 1, view.next_txid):
+            if txid not in done:
+                done += self._finish(txid)
+        return done
+
+    def _finish(self, txid: int) -> list[int]:
+        tx = self.ledger.view(txid).tx
+        attempts = Attempts(owner=owner_of_this_process(), last_try=True)
+        if tx is not None and tx.status is Status.PROCESSING:
+            process(self.ledger, self.topology, txid, self.engine, self.staging_root, attempts, self.progress)
+        committer = Committer(
+            ledger=self.ledger,
+            topology=self.topology,
+            staging_root=self.staging_root,
+            attempts=attempts,
+            engine=lambda: self.engine,
+            retention=self.retention,
+            progress=self.progress,
+        )
+        result = committer.commit(txid, take_over=True)
+        if isinstance(result.own, Blocked) and (tx is None or tx.status is not Status.SKIPPED):
+            raise blocked(self.topology.name, result.own)
+        return list(result.committed)
+
+
+def blocked(topology: str, by: Blocked) -> BlockedError:
+    """The one error of everybody who waits for a FAILED transaction: names the cure."""
+    return BlockedError(
+        f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
+        f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
+        f"`airflow trident skip {topology} {by.by}`.",
+    )
+
+
+def require_committed(topology: str, own: object) -> None:
+    """:raises BlockedError: a transaction below is FAILED. :raises TridentError: still waiting."""
+    if isinstance(own, Blocked):
+        raise blocked(topology, own)
+    if not isinstance(own, AlreadyCommitted):
+        raise TridentError(f"not committed yet: {own}", "Run it again.")

@@ -1,0 +1,68 @@
+"""What verbs were given: which fields a function appends, which aggregator reads what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.infer import output_types, returned, type_of_annotation
+from airflow_trident.plan.nodes import Aggregation
+from airflow_trident.types import (
+    FieldSpec,
+    Schema,
+    names_of,
+    parse_declared,
+    parse_names,
+    parse_type,
+    select,
+    split_spec,
+)
+
+
+def require_callable(verb: str, function: Any, method: str) -> None:
+    """:raises PlanError: neither a plain function nor an object with `method`, or a class instead of an object."""
+    if isinstance(function, type):
+        raise PlanError(f"{verb} got the class {function.__name__}", f"Give an object: {function.__name__}().")
+    if not callable(getattr(function, method, None)) and not callable(function):
+        raise PlanError(f"{verb} got {function!r}", f"Give a function, or an object with a method {method}().")
+
+
+def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bool) -> Schema:
+    """The fields that `outputs` names, with types from there, from `output_types`, or from annotations."""
+    written = getattr(function, "output_types", ())
+    if written:
+        return parse_declared(outputs, [parse_type(part) for part in split_spec(written)])
+    called: Callable[..., Any] = getattr(function, method, function)
+    return parse_declared(outputs, output_types(called, many=many))
+
+
+def aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregation:
+    """``(aggregator, output)`` or ``(inputs, aggregator, output)`` as one aggregation.
+
+    :raises PlanError: neither form. :raises FieldError: fields or types do not fit.
+    """
+    if len(what) not in (2, 3) or not isinstance(what[-2], CombinerAggregator | ReducerAggregator):
+        raise PlanError(
+            f"{verb} takes (aggregator, output) or (inputs, aggregator, output)",
+            f'As in {verb}(Count(), "n") or {verb}("price", Sum(), "total"), with objects, not classes.',
+        )
+    aggregator, output = what[-2], what[-1]
+    reads = parse_names(what[0]) if len(what) == 3 else ()
+    given = tuple(field.type for field in select(schema, reads, verb))
+    declared = parse_declared(output, [_result_type(aggregator, given)])
+    if len(declared) != 1:
+        raise FieldError(f"{verb} gives one field and {', '.join(names_of(declared))} are named", "Name one.")
+    return Aggregation(aggregator=aggregator, reads=reads, output=declared)
+
+
+def _result_type(aggregator: CombinerAggregator[Any] | ReducerAggregator[Any], given: tuple[str, ...]) -> str | None:
+    if isinstance(aggregator, CombinerAggregator):
+        result = aggregator.result_type(given)
+        if result is not None:
+            return result
+    if aggregator.output_types:
+        return parse_type(split_spec(aggregator.output_types)[0])
+    step = aggregator.combine if isinstance(aggregator, CombinerAggregator) else aggregator.reduce
+    return type_of_annotation(returned(step))

@@ -1,0 +1,97 @@
+"""What the user says: a named topology of streams and states (Trident: TridentTopology)."""
+
+from __future__ import annotations
+
+from airflow_trident.errors import PlanError
+from airflow_trident.plan.compile import compile_plan
+from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.states import StateSpec
+from airflow_trident.protocol.records import Definition
+from airflow_trident.protocol.spouts import Spout
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.stream import Stream
+
+
+class Topology:
+    """Streams that begin at spouts and end in states, under one name that owns a ledger.
+
+    Making one opens nothing, so that it can stand in a DAG file. Every mistake in fields and types is raised on the
+    line that makes it.
+
+    :param name: letters, digits, ``_ . -``, beginning with a letter; unique among all topologies of one ledger root.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = require_name("topology", name)
+        self._sources: dict[str, SourceNode] = {}
+        self._sinks: dict[str, PersistNode] = {}
+        self._counter = 0
+        self._plan: Plan | None = None
+
+    def new_stream(self, name: str, spout: Spout) -> Stream:
+        """Begin a stream at a spout (Trident: newStream(txId, spout)).
+
+        :param name: unique in the topology; the ledger keeps the spout's metadata under it.
+        :raises PlanError: the name is taken, or `spout` is no spout.
+        """
+        require_name("stream", name)
+        if name in self._sources:
+            raise PlanError(f"topology {self.name!r} has two streams named {name!r}", "Give each its own name.")
+        if not isinstance(spout, Spout):
+            raise PlanError(
+                f"stream {name!r} of topology {self.name!r} begins at {spout!r}, which is no spout",
+                "Give it a FileSpout or another subclass of Spout.",
+            )
+        node = SourceNode(name=name, schema=spout.schema, spout=spout)
+        self._sources[name] = node
+        self._plan = None
+        return Stream(self, node)
+
+    # ---- what the streams say to their topology ----------------------------------------------------------------
+
+    def next_name(self, verb: str) -> str:
+        """A node name that is the same in every parse of the DAG file: verb and place."""
+        self._counter += 1
+        return f"{verb}-{self._counter}"
+
+    def add_sink(self, sink: PersistNode) -> None:
+        """:raises PlanError: the state name is taken."""
+        if sink.name in self._sinks:
+            raise PlanError(
+                f"topology {self.name!r} has two states named {sink.name!r}",
+                'Name them apart, as in persistent_aggregate(..., name="counts").',
+            )
+        self._sinks[sink.name] = sink
+        self._plan = None
+
+    # ---- what it means -----------------------------------------------------------------------------------------
+
+    @property
+    def spouts(self) -> dict[str, Spout]:
+        """Stream name -> spout, in the order of the DAG file."""
+        return {name: node.spout for name, node in self._sources.items()}
+
+    @property
+    def states(self) -> dict[str, StateSpec]:
+        """State name -> specification, in the order of the DAG file."""
+        return {name: sink.state for name, sink in self._sinks.items()}
+
+    def compile(self) -> Plan:
+        """The plan that engines run.
+
+        :raises PlanError: no state, or a stream that reaches none.
+        """
+        if self._plan is None:
+            self._plan = compile_plan(self.name, tuple(self._sources.values()), tuple(self._sinks.values()))
+        return self._plan
+
+    def definition(self) -> Definition:
+        """What the ledger and the states depend on; see :class:`Definition`."""
+        return Definition(
+            spouts={name: f"{type(spout).__name__} {spout.kind}" for name, spout in self.spouts.items()},
+            states={name: spec.describe() for name, spec in self.states.items()},
+        )
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name!r}, streams={list(self._sources)}, states={list(self._sinks)})"
