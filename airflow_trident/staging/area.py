@@ -1,0 +1,208 @@
+"""The staging area: where processing phases leave their results for commit phases, as Parquet files and a manifest.
+
+See :mod:`airflow_trident.staging.base` for the layout and why nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.arrow import arrow_schema
+from airflow_trident.errors import ConfigurationError, StagingError
+from airflow_trident.protocol.records import StagedRef
+from airflow_trident.staging.base import Manifest, Slot, StagedFile
+from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, write_durably
+from airflow_trident.staging.manifest import decode, encode
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFEST = "manifest.json"
+_AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
+_TXID = re.compile(r"\d{19}\Z")
+_NAME = re.compile(r"[^/\\\0]+\Z")
+
+
+def write_part(root: str, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
+    """Write one file of a staged batch under a name that nobody else uses, durably.
+
+    A plain function of picklable arguments, so that a worker elsewhere can call it. The file counts only if its
+    `StagedFile` comes into the published manifest. Record batches must be at least one, for their schema.
+
+    :raises StoreUnavailableError: the folder is full or its file system does not work.
+    :raises ConfigurationError: it may not be written to.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    _require_names(slot.topology, slot.incarnation, state)
+    whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
+    relative = f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
+    path = os.path.join(_absolute(root), relative)
+    with _storage_errors(root):
+        make_folder(os.path.dirname(path))
+        size = write_durably(path, lambda file: pq.write_table(whole, file, compression="zstd"))
+    return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
+
+
+@dataclass(frozen=True, slots=True)
+class StagingArea:
+    """A folder of staged batches, seen by every task. `root` may begin with ``~``; nothing is opened before use."""
+
+    root: str
+
+    # ---- the processing phase ----------------------------------------------------------------------------------
+
+    def write(self, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
+        """See :func:`write_part`."""
+        return write_part(self.root, slot, state, table)
+
+    def publish(self, manifest: Manifest) -> StagedRef:
+        """Make the staged batch of an attempt visible, once.
+
+        Publishing the same manifest again is a success: the answer of the first time may have been lost.
+
+        :raises StagingError: the attempt has published other files already: it has two owners.
+        """
+        _require_names(manifest.slot.topology, manifest.slot.incarnation)
+        content = encode(manifest)
+        relative = f"{manifest.slot.path}/{MANIFEST}"
+        path = os.path.join(_absolute(self.root), relative)
+        with _storage_errors(self.root):
+            make_folder(os.path.dirname(path))
+            if not put_if_absent(path, content) and _read(path) != content:
+                raise StagingError(
+                    f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid} of topology "
+                    f"{manifest.slot.topology!r} has published another staged batch already ({path})",
+                    "An attempt has one owner: start a new attempt.",
+                )
+        return reference(manifest)
+
+    # ---- the commit phase --------------------------------------------------------------------------------------
+
+    def load(self, what: StagedRef | Slot) -> Manifest:
+        """The published manifest.
+
+        :raises StagingError: it is missing or damaged.
+        :raises NewerRecordError: a newer version of the package wrote it.
+        """
+        relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
+        path = os.path.join(_absolute(self.root), relative)
+        try:
+            content = _read(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StagingError(
+                f"the staged batch {relative!r} is not in the staging folder {_absolute(self.root)!r}", _AGAIN
+            ) from error
+        except OSError as error:
+            raise storage_error(error, _absolute(self.root), "the staging folder") from error
+        return decode(content, path)
+
+    def read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
+        """The rows staged for one state, of all its files; no rows if none were.
+
+        :raises StagingError: a file is missing, damaged, or differs from what the manifest or `schema` says.
+        """
+        import pyarrow as pa
+
+        target = arrow_schema(schema)
+        parts = [self._read_file(file, schema, target) for file in manifest.files if file.state == state]
+        return pa.concat_tables(parts) if parts else target.empty_table()
+
+    def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = os.path.join(_absolute(self.root), file.path)
+        try:
+            size = os.path.getsize(path)
+            if size != file.bytes:
+                raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
+            with open(path, "rb") as source, pq.ParquetFile(source) as parquet:
+                table = parquet.read()
+            if tuple(table.column_names) != names_of(schema):
+                found = ", ".join(table.column_names)
+                raise StagingError(
+                    f"the staged file {path!r} has the fields ({found}) instead of ({', '.join(names_of(schema))})",
+                    "The topology changed since it was staged. " + _AGAIN,
+                )
+            if table.num_rows != file.rows:
+                raise StagingError(f"the staged file {path!r} has {table.num_rows} rows instead of {file.rows}", _AGAIN)
+            return table.cast(target)
+        except FileNotFoundError as error:
+            raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
+        except (pa.ArrowException, OSError) as error:
+            raise StagingError(f"the staged file {path!r} cannot be read ({error})", _AGAIN) from error
+
+    # ---- cleaning ----------------------------------------------------------------------------------------------
+
+    def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
+        """Delete the staged batches of lower transactions, best effort.
+
+        :returns: how many transactions had something to delete.
+        """
+        folder = os.path.join(_absolute(self.root), topology, incarnation)
+        old = [name for name in _names(folder) if _TXID.match(name) and int(name) < txid]
+        for name in old:
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        return len(old)
+
+    def remove_other_attempts(self, slot: Slot) -> int:
+        """Delete what lower attempts of the same transaction left, best effort: they can never commit (P4)."""
+        folder = os.path.dirname(os.path.join(_absolute(self.root), slot.path))
+        old = [name for name in _names(folder) if name.isdecimal() and int(name) < slot.attempt]
+        for name in old:
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        return len(old)
+
+
+def reference(manifest: Manifest) -> StagedRef:
+    """What the ledger keeps of a manifest."""
+    rows: Counter[str] = Counter()
+    for file in manifest.files:
+        rows[file.state] += file.rows
+    return StagedRef(
+        manifest=f"{manifest.slot.path}/{MANIFEST}",
+        rows_read=manifest.rows_read,
+        rows=dict(rows),
+        bytes=sum(file.bytes for file in manifest.files),
+    )
+
+
+def _absolute(root: str) -> str:
+    return os.path.abspath(os.path.expanduser(root))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _require_names(*names: str) -> None:
+    for name in names:
+        if not _NAME.match(name) or name in (".", ".."):
+            raise ConfigurationError(f"{name!r} cannot be part of a staging path", "Use letters, digits, '-' and '_'.")
+
+
+@contextmanager
+def _storage_errors(root: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, _absolute(root), "the staging folder") from error

@@ -1,0 +1,122 @@
+"""Durable files: written under names of their own, synced, and published by put-if-absent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from typing import BinaryIO
+
+from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+def storage_error(error: OSError, folder: str, what: str) -> TridentError:
+    """What an error of the operating system means for whoever writes into `folder`; `what`: "the staging folder"."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return StoreUnavailableError(
+            f"{what} {folder!r} is full ({reason})", "Free some space and run the task again; nothing was published."
+        )
+    if error.errno in _REFUSED:
+        return ConfigurationError(
+            f"cannot write into {what} {folder!r} ({reason})",
+            "Give it a folder that exists or can be made and that this user may write to.",
+        )
+    return StoreUnavailableError(
+        f"{what} {folder!r} does not work ({reason})", "Mend its file system and run the task again."
+    )
+
+
+def make_folder(folder: str) -> None:
+    """Make `folder` and what is missing above it, durably.
+
+    :raises OSError: as os.makedirs.
+    """
+    missing: list[str] = []
+    above = folder
+    while not os.path.isdir(above):
+        missing.append(above)
+        parent = os.path.dirname(above)
+        if parent == above:
+            break
+        above = parent
+    os.makedirs(folder, exist_ok=True)
+    for made in missing:
+        sync_folder(os.path.dirname(made))
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in `folder` durable; a file system that cannot sync folders is left alone."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: str, write: Callable[[BinaryIO], None]) -> int:
+    """Write a new file by `write(file)`, sync it and its folder; nothing is left behind if that fails.
+
+    :returns: its size in bytes.
+    :raises OSError: the file exists, or cannot be written.
+    """
+    try:
+        with open(path, "xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        sync_folder(os.path.dirname(path))
+    except FileExistsError:
+        raise
+    except BaseException:
+        _unlink(path)
+        raise
+    return size
+
+
+def put_if_absent(path: str, content: bytes) -> bool:
+    """Publish `content` as `path` in one atomic step, durably; False: `path` is there already and was left alone.
+
+    A hard link does it, because it fails where the name is taken, whoever took it, and shows only whole files. Where
+    the file system has no hard links the name is taken first and filled then: a crash in between leaves a short file,
+    which readers refuse.
+
+    :raises OSError: it cannot be written.
+    """
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    write_durably(temporary, lambda file: _write_all(file, content))
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        try:
+            write_durably(path, lambda file: _write_all(file, content))
+        except FileExistsError:
+            return False
+    finally:
+        _unlink(temporary)
+    sync_folder(os.path.dirname(path))
+    return True
+
+
+def _write_all(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return  # best effort: the name is unique and nobody reads it

@@ -1,0 +1,388 @@
+"""Staged batches: what is published is read back whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.errors import (
+    ConfigurationError,
+    NewerRecordError,
+    Outcome,
+    StagingError,
+    StoreUnavailableError,
+    TridentError,
+)
+from airflow_trident.staging.area import StagingArea, reference, write_part
+from airflow_trident.staging.base import Manifest, Slot, StagedFile
+from airflow_trident.staging.files import put_if_absent, storage_error, write_durably
+from airflow_trident.staging.manifest import decode, encode
+from airflow_trident.types import parse_declared
+
+WORDS = parse_declared("word string, n long")
+EVERY_TYPE = parse_declared(
+    "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2), "
+    "a array<string>, aa array<array<long>>"
+)
+SLOT = Slot(topology="words", incarnation="i1", txid=7, attempt=2)
+
+
+def words(*rows: tuple[object, ...]) -> pa.Table:
+    return rows_to_table(WORDS, list(rows))
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> StagingArea:
+    return StagingArea(str(tmp_path / "staging"))
+
+
+def staged(area: StagingArea, *tables: pa.Table, state: str = "counts", slot: Slot = SLOT) -> Manifest:
+    return Manifest(slot=slot, files=tuple(area.write(slot, state, table) for table in tables), rows_read=11)
+
+
+def path_of(area: StagingArea, file: StagedFile) -> Path:
+    return Path(area.root) / file.path
+
+
+# ---- write, publish, load, read --------------------------------------------------------------------------------
+
+
+def test_what_is_published_is_loaded_and_read_back(area: StagingArea) -> None:
+    manifest = staged(area, words(("a", 1), ("b", 2)), words((None, None)))
+    ref = area.publish(manifest)
+    assert ref.manifest == "words/i1/0000000000000000007/2/manifest.json"
+    assert (ref.rows_read, ref.rows) == (11, {"counts": 3})
+    assert ref.bytes == sum(path_of(area, file).stat().st_size for file in manifest.files)
+    for what in (ref, SLOT):
+        assert encode(area.load(what)) == encode(manifest)
+    assert sorted(table_to_rows(area.read(area.load(ref), "counts", WORDS)), key=repr) == [
+        ("a", 1),
+        ("b", 2),
+        (None, None),
+    ]
+
+
+def test_every_type_survives_staging(area: StagingArea) -> None:
+    import datetime
+    from decimal import Decimal
+
+    row = (
+        "\0é\U0001f600",
+        -(2**63),
+        2**31 - 1,
+        0.1,
+        0.5,
+        True,
+        b"\xff\0",
+        datetime.date(1, 1, 1),
+        datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, datetime.UTC),
+        Decimal("-12345678.90"),
+        ["", None],
+        [[1], [], None],
+    )
+    nothing = (None,) * len(EVERY_TYPE)
+    manifest = staged(area, rows_to_table(EVERY_TYPE, [row, nothing]))
+    table = area.read(manifest, "counts", EVERY_TYPE)
+    assert table.schema == arrow_schema(EVERY_TYPE)
+    assert table_to_rows(table) == [row, nothing]
+
+
+def test_a_state_without_staged_rows_reads_as_an_empty_table(area: StagingArea) -> None:
+    manifest = staged(area, words())
+    assert area.read(manifest, "other", WORDS) == arrow_schema(WORDS).empty_table()
+    assert area.read(manifest, "counts", WORDS).num_rows == 0
+
+
+def test_states_are_kept_apart(area: StagingArea) -> None:
+    one, two = staged(area, words(("a", 1))), staged(area, words(("b", 2)), state="others")
+    both = Manifest(slot=SLOT, files=one.files + two.files, rows_read=-1)
+    assert table_to_rows(area.read(both, "others", WORDS)) == [("b", 2)]
+    assert reference(both).rows == {"counts": 1, "others": 1}
+
+
+def test_record_batches_are_written_like_a_table(area: StagingArea) -> None:
+    batches = [*words(("a", 1)).to_batches(), *words(("b", 2)).to_batches()]
+    manifest = Manifest(slot=SLOT, files=(write_part(area.root, SLOT, "counts", batches),), rows_read=2)
+    assert table_to_rows(area.read(manifest, "counts", WORDS)) == [("a", 1), ("b", 2)]
+
+
+def test_files_that_the_manifest_does_not_name_are_not_read(area: StagingArea) -> None:
+    manifest = staged(area, words(("a", 1)))
+    area.write(SLOT, "counts", words(("zombie", 1)))
+    area.publish(manifest)
+    assert table_to_rows(area.read(area.load(SLOT), "counts", WORDS)) == [("a", 1)]
+
+
+def test_a_worker_can_be_sent_the_writer(area: StagingArea) -> None:
+    sent = pickle.loads(pickle.dumps((write_part, area, SLOT)))
+    assert sent == (write_part, area, SLOT)
+
+
+def test_a_root_may_be_relative_or_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    file = StagingArea("~/staging").write(SLOT, "counts", words(("a", 1)))
+    assert (tmp_path / "staging" / file.path).exists()
+    assert StagingArea("staging").read(Manifest(slot=SLOT, files=(file,), rows_read=1), "counts", WORDS).num_rows == 1
+
+
+def test_a_name_that_leaves_the_staging_folder_is_refused(area: StagingArea) -> None:
+    for bad in ("../x", "..", "", "a/b", "a\0b"):
+        with pytest.raises(ConfigurationError, match="staging path"):
+            area.write(SLOT, bad, words())
+
+
+# ---- one owner -------------------------------------------------------------------------------------------------
+
+
+def test_publishing_the_same_manifest_again_succeeds(area: StagingArea) -> None:
+    manifest = staged(area, words(("a", 1)), words(("b", 1)))
+    again = Manifest(slot=manifest.slot, files=manifest.files[::-1], rows_read=manifest.rows_read)
+    assert area.publish(manifest) == area.publish(again)
+
+
+def test_a_second_owner_of_an_attempt_is_refused_and_the_first_one_stands(area: StagingArea) -> None:
+    first, second = staged(area, words(("a", 1))), staged(area, words(("a", 1)))
+    area.publish(first)
+    with pytest.raises(StagingError, match=r"has published another staged batch already.*new attempt"):
+        area.publish(second)
+    assert area.load(SLOT) == first
+    assert not list(Path(area.root).rglob("*.tmp"))
+
+
+def test_of_many_publishers_at_once_exactly_one_wins(tmp_path: Path) -> None:
+    """Real processes behind a barrier: a pipe that is closed for all of them at once."""
+    script = (
+        "import sys; from airflow_trident.staging.files import put_if_absent\n"
+        "print('ready', flush=True); sys.stdin.read()\n"
+        "print(put_if_absent(sys.argv[1], sys.argv[2].encode()), flush=True)"
+    )
+    target = tmp_path / "manifest.json"
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(target), f"racer {n}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    outcomes = [racer.communicate(input="")[0].strip() for racer in racers]
+    assert sorted(outcomes) == ["False", "False", "False", "True"]
+    assert target.read_text() == f"racer {outcomes.index('True')}"
+    assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+# ---- nothing unreadable is guessed at --------------------------------------------------------------------------
+
+
+def test_a_missing_manifest_says_to_process_again(area: StagingArea) -> None:
+    for what in (SLOT, reference(Manifest(slot=SLOT, files=(), rows_read=0))):
+        with pytest.raises(StagingError, match=r"is not in the staging folder .* again"):
+            area.load(what)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"7", b"\xff", b'{"version": 1}', b'{"version": "1"}', b'{"version": 0}'],
+)
+def test_a_damaged_manifest_is_refused(content: bytes) -> None:
+    with pytest.raises(StagingError, match=r"'m\.json' cannot be read.*again"):
+        decode(content, "m.json")
+
+
+@pytest.mark.parametrize("name", ["topology", "incarnation", "txid", "attempt", "rows_read", "files"])
+def test_a_manifest_with_a_wrong_field_is_refused(name: str) -> None:
+    record = json.loads(encode(Manifest(slot=SLOT, files=(), rows_read=0)))
+    for wrong in (None, True, 1.5, {}):
+        with pytest.raises(StagingError, match=name):
+            decode(json.dumps({**record, name: wrong}).encode(), "m.json")
+
+
+def test_a_newer_manifest_is_refused_by_name() -> None:
+    with pytest.raises(NewerRecordError, match="version 2 and this package reads up to 1"):
+        decode(b'{"version": 2, "other": []}', "m.json")
+
+
+def test_version_1_loads_for_ever() -> None:
+    golden = b"""{"version": 1, "topology": "t", "incarnation": "i", "txid": 3, "attempt": 0, "rows_read": -1,
+      "files": [{"state": "s", "path": "t/i/0000000000000000003/0/s-1.parquet", "rows": 2, "bytes": 10}]}"""
+    assert decode(golden, "m.json") == Manifest(
+        slot=Slot(topology="t", incarnation="i", txid=3, attempt=0),
+        files=(StagedFile(state="s", path="t/i/0000000000000000003/0/s-1.parquet", rows=2, bytes=10),),
+        rows_read=-1,
+    )
+
+
+def test_a_missing_staged_file_is_an_error_never_fewer_rows(area: StagingArea) -> None:
+    manifest = staged(area, words(("a", 1)), words(("b", 1)))
+    path_of(area, manifest.files[0]).unlink()
+    with pytest.raises(StagingError, match=r"is missing\. Run the processing phase"):
+        area.read(manifest, "counts", WORDS)
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "overwritten", "other rows", "other fields"])
+def test_a_damaged_staged_file_is_an_error(area: StagingArea, damage: str) -> None:
+    manifest = staged(area, words(("a", 1)))
+    (file,) = manifest.files
+    path = path_of(area, file)
+    content = path.read_bytes()
+    if damage == "cut":
+        path.write_bytes(content[:-1])
+    elif damage == "longer":
+        path.write_bytes(content + b"x")
+    elif damage == "overwritten":
+        path.write_bytes(b"x" * len(content))
+    elif damage == "other rows":
+        file = StagedFile(state=file.state, path=file.path, rows=2, bytes=file.bytes)
+    else:
+        other = rows_to_table(parse_declared("word string, m long"), [("a", 1)])
+        file = area.write(SLOT, "counts", other)
+    with pytest.raises(StagingError, match=r"staged file.*again"):
+        area.read(Manifest(slot=SLOT, files=(file,), rows_read=1), "counts", WORDS)
+
+
+# ---- folders that cannot be used -------------------------------------------------------------------------------
+
+
+def test_a_root_that_is_a_file_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "staging").write_text("")
+    with pytest.raises(ConfigurationError, match=r"cannot write into the staging folder .*staging'"):
+        StagingArea(str(tmp_path / "staging")).write(SLOT, "counts", words())
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can reach, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def write_in_another_process(folder: Path, limit: str = "") -> str:
+    """What a writer without root's rights prints; `limit` is run before it writes."""
+    script = f"""
+import os, resource, sys
+import pyarrow.parquet
+from airflow_trident.arrow import rows_to_table
+from airflow_trident.errors import TridentError
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.base import Slot
+from airflow_trident.types import parse_declared
+table = rows_to_table(parse_declared("n long"), [(i * i % 9973,) for i in range(100_000)])
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setuid(65534)
+{limit}
+try:
+    StagingArea(sys.argv[1]).write(Slot(topology="t", incarnation="i", txid=1, attempt=0), "s", table)
+except TridentError as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_a_read_only_root_is_a_configuration_error_with_its_cure(open_folder: Path) -> None:
+    folder = open_folder / "closed"
+    folder.mkdir(mode=0o555)
+    said = write_in_another_process(folder)
+    assert said.startswith(f"ConfigurationError cannot write into the staging folder '{folder}'")
+    assert "may write to" in said
+
+
+def test_a_full_root_is_retryable_and_leaves_nothing(open_folder: Path) -> None:
+    """A limit of the file size stands for the full disk: the write fails half-way in the same place."""
+    folder = open_folder / "small"
+    folder.mkdir()
+    folder.chmod(0o777)
+    said = write_in_another_process(folder, "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))")
+    assert said.startswith(f"StoreUnavailableError the staging folder '{folder}' is full")
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "outcome"),
+    [
+        ("ENOSPC", StoreUnavailableError, Outcome.RETRY),
+        ("EDQUOT", StoreUnavailableError, Outcome.RETRY),
+        ("EROFS", ConfigurationError, Outcome.FAIL),
+        ("EIO", StoreUnavailableError, Outcome.RETRY),
+    ],
+)
+def test_each_error_of_the_system_is_sorted_by_what_to_do(
+    code: str, kind: type[TridentError], outcome: Outcome
+) -> None:
+    import errno
+
+    error = storage_error(OSError(getattr(errno, code), "why"), "/f", "the staging folder")
+    assert type(error) is kind
+    assert error.outcome is outcome
+    assert "'/f'" in str(error)
+    assert "why" in str(error)
+
+
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+    def write(file: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_durably(str(tmp_path / "x"), write)
+    assert not os.listdir(tmp_path)
+
+
+def test_without_hard_links_the_name_is_still_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "m"
+    assert put_if_absent(str(path), b"one")
+    assert not put_if_absent(str(path), b"two")
+    assert path.read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+# ---- cleaning --------------------------------------------------------------------------------------------------
+
+
+def test_only_lower_transactions_of_the_same_topology_are_removed(area: StagingArea) -> None:
+    slots = [
+        Slot(topology=topology, incarnation=incarnation, txid=txid, attempt=0)
+        for topology in ("words", "other")
+        for incarnation in ("i1", "i2")
+        for txid in (1, 2, 3)
+    ]
+    for slot in slots:
+        area.publish(staged(area, words(("a", 1)), slot=slot))
+    (Path(area.root) / "words" / "i1" / "notes").mkdir()
+    assert area.remove_before("words", "i1", 3) == 2
+    assert area.remove_before("words", "i1", 3) == 0
+    assert area.remove_before("unknown", "i1", 3) == 0
+    for slot in slots:
+        gone = (slot.topology, slot.incarnation) == ("words", "i1") and slot.txid < 3
+        assert (Path(area.root) / slot.path).exists() is not gone
+    assert (Path(area.root) / "words" / "i1" / "notes").exists()
+
+
+def test_lower_attempts_of_a_transaction_are_removed_and_the_current_one_stays(area: StagingArea) -> None:
+    slots = [Slot(topology="words", incarnation="i1", txid=1, attempt=attempt) for attempt in (0, 1, 2, 10)]
+    for slot in slots:
+        area.publish(staged(area, words(("a", 1)), slot=slot))
+    assert area.remove_other_attempts(slots[2]) == 2
+    assert [(Path(area.root) / slot.path).exists() for slot in slots] == [False, False, True, True]
