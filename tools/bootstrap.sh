@@ -55,6 +55,7 @@ find_python() {
 
 no_python() {
     found=${seen#, }
+    [ -z "${PYTHON:-}" ] || found=${found:-PYTHON=$PYTHON does not run}
     die "Python 3.11, 3.12 or 3.13 with venv is needed (found: ${found:-none}). Install it:" \
         "Debian/Ubuntu: apt install python3 python3-venv; Fedora: dnf install python3.13;" \
         "macOS: brew install python@3.13; or name one: PYTHON=/path/to/python3.12 make venv"
@@ -73,8 +74,8 @@ check_java() {
     install="$install macOS: brew install openjdk@17 && export JAVA_HOME=\$(brew --prefix openjdk@17)"
     if [ -n "${JAVA_HOME:-}" ]; then
         java=$JAVA_HOME/bin/java
-        what="JAVA_HOME is $JAVA_HOME"
-        [ -x "$java" ] || die "Java $min_java or newer is needed and $what, which has no bin/java. Correct or unset it. $install"
+        what="JAVA_HOME=$JAVA_HOME"
+        [ -x "$java" ] || die "Java $min_java or newer is needed and $what has no bin/java. Correct or unset it. $install"
     else
         java=$(command -v java 2>/dev/null) || die "Java $min_java or newer is needed and there is none on PATH. $install"
         what="$java"
