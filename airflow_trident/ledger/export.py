@@ -1,0 +1,24 @@
+"""A whole ledger as JSON, for people and tools. The same from every implementation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from airflow_trident.protocol.records import LedgerView, TxRecord
+from airflow_trident.types import Json
+
+
+def export_json(view: LedgerView, records: Sequence[TxRecord], claims: Mapping[str, int]) -> dict[str, Json]:
+    """:param claims: claim key -> txid, of all that are kept."""
+    body = {
+        "topology": asdict(view.topology),
+        "next_txid": view.next_txid,
+        "pointer": asdict(view.pointer),
+        "exceptions": asdict(view.exceptions),
+        "transactions": [asdict(record) for record in records],
+        "claims": dict(sorted(claims.items())),
+    }
+    plain: dict[str, Json] = json.loads(json.dumps(body))  # tuples and enums as JSON has them
+    return plain

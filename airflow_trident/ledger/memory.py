@@ -1,0 +1,346 @@
+"""The ledger as plain Python: what it means, with nothing in between. The oracle of the contract suite.
+
+For tests and notebooks: it lives and dies with its process. Threads may share it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    DefinitionChangedError,
+    FencedError,
+    StaleAttemptError,
+    TransitionError,
+    UnknownTopologyError,
+)
+from airflow_trident.ledger.base import (
+    DEFAULT_MAX_PENDING,
+    DEFAULT_RETENTION,
+    BeginResult,
+    Begun,
+    Ledger,
+    MetadataOf,
+    NothingNew,
+)
+from airflow_trident.ledger.export import export_json
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.decide import Begin, Commit, decide_begin, decide_commit
+from airflow_trident.protocol.records import (
+    NO_ATTEMPT,
+    Claim,
+    Command,
+    CommitPointer,
+    CommitTicket,
+    Definition,
+    Exceptions,
+    LedgerView,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.types import Json
+
+KEPT_CLAIMS = 10_000
+
+
+class MemoryLedger(Ledger):
+    """See :class:`~airflow_trident.ledger.base.Ledger`.
+
+    :param keep_claims: how many transactions back claim keys are kept.
+    """
+
+    def __init__(self, topology_name: str, *, keep_claims: int = KEPT_CLAIMS) -> None:
+        self.topology_name = topology_name
+        self._keep_claims = keep_claims
+        self._changed = threading.Condition(threading.RLock())
+        self._topology: TopologyRecord | None = None
+        self._next = 1
+        self._committed = 0
+        self._fence = 0
+        self._failed: set[int] = set()
+        self._skipped: set[int] = set()
+        self._late: set[int] = set()
+        self._records: dict[int, TxRecord] = {}
+        self._claims: dict[str, tuple[int, int]] = {}
+        """claim key -> (txid, run_ms)"""
+
+    # ---- the topology ------------------------------------------------------------------------------------------
+
+    def register(self, definition: Definition, *, accept_change: bool = False) -> TopologyRecord:
+        with self._changed:
+            if self._topology is None:
+                self._topology = TopologyRecord(
+                    name=self.topology_name,
+                    incarnation=uuid.uuid4().hex[:8],
+                    definition=definition,
+                    created_ms=_now_ms(),
+                )
+            differences = self._topology.definition.differences(definition)
+            if differences and not accept_change:
+                raise DefinitionChangedError(
+                    f"the name {self.topology_name!r} belongs to another definition: {'; '.join(differences)}",
+                    "Give the new topology another name, or accept the change (accept_change).",
+                )
+            self._topology = replace(self._topology, definition=definition)
+            return self._topology
+
+    def topology(self) -> TopologyRecord:
+        with self._changed:
+            if self._topology is None:
+                raise UnknownTopologyError(
+                    f"there is no ledger of a topology {self.topology_name!r} in this process",
+                    "Known topologies: none. Register it first.",
+                )
+            return self._topology
+
+    def set_command(self, command: Command) -> TopologyRecord:
+        with self._changed:
+            topology = self.topology()
+            self._topology = replace(topology, command=command, epoch=topology.epoch + 1)
+            return self._topology
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def view(self, txid: int) -> LedgerView:
+        with self._changed:
+            return LedgerView(
+                topology=self.topology(),
+                next_txid=self._next,
+                pointer=CommitPointer(committed=self._committed, fence=self._fence),
+                exceptions=Exceptions(
+                    failed=tuple(sorted(self._failed)),
+                    skipped=tuple(sorted(self._skipped)),
+                    late=tuple(sorted(self._late)),
+                ),
+                tx=self._records.get(txid),
+            )
+
+    def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
+        with self._changed:
+            self.topology()
+            return [
+                record
+                for txid, record in sorted(self._records.items())
+                if first <= txid and (last is None or txid <= last)
+            ]
+
+    def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        def differs() -> bool:
+            now = self.view(txid)
+            return (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer)
+
+        with self._changed:
+            return self._changed.wait_for(differs, timeout_s)
+
+    # ---- the verbs ---------------------------------------------------------------------------------------------
+
+    def begin(self, claim: Claim, metadata_of: MetadataOf, *, max_pending: int = DEFAULT_MAX_PENDING) -> BeginResult:
+        with self._changed:
+            topology = self.topology()
+            if claim.key in self._claims:
+                txid = self._claims[claim.key][0]
+                return Begun(record=self._records.get(txid), txid=txid, new=False)
+            if claim.cleared and claim.run_ms < topology.floor_ms:
+                raise TransitionError(
+                    f"the cleared run {claim.key!r} is so old that its claim was pruned",
+                    "Replay its transaction by txid instead (backfill), or start a new run for new data.",
+                )
+            decision = decide_begin(self.view(0), max_pending=max_pending)
+            if not isinstance(decision, Begin):
+                return decision
+            txid = self._next
+            position = self._records[txid - 1].position if txid > 1 else {}
+            metadata = metadata_of(txid, position)
+            if not metadata:
+                return NothingNew()
+            now_ms = _now_ms()
+            record = TxRecord(
+                txid=txid,
+                status=Status.PROCESSING,
+                attempt=NO_ATTEMPT,
+                metadata={
+                    stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
+                },
+                carried={stream: value for stream, value in position.items() if stream not in metadata},
+                claim=claim,
+                op=_op(),
+                times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
+            )
+            self._next += 1
+            self._claims[claim.key] = (txid, claim.run_ms)
+            self._store(record)
+            return Begun(record=record, txid=txid, new=True)
+
+    def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
+        with self._changed:
+            record = self._existing(txid)
+            if record.status is Status.COMMITTING:
+                raise TransitionError(
+                    f"transaction {txid} is COMMITTING, its staged batch in place", "Run its committer."
+                )
+            return self._new_attempt(record, owner)
+
+    def restart_attempt(self, ticket: CommitTicket, *, owner: str) -> TxRecord:
+        with self._changed:
+            record = self._of_ticket(ticket)
+            if record.status is not Status.COMMITTING:
+                raise TransitionError(
+                    f"transaction {ticket.txid} is {record.status}, not COMMITTING", "Run its emitter."
+                )
+            return self._new_attempt(record, owner)
+
+    def _new_attempt(self, record: TxRecord, owner: str) -> TxRecord:
+        target = move(record.status, Status.PROCESSING, txid=record.txid)
+        if record.status in (Status.FAILED, Status.SKIPPED):
+            self._list_as(self._late if record.txid <= self._committed else None, record.txid)
+        return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner)
+
+    def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
+        with self._changed:
+            record = self._of_attempt(txid, attempt)
+            if record.staged == staged:
+                return record
+            return self._store(record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="")
+
+    def gate(self, txid: int, *, owner: str) -> CommitTicket:
+        with self._changed:
+            record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
+            if record is None or record.staged is None or not isinstance(decision, Commit):
+                raise TransitionError(f"transaction {txid} cannot commit now: {decision}", "Ask again later.")
+            self._fence += 1
+            target = move(record.status, Status.COMMITTING, txid=txid)
+            self._store(record, status=target, fence=self._fence, touched=True, owner=owner)
+            return CommitTicket(
+                topology=self.topology_name,
+                incarnation=self.topology().incarnation,
+                txid=txid,
+                attempt=record.attempt,
+                fence=self._fence,
+                position=record.position,
+                staged=record.staged,
+                first_try=not record.touched,
+            )
+
+    def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
+        with self._changed:
+            if retention < 1:
+                raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
+            record = self._of_ticket(ticket)
+            if record.status is Status.COMMITTED:
+                return record
+            done = self._store(record, status=move(record.status, Status.COMMITTED, txid=ticket.txid), error="")
+            self._list_as(None, ticket.txid)
+            self._committed = max(self._committed, ticket.txid)
+            self._pass_skipped()
+            self._prune(retention, just_committed=ticket.txid)
+            return done
+
+    def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
+        with self._changed:
+            record = self._of_attempt(txid, attempt)
+            if record.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
+                raise TransitionError(f"transaction {txid} is {record.status}: no attempt is at work", "Do nothing.")
+            return self._store(record, error=error[:4_000])
+
+    def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
+        with self._changed:
+            record = self._of_attempt(txid, attempt)
+            if record.status is Status.FAILED:
+                return record
+            target = move(record.status, Status.FAILED, txid=txid)
+            self._list_as(self._failed, txid)
+            return self._store(record, status=target, error=error[:4_000])
+
+    def skip(self, txid: int, reason: str) -> TxRecord:
+        with self._changed:
+            record = self._existing(txid)
+            if record.status is Status.SKIPPED:
+                return record
+            if record.touched and record.status is not Status.COMMITTED:
+                raise TransitionError(f"a commit of transaction {txid} has begun: a state may hold it", "Replay it.")
+            target = move(record.status, Status.SKIPPED, txid=txid)
+            self._list_as(self._skipped, txid)
+            self._pass_skipped()
+            return self._store(record, status=target, error=reason[:4_000])
+
+    # ---- the rest ----------------------------------------------------------------------------------------------
+
+    def export(self) -> dict[str, Json]:
+        with self._changed:
+            claims = {key: txid for key, (txid, _) in self._claims.items()}
+            return export_json(self.view(0), self.transactions(), claims)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _store(self, record: TxRecord, **changes: Any) -> TxRecord:
+        if "status" in changes:
+            changes["times_ms"] = {**record.times_ms, changes["status"].value: _now_ms()}
+        record = replace(record, op=_op(), **changes)
+        self._records[record.txid] = record
+        self._changed.notify_all()
+        return record
+
+    def _list_as(self, kind: set[int] | None, txid: int) -> None:
+        for txids in (self._failed, self._skipped, self._late):
+            txids.discard(txid)
+        if kind is not None:
+            kind.add(txid)
+
+    def _pass_skipped(self) -> None:
+        while self._committed + 1 in self._skipped:
+            self._committed += 1
+
+    def _prune(self, retention: int, *, just_committed: int) -> None:
+        done = [txid for txid, record in sorted(self._records.items()) if record.status is Status.COMMITTED]
+        for txid in done[:-retention]:
+            if txid != just_committed:
+                del self._records[txid]
+        for key, (txid, run_ms) in list(self._claims.items()):
+            if txid <= self._committed - self._keep_claims and txid not in self._records:
+                topology = self.topology()
+                self._topology = replace(topology, floor_ms=max(topology.floor_ms, run_ms + 1))
+                del self._claims[key]
+
+    def _existing(self, txid: int) -> TxRecord:
+        self.topology()
+        if txid in self._records:
+            return self._records[txid]
+        what = "is committed and pruned" if 1 <= txid < self._next else "was never begun"
+        raise TransitionError(f"transaction {txid} {what} (the next one is {self._next})", "Look at the txid.")
+
+    def _of_attempt(self, txid: int, attempt: int) -> TxRecord:
+        if 1 <= txid < self._next and txid not in self._records:
+            raise StaleAttemptError(f"transaction {txid} is committed and pruned", "Nothing has to be done.")
+        record = self._existing(txid)
+        if record.attempt != attempt:
+            raise StaleAttemptError(
+                f"attempt {attempt} of transaction {txid} is not the current one, which is {record.attempt}",
+                "Stop and change nothing.",
+            )
+        return record
+
+    def _of_ticket(self, ticket: CommitTicket) -> TxRecord:
+        record = self._records.get(ticket.txid)
+        ours = (ticket.incarnation, ticket.fence, ticket.attempt)
+        if record is None or ours != (self.topology().incarnation, record.fence, record.attempt):
+            raise FencedError(
+                f"the ticket with fence {ticket.fence} of transaction {ticket.txid} is void", "Stop and change nothing."
+            )
+        return record
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _op() -> str:
+    return uuid.uuid4().hex[:16]

@@ -1,0 +1,103 @@
+"""Where everything is in ZooKeeper: the one place that puts paths together.
+
+Layout below a root::
+
+    v1/<topology>                              TopologyRecord
+    v1/<topology>/<incarnation>/head           next txid
+                               /commit         commit pointer and fence
+                               /exceptions     failed, skipped and late txids
+                               /tx/<19 digits> transactions
+                               /run/<2hex>/<sha1>  claim keys
+                               /m/<19 digits>-<8hex>-<i>  chunks of large metadata
+                               /workers        ephemeral nodes of those who work
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from airflow_trident.errors import ConfigurationError
+
+DEFAULT_ROOT = "/airflow-trident"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}\Z")
+BUCKETS = tuple(f"{number:02x}" for number in range(256))
+
+
+def topologies_folder(root: str) -> str:
+    """Its children are the names of all topologies.
+
+    :raises ConfigurationError: `root` is no absolute path.
+    """
+    if root and (not root.startswith("/") or "//" in root or root.endswith("/")):
+        raise ConfigurationError(f"the ledger root {root!r} is no path", "Write it like /airflow-trident.")
+    return f"{root}/v1"
+
+
+def topology_path(root: str, name: str) -> str:
+    """:raises ConfigurationError: the name cannot be a node's name."""
+    if not _NAME.match(name):
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a topology",
+            "Use up to 200 letters, digits, dots, dashes and underscores, beginning with a letter or digit.",
+        )
+    return f"{topologies_folder(root)}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The nodes of one incarnation of a topology."""
+
+    topology: str
+    incarnation: str
+
+    @property
+    def base(self) -> str:
+        return f"{self.topology}/{self.incarnation}"
+
+    @property
+    def head(self) -> str:
+        return f"{self.base}/head"
+
+    @property
+    def commit(self) -> str:
+        return f"{self.base}/commit"
+
+    @property
+    def exceptions(self) -> str:
+        return f"{self.base}/exceptions"
+
+    @property
+    def transactions(self) -> str:
+        return f"{self.base}/tx"
+
+    @property
+    def claims(self) -> str:
+        return f"{self.base}/run"
+
+    @property
+    def chunks(self) -> str:
+        return f"{self.base}/m"
+
+    @property
+    def workers(self) -> str:
+        return f"{self.base}/workers"
+
+    def tx(self, txid: int) -> str:
+        return f"{self.base}/tx/{txid:019d}"
+
+    def bucket(self, name: str) -> str:
+        return f"{self.base}/run/{name}"
+
+    def claim(self, key: str) -> str:
+        digest = hashlib.sha1(key.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+        return f"{self.base}/run/{digest[:2]}/{digest}"
+
+    def chunk(self, name: str) -> str:
+        return f"{self.base}/m/{name}"
+
+    def folders(self) -> tuple[str, ...]:
+        """Every node that only holds others, parents first."""
+        plain = (self.base, self.transactions, self.claims, self.chunks, self.workers)
+        return plain + tuple(self.bucket(name) for name in BUCKETS)

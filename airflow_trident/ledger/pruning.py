@@ -1,0 +1,71 @@
+"""What the ledger forgets, and when (P10). Bounded work per commit.
+
+Records of transactions go in the very step that commits another one. Claim keys outlive them: without its key, a run
+that is cleared years later would begin a new transaction and count its data twice. When keys go after all, the topology
+remembers how old the runs were (`floor_ms`), so that such a run is refused instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.ledger.paths import BUCKETS
+from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
+from airflow_trident.ledger.znodes import Delete
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import Exceptions
+
+PRUNED_PER_COMMIT = 50
+KEPT_CLAIMS = 10_000
+CLAIM_SWEEP_COMMITS = 32
+"""Every so many commits one of the 256 buckets of claim keys is swept: ``256 * 32`` commits for all of them."""
+
+
+def prune(snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, just_committed: int) -> list[Write]:
+    """Deletes of the oldest committed transactions beyond `retention`, with their chunks.
+
+    What stands at or below the commit pointer `upto` and is not among the exceptions is committed: no record has to be
+    read. The one that is being committed stays, however old: its committer wants to see it.
+    """
+    names = snap.names(snap.life.transactions)
+    special = {*exceptions.failed, *exceptions.skipped, *exceptions.late}
+    known = {int(name) for name in names} | {just_committed}
+    done = sorted(txid for txid in known if txid <= upto and txid not in special)
+    gone = [txid for txid in done[:-retention] if txid != just_committed][:PRUNED_PER_COMMIT]
+    if not gone:
+        return []
+    prefixes = tuple(f"{txid:019d}-" for txid in gone)
+    chunks = sorted(name for name in snap.names(snap.life.chunks) if name.startswith(prefixes))
+    return [*(Delete(snap.life.tx(txid)) for txid in gone), *(Delete(snap.life.chunk(name)) for name in chunks)]
+
+
+def sweep_is_due(txid: int, kept: int) -> bool:
+    """Is this the commit after which a bucket of claim keys is swept?"""
+    return txid > kept and txid % CLAIM_SWEEP_COMMITS == 0
+
+
+def bucket_of_sweep(txid: int) -> str:
+    return BUCKETS[txid // CLAIM_SWEEP_COMMITS % len(BUCKETS)]
+
+
+def sweep_claims(snap: Snapshot, bucket: str, kept: int) -> Step[int] | Done[int]:
+    """Delete the bucket's claim keys whose transaction is more than `kept` behind the commit pointer and is pruned.
+
+    The result is how many went. The topology record is the witness: it is written in the same step.
+    """
+    folder = snap.life.bucket(bucket)
+    names = sorted(snap.names(folder))
+    alive = {int(name) for name in snap.names(snap.life.transactions)}
+    topology, newest = snap.topology(), snap.pointer().committed - kept
+    snap.prefetch(f"{folder}/{name}" for name in names)
+    keys = ((name, snap.claim_at(f"{folder}/{name}")) for name in names)
+    old = {name: key for name, key in keys if key and key.txid <= newest and key.txid not in alive}
+    if not old:
+        return Done(0)
+    floor_ms = max(topology.floor_ms, *(key.run_ms + 1 for key in old.values()))
+    record = replace(topology, floor_ms=floor_ms)
+    writes: list[Write] = [snap.set(snap.life.topology, codec.encode_topology(record, op=snap.op))]
+    writes.extend(Delete(f"{folder}/{name}") for name in old)
+    # The pointer only rises, and a pruned transaction stays pruned: what was old stays old.
+    unchecked = frozenset({snap.life.commit, *(f"{folder}/{name}" for name in names)})
+    return Step(writes=tuple(writes), witness=snap.life.topology, result=len(old), unchecked=unchecked)

@@ -1,0 +1,388 @@
+"""The ledger's verbs as pure functions: from what is there to what has to be written.
+
+Statuses move through :func:`airflow_trident.protocol.statuses.move` alone, and what may happen is decided by
+:mod:`airflow_trident.protocol.decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    DefinitionChangedError,
+    FencedError,
+    StaleAttemptError,
+    TransitionError,
+)
+from airflow_trident.ledger.base import BeginResult, Begun, MetadataOf, NothingNew
+from airflow_trident.ledger.pruning import prune
+from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
+from airflow_trident.ledger.znodes import Create
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.codec import ClaimKey
+from airflow_trident.protocol.decide import (
+    AlreadyCommitted,
+    Begin,
+    Blocked,
+    Commit,
+    Unknown,
+    Wait,
+    decide_begin,
+    decide_commit,
+)
+from airflow_trident.protocol.records import (
+    NO_ATTEMPT,
+    Claim,
+    Command,
+    CommitPointer,
+    CommitTicket,
+    Definition,
+    Exceptions,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.types import Json
+
+ERROR_CHARACTERS = 4_000
+"""Longer error texts are cut: the whole text is in the task's log."""
+
+
+# ---- the topology ----------------------------------------------------------------------------------------------
+
+
+def redefine(
+    snap: Snapshot, definition: Definition, accept_change: bool
+) -> Step[TopologyRecord] | Done[TopologyRecord]:
+    topology = snap.topology()
+    differences = topology.definition.differences(definition)
+    if not differences:
+        return Done(topology)
+    if not accept_change:
+        raise definition_changed(topology.name, differences)
+    return _new_topology(snap, replace(topology, definition=definition))
+
+
+def set_command(snap: Snapshot, command: Command) -> Step[TopologyRecord]:
+    topology = snap.topology()
+    return _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
+
+
+def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChangedError:
+    return DefinitionChangedError(
+        f"the name {name!r} belongs to a topology with another definition: {'; '.join(differences)}",
+        "Give the new topology another name, or accept the change (accept_change) if its states and data go on.",
+    )
+
+
+def _new_topology(snap: Snapshot, record: TopologyRecord) -> Step[TopologyRecord]:
+    path = snap.life.topology
+    return Step(writes=(snap.set(path, codec.encode_topology(record, op=snap.op)),), witness=path, result=record)
+
+
+# ---- coordinator -----------------------------------------------------------------------------------------------
+
+
+def begin(
+    snap: Snapshot, claim: Claim, metadata_of: MetadataOf, max_pending: int
+) -> Step[BeginResult] | Done[BeginResult]:
+    topology, known = snap.topology(), snap.claim(claim.key)
+    if known is not None:
+        return Done(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
+    if claim.cleared and claim.run_ms < topology.floor_ms:
+        raise TransitionError(
+            f"the cleared run {claim.key!r} is so old that its claim was pruned: which transaction it had is not known",
+            "Replay its transaction by txid instead (backfill), or start a new run for new data.",
+        )
+    decision = decide_begin(snap.view(0), max_pending=max_pending)
+    if not isinstance(decision, Begin):
+        return Done(decision)
+    txid = decision.txid
+    position = _position_before(snap, txid)
+    metadata = metadata_of(txid, position)
+    if not metadata:
+        return Done(NothingNew())
+    return _new_transaction(snap, txid, claim, metadata, position)
+
+
+def _position_before(snap: Snapshot, txid: int) -> dict[str, Json]:
+    if txid == 1:
+        return {}
+    previous = snap.tx(txid - 1)
+    if previous is None:
+        raise CorruptRecordError(
+            f"the ledger record {snap.life.tx(txid - 1)} of the last transaction is missing",
+            "Restore the ledger from a back-up; nothing is guessed.",
+        )
+    return previous.position
+
+
+def _new_transaction(
+    snap: Snapshot, txid: int, claim: Claim, metadata: dict[str, Json], position: dict[str, Json]
+) -> Step[BeginResult]:
+    life = snap.life
+    record = TxRecord(
+        txid=txid,
+        status=Status.PROCESSING,
+        attempt=NO_ATTEMPT,
+        metadata={
+            stream: codec.require_json(value, f"the metadata of stream {stream!r}")
+            for stream, value in metadata.items()
+        },
+        carried={stream: value for stream, value in position.items() if stream not in metadata},
+        claim=claim,
+        op=snap.op,
+        times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
+    )
+    packed = codec.pack_metadata(record)
+    writes: list[Write] = [
+        snap.set(life.head, codec.encode_head(txid + 1)),
+        Create(
+            life.claim(claim.key),
+            codec.encode_claim(ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)),
+        ),
+        Create(life.tx(txid), codec.encode_tx(record, packed[0] if packed else None)),
+    ]
+    if packed:
+        ref, chunks = packed
+        writes.extend(
+            Create(life.chunk(codec.chunk_name(txid, ref, index)), chunk) for index, chunk in enumerate(chunks)
+        )
+    # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed: neither may make the
+    # coordinator list its source again.
+    unchecked = frozenset({life.commit, life.exceptions, life.tx(txid - 1)})
+    return Step(
+        writes=tuple(writes),
+        witness=life.claim(claim.key),
+        result=Begun(record=record, txid=txid, new=True),
+        unchecked=unchecked,
+    )
+
+
+# ---- emitter ---------------------------------------------------------------------------------------------------
+
+
+def start_attempt(snap: Snapshot, txid: int, owner: str) -> Step[TxRecord]:
+    tx = _existing(snap, txid)
+    if tx.status is Status.COMMITTING:
+        raise TransitionError(
+            f"transaction {txid} is COMMITTING: the staged batch of attempt {tx.attempt} is in place",
+            "Run its committer.",
+        )
+    return _new_attempt(snap, tx, owner)
+
+
+def restart_attempt(snap: Snapshot, ticket: CommitTicket, owner: str) -> Step[TxRecord]:
+    tx = _of_ticket(snap, ticket)
+    if tx.status is not Status.COMMITTING:
+        raise TransitionError(
+            f"transaction {tx.txid} is {tx.status}: there is no commit under way to go back from",
+            "Run its emitter if it is to be processed again.",
+        )
+    return _new_attempt(snap, tx, owner)
+
+
+def _new_attempt(snap: Snapshot, tx: TxRecord, owner: str) -> Step[TxRecord]:
+    attempt = tx.attempt + 1
+    record = _moved(snap, tx, Status.PROCESSING, attempt=attempt, staged=None, owner=owner)
+    writes: list[Write] = [snap.set_tx(record)]
+    if tx.status in (Status.FAILED, Status.SKIPPED):
+        late = tx.txid <= snap.pointer().committed
+        writes += _exceptions_write(snap, tx.txid, "late" if late else "")
+    return Step(writes=tuple(writes), witness=snap.life.tx(tx.txid), result=record)
+
+
+def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Step[TxRecord] | Done[TxRecord]:
+    tx = _of_attempt(snap, txid, attempt)
+    if tx.staged == staged:
+        return Done(tx)
+    record = _moved(snap, tx, Status.PROCESSED, staged=staged, error="")
+    return Step(writes=(snap.set_tx(record),), witness=snap.life.tx(txid), result=record)
+
+
+# ---- committer -------------------------------------------------------------------------------------------------
+
+
+def gate(snap: Snapshot, txid: int, owner: str) -> Step[CommitTicket]:
+    view = snap.view(txid)
+    decision = decide_commit(view, txid)
+    tx, staged = view.tx, view.tx.staged if view.tx else None
+    if not isinstance(decision, Commit) or tx is None or staged is None:
+        raise TransitionError(f"transaction {txid} cannot commit now: {_why_not(decision)}", "Ask again later.")
+    fence = view.pointer.fence + 1
+    record = _moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=owner)
+    pointer = CommitPointer(committed=view.pointer.committed, fence=fence)
+    ticket = CommitTicket(
+        topology=view.topology.name,
+        incarnation=view.topology.incarnation,
+        txid=txid,
+        attempt=tx.attempt,
+        fence=fence,
+        position=tx.position,
+        staged=staged,
+        first_try=not tx.touched,
+    )
+    return Step(
+        writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),
+        witness=snap.life.tx(txid),
+        result=ticket,
+        # Neither a new transaction nor a lifecycle command makes a difference to one whose turn has come.
+        unchecked=frozenset({snap.life.head, snap.life.topology}),
+    )
+
+
+def _why_not(decision: object) -> str:
+    match decision:
+        case Unknown(next_txid=next_txid):
+            return f"it was never begun (the next one is {next_txid})"
+        case AlreadyCommitted():
+            return "it is COMMITTED already"
+        case Blocked(by=by):
+            return f"transaction {by} is FAILED or SKIPPED and must be replayed or skipped first"
+        case Wait(why=why):
+            return why
+        case _:
+            return "it has no staged batch"
+
+
+def committed(snap: Snapshot, ticket: CommitTicket, retention: int) -> Step[TxRecord] | Done[TxRecord]:
+    if retention < 1:
+        raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
+    tx = snap.tx(ticket.txid)
+    if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
+        return Done(tx)
+    tx = _of_ticket(snap, ticket)
+    record = _moved(snap, tx, Status.COMMITTED, error="")
+    pointer, exceptions = snap.pointer(), snap.exceptions()
+    writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, tx.txid, "")]
+    upto = pointer.committed
+    if tx.txid > upto:
+        upto = over_skipped(tx.txid, exceptions)
+        writes.append(snap.set(snap.life.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+    writes += prune(snap, upto, shifted(exceptions, tx.txid, ""), retention, just_committed=tx.txid)
+    return Step(writes=tuple(writes), witness=snap.life.tx(tx.txid), result=record)
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------
+
+
+def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Step[TxRecord]:
+    tx = _of_attempt(snap, txid, attempt)
+    if tx.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
+        raise TransitionError(
+            f"transaction {txid} is {tx.status}: there is no attempt at work that could fail", "Nothing has to be done."
+        )
+    record = replace(tx, op=snap.op, error=error[:ERROR_CHARACTERS])
+    return Step(writes=(snap.set_tx(record),), witness=snap.life.tx(txid), result=record)
+
+
+def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Step[TxRecord] | Done[TxRecord]:
+    tx = _of_attempt(snap, txid, attempt)
+    if tx.status is Status.FAILED:
+        return Done(tx)
+    record = _moved(snap, tx, Status.FAILED, error=error[:ERROR_CHARACTERS])
+    writes = (snap.set_tx(record), *_exceptions_write(snap, txid, "failed"))
+    return Step(writes=writes, witness=snap.life.tx(txid), result=record)
+
+
+def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxRecord]:
+    tx = _existing(snap, txid)
+    if tx.status is Status.SKIPPED:
+        return Done(tx)
+    if tx.touched and not tx.status.is_final:
+        raise TransitionError(
+            f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
+            "Replay it (backfill): its commit finds out what the states hold.",
+        )
+    record = _moved(snap, tx, Status.SKIPPED, error=reason[:ERROR_CHARACTERS])
+    pointer, exceptions = snap.pointer(), snap.exceptions()
+    writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, txid, "skipped")]
+    upto = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
+    if upto != pointer.committed:
+        writes.append(snap.set(snap.life.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+    return Step(writes=tuple(writes), witness=snap.life.tx(txid), result=record)
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------
+
+
+def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
+    """`txid` in the list named `to` ("failed", "skipped", "late") and in no other; "" for none at all."""
+
+    def one(name: str, txids: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted({*txids, txid} if name == to else {*txids} - {txid}))
+
+    return Exceptions(
+        failed=one("failed", exceptions.failed),
+        skipped=one("skipped", exceptions.skipped),
+        late=one("late", exceptions.late),
+    )
+
+
+def over_skipped(upto: int, exceptions: Exceptions) -> int:
+    """How far the commit pointer moves when it stands at `upto`: over the skipped transactions that follow directly."""
+    while upto + 1 in exceptions.skipped:
+        upto += 1
+    return upto
+
+
+def _exceptions_write(snap: Snapshot, txid: int, to: str) -> list[Write]:
+    before = snap.exceptions()
+    after = shifted(before, txid, to)
+    return [] if after == before else [snap.set(snap.life.exceptions, codec.encode_exceptions(after))]
+
+
+def _moved(snap: Snapshot, tx: TxRecord, status: Status, **changes: Any) -> TxRecord:
+    target = move(tx.status, status, txid=tx.txid)
+    times_ms = {**tx.times_ms, target.value: snap.now_ms}
+    return replace(tx, status=target, op=snap.op, times_ms=times_ms, **changes)
+
+
+def _existing(snap: Snapshot, txid: int) -> TxRecord:
+    tx = snap.tx(txid) if txid >= 1 else None
+    if tx is not None:
+        return tx
+    next_txid = snap.next_txid()
+    if 1 <= txid < next_txid:
+        raise TransitionError(f"transaction {txid} is committed and its record was pruned", "Nothing has to be done.")
+    raise TransitionError(f"transaction {txid} was never begun (the next one is {next_txid})", "Look at the txid.")
+
+
+def _of_attempt(snap: Snapshot, txid: int, attempt: int) -> TxRecord:
+    """:raises StaleAttemptError: `attempt` is not the current one (P4)."""
+    tx = snap.tx(txid) if txid >= 1 else None
+    if tx is None and 1 <= txid < snap.next_txid():
+        raise StaleAttemptError(
+            f"attempt {attempt} of transaction {txid} comes late: it is committed and its record was pruned",
+            "Nothing has to be done.",
+        )
+    tx = tx or _existing(snap, txid)
+    if tx.attempt != attempt:
+        raise StaleAttemptError(
+            f"attempt {attempt} of transaction {txid} is not the current one, which is {tx.attempt} ({tx.status})",
+            "Stop and change nothing; the newer attempt goes on.",
+        )
+    return tx
+
+
+def _of_ticket(snap: Snapshot, ticket: CommitTicket) -> TxRecord:
+    """:raises FencedError: a newer ticket was given out, or the commit was taken back."""
+    tx = snap.tx(ticket.txid)
+    if tx is None or ticket.incarnation != snap.life.incarnation:
+        found = "its record is gone" if tx is None else f"the ledger is {snap.life.incarnation}"
+    elif tx.fence != ticket.fence:
+        found = f"fence {tx.fence} was given out ({tx.status})"
+    elif tx.attempt != ticket.attempt:
+        found = f"attempt {tx.attempt} was started ({tx.status})"
+    else:
+        return tx
+    raise FencedError(
+        f"the ticket with fence {ticket.fence} for attempt {ticket.attempt} of transaction {ticket.txid} is void: "
+        f"{found}",
+        "Stop and change nothing; the newer committer goes on.",
+    )

@@ -1,0 +1,275 @@
+"""The ledger over ZooKeeper, or over anything that is a :class:`~airflow_trident.ledger.znodes.ZNodes`."""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from airflow_trident.errors import RetryableError, UnknownTopologyError
+from airflow_trident.ledger import pruning, verbs
+from airflow_trident.ledger.base import (
+    DEFAULT_MAX_PENDING,
+    DEFAULT_RETENTION,
+    BeginResult,
+    Ledger,
+    MetadataOf,
+)
+from airflow_trident.ledger.export import export_json
+from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
+from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
+from airflow_trident.ledger.znodes import Create, ZNodes
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import (
+    Claim,
+    Command,
+    CommitPointer,
+    CommitTicket,
+    Definition,
+    Exceptions,
+    LedgerView,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.types import Json
+
+T = TypeVar("T")
+READ_AT_ONCE = 500
+"""Records of a list that are asked for in one round trip."""
+SLOW_POLL_S = 30.0
+"""A net under the watches: how often a waiter looks anyway."""
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
+    """The names of all topologies that have a ledger, sorted."""
+    folder = topologies_folder(root)
+    return sorted(znodes.read([], [folder]).folders[folder] or ())
+
+
+class ZNodeLedger(Ledger):
+    """See :class:`~airflow_trident.ledger.base.Ledger` for what it promises.
+
+    :param root: where in the tree the ledgers of all topologies are.
+    :param incarnation: of the topology, if the caller was told it (by the coordinator's XCom): saves a round trip.
+        Another life of the topology then refuses.
+    :param step_deadline_s: how long one call may take in all; beyond it an unresolved write is an OutcomeUnknownError.
+    :param keep_claims: how many transactions back claim keys are kept.
+    """
+
+    def __init__(
+        self,
+        znodes: ZNodes,
+        topology_name: str,
+        root: str = DEFAULT_ROOT,
+        *,
+        incarnation: str = "",
+        step_deadline_s: float = 120.0,
+        keep_claims: int = pruning.KEPT_CLAIMS,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.topology_name = topology_name
+        self.znodes = znodes
+        self._root = root
+        self._path = topology_path(root, topology_name)
+        self._keep_claims = keep_claims
+        self._clock_ms = clock_ms
+        self._transactor = Transactor(znodes, clock_ms, step_deadline_s)
+        self._known_life = Life(self._path, incarnation) if incarnation else None
+
+    # ---- the topology ------------------------------------------------------------------------------------------
+
+    def register(self, definition: Definition, *, accept_change: bool = False) -> TopologyRecord:
+        for _ in range(2):  # the second time only if somebody else created it meanwhile
+            found = self._read_topology()
+            if found is not None:
+                break
+            created = self._create(definition)
+            if created is not None:
+                return created
+        if found is None:
+            raise self._unknown()
+        self._known_life = Life(self._path, found.incarnation)
+        if found.definition == definition:
+            return found
+        return self._run(functools.partial(verbs.redefine, definition=definition, accept_change=accept_change))
+
+    def topology(self) -> TopologyRecord:
+        found = self._read_topology()
+        if found is None:
+            raise self._unknown()
+        return found
+
+    def set_command(self, command: Command) -> TopologyRecord:
+        return self._run(functools.partial(verbs.set_command, command=command))
+
+    def _read_topology(self) -> TopologyRecord | None:
+        node = self.znodes.read([self._path]).nodes[self._path]
+        if node is None:
+            return None
+        found = codec.decode_topology(node.data, self._path)
+        if self._known_life is None:
+            self._known_life = Life(self._path, found.incarnation)
+        return found
+
+    def _create(self, definition: Definition) -> TopologyRecord | None:
+        """All nodes of a new life in one step; None if somebody else was faster."""
+        incarnation, op = uuid.uuid4().hex[:8], uuid.uuid4().hex[:16]
+        life = Life(self._path, incarnation)
+        record = TopologyRecord(
+            name=self.topology_name, incarnation=incarnation, definition=definition, created_ms=self._clock_ms()
+        )
+        self.znodes.ensure(topologies_folder(self._root))
+        folders = [Create(path) for path in life.folders()]
+        records = [
+            Create(life.head, codec.encode_head(1)),
+            Create(life.commit, codec.encode_pointer(CommitPointer(committed=0, fence=0))),
+            Create(life.exceptions, codec.encode_exceptions(Exceptions())),
+        ]
+        ops = [Create(self._path, codec.encode_topology(record, op=op)), *folders, *records]
+        if not self._transactor.apply(ops, witness=self._path, op=op):
+            return None
+        self._known_life = life
+        return record
+
+    def _life(self) -> Life:
+        if self._known_life is None:
+            self.topology()
+        assert self._known_life is not None
+        return self._known_life
+
+    def _unknown(self) -> UnknownTopologyError:
+        names = topology_names(self.znodes, self._root)
+        return UnknownTopologyError(
+            f"there is no ledger of a topology {self.topology_name!r} in {self.znodes.describe()} below {self._root}",
+            f"Known topologies: {', '.join(names) or 'none'}. A topology's first coordinator run creates its ledger.",
+        )
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def view(self, txid: int) -> LedgerView:
+        return self._snapshot(txid).view(txid)
+
+    def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
+        life = self._life()
+        snap = self._transactor.fresh(life, folders=[life.transactions])
+        txids = sorted(int(name) for name in snap.names(life.transactions))
+        wanted = [txid for txid in txids if first <= txid and (last is None or txid <= last)]
+        found: list[TxRecord] = []
+        for at in range(0, len(wanted), READ_AT_ONCE):
+            some = wanted[at : at + READ_AT_ONCE]
+            snap.prefetch(map(life.tx, some))
+            found.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
+        return found
+
+    def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        life, deadline = self._life(), time.monotonic() + timeout_s
+        while True:
+            snap = self._snapshot(txid)
+            now = snap.view(txid)
+            if (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer):
+                return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            watched = (life.tx(txid), life.exceptions)
+            self.znodes.wait_for_change({path: snap.used.get(path) for path in watched}, min(left_s, SLOW_POLL_S))
+
+    def _snapshot(self, txid: int) -> Snapshot:
+        life = self._life()
+        return self._transactor.fresh(life, self._paths(life, txid), self._folders(life))
+
+    # ---- the verbs ---------------------------------------------------------------------------------------------
+
+    def begin(self, claim: Claim, metadata_of: MetadataOf, *, max_pending: int = DEFAULT_MAX_PENDING) -> BeginResult:
+        life = self._life()
+        if self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
+            # A process that goes from one transaction to the next need not ask whether a new claim is known.
+            self._transactor.cache.assume_missing(life.claim(claim.key))
+        return self._run(
+            functools.partial(verbs.begin, claim=claim, metadata_of=metadata_of, max_pending=max_pending),
+            paths=[*self._paths(life, 0), life.claim(claim.key)],
+        )
+
+    def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
+        return self._on(txid, functools.partial(verbs.start_attempt, txid=txid, owner=owner))
+
+    def restart_attempt(self, ticket: CommitTicket, *, owner: str) -> TxRecord:
+        return self._on(ticket.txid, functools.partial(verbs.restart_attempt, ticket=ticket, owner=owner))
+
+    def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
+        return self._on(txid, functools.partial(verbs.processed, txid=txid, attempt=attempt, staged=staged))
+
+    def gate(self, txid: int, *, owner: str) -> CommitTicket:
+        return self._on(txid, functools.partial(verbs.gate, txid=txid, owner=owner), prunes=True)
+
+    def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
+        record = self._on(
+            ticket.txid, functools.partial(verbs.committed, ticket=ticket, retention=retention), prunes=True
+        )
+        if pruning.sweep_is_due(ticket.txid, self._keep_claims):
+            self._sweep_claims(pruning.bucket_of_sweep(ticket.txid))
+        return record
+
+    def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
+        return self._on(txid, functools.partial(verbs.attempt_failed, txid=txid, attempt=attempt, error=error))
+
+    def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
+        return self._on(txid, functools.partial(verbs.fail, txid=txid, attempt=attempt, error=error))
+
+    def skip(self, txid: int, reason: str) -> TxRecord:
+        return self._on(txid, functools.partial(verbs.skip, txid=txid, reason=reason))
+
+    # ---- the rest ----------------------------------------------------------------------------------------------
+
+    def export(self) -> dict[str, Json]:
+        life = self._life()
+        view, records = self.view(0), self.transactions()
+        return export_json(view, records, self._claims(life))
+
+    def close(self) -> None:
+        self.znodes.close()
+
+    def _claims(self, life: Life) -> dict[str, int]:
+        buckets = [life.bucket(name) for name in BUCKETS]
+        folders = self.znodes.read([], buckets).folders
+        paths = [f"{bucket}/{name}" for bucket in buckets for name in sorted(folders[bucket] or ())]
+        claims: dict[str, int] = {}
+        for at in range(0, len(paths), READ_AT_ONCE):
+            for path, node in self.znodes.read(paths[at : at + READ_AT_ONCE]).nodes.items():
+                if node is not None:
+                    claim = codec.decode_claim(node.data, path)
+                    claims[claim.key] = claim.txid
+        return claims
+
+    def _sweep_claims(self, bucket: str) -> None:
+        life = self._life()
+        try:
+            self._run(
+                functools.partial(pruning.sweep_claims, bucket=bucket, kept=self._keep_claims),
+                folders=[life.bucket(bucket), life.transactions],
+            )
+        except RetryableError:
+            # The commit itself is done. The next sweep of this bucket does what this one could not.
+            self._transactor.cache.forget()
+
+    def _paths(self, life: Life, txid: int) -> list[str]:
+        # The head before the transaction: one that is missing then was pruned, not begun in between.
+        shared = [life.head, life.commit, life.exceptions]
+        return [*shared, life.tx(txid)] if txid >= 1 else shared
+
+    def _folders(self, life: Life) -> list[str]:
+        return [life.transactions, life.chunks]
+
+    def _on(self, txid: int, plan: Plan[T], *, prunes: bool = False) -> T:
+        life = self._life()
+        return self._run(plan, paths=self._paths(life, txid), folders=self._folders(life) if prunes else ())
+
+    def _run(self, plan: Plan[T], *, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> T:
+        return self._transactor.run(self._life(), plan, paths=paths, folders=folders)

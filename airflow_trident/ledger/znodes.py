@@ -1,0 +1,163 @@
+"""What the ledger needs of ZooKeeper, and no more: a tree of versioned nodes, synced reads, conditional writes.
+
+Two implementations: :class:`~airflow_trident.ledger.zookeeper.ZooKeeperZNodes` (a real ensemble) and
+:class:`~airflow_trident.ledger.fake.FakeZNodes` (in memory, with faults on demand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+from airflow_trident.errors import ConfigurationError, TransitionError
+
+RECORD_LIMIT_BYTES = 512 * 1024
+"""A record above this is refused before it is sent: above 1 MB ZooKeeper drops the connection of whoever sends it."""
+REQUEST_LIMIT_BYTES = 900 * 1024
+"""The same for all records of one `multi` together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's bytes and how often they were set."""
+
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Go on only if the node is at this version."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create the node at version 0; refused if it exists or its parent does not.
+
+    `ephemeral`: it goes when the session that created it ends.
+    """
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Replace the node's bytes if it is at this version; there is no unconditional form on purpose."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the node, at this version if one is given (-1: any)."""
+
+    path: str
+    version: int = -1
+
+
+Op: TypeAlias = Check | Create | Set | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The answer of :meth:`ZNodes.read`: None stands for a node that does not exist."""
+
+    nodes: Mapping[str, Node | None] = field(default_factory=dict)
+    folders: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+
+
+class Refusal(StrEnum):
+    """Why a write was refused."""
+
+    BAD_VERSION = "its version is another one"
+    NODE_EXISTS = "it exists already"
+    NO_NODE = "it or its parent does not exist"
+    NOT_EMPTY = "it has children"
+
+
+class WriteRefusedError(TransitionError):
+    """A condition of a `multi` did not hold: nothing of it was applied, for certain."""
+
+    def __init__(self, message: str, cure: str = "", *, refusal: Refusal, path: str) -> None:
+        super().__init__(message, cure)
+        self.refusal = refusal
+        self.path = path
+
+
+def refused(op: Op, refusal: Refusal) -> WriteRefusedError:
+    """The error for the first operation of a `multi` that did not hold."""
+    wanted = f" version {op.version}" if isinstance(op, Check | Set | Delete) else ""
+    return WriteRefusedError(
+        f"ZooKeeper refused to {type(op).__name__.lower()} {op.path}{wanted}: {refusal}",
+        "Somebody else wrote first; run the same step again.",
+        refusal=refusal,
+        path=op.path,
+    )
+
+
+def require_sizes(ops: Sequence[Op]) -> None:
+    """:raises ConfigurationError: a record, or all of them together, are too large to be sent."""
+    sizes = {op.path: len(op.data) for op in ops if isinstance(op, Create | Set)}
+    path = max(sizes, key=lambda one: sizes[one], default="")
+    too_large = sizes.get(path, 0) > RECORD_LIMIT_BYTES
+    if too_large or sum(sizes.values()) > REQUEST_LIMIT_BYTES:
+        limit = RECORD_LIMIT_BYTES if too_large else REQUEST_LIMIT_BYTES
+        raise ConfigurationError(
+            f"the ledger record {path} has {sizes[path]} bytes (all of its step: {sum(sizes.values())}); "
+            f"at most {limit} are sent",
+            "Make the batches smaller: fewer files or partitions in a transaction.",
+        )
+
+
+class ZNodes(Protocol):
+    """A client of one tree. Not for sharing between threads; usable again in a forked child.
+
+    Paths begin with ``/``. Every call has a deadline of its own.
+    """
+
+    round_trips: int
+    """How many times somebody waited for the server."""
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+        """Read nodes and the names of children, in the order given, in one pipelined round trip.
+
+        What is read is at least as new as the start of the call, whichever server answers. Nodes read later in the
+        order may be newer than those before.
+
+        :raises LedgerUnavailableError: no answer before the deadline.
+        :raises LedgerAuthError: the access list forbids it.
+        """
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        """Apply all or nothing.
+
+        :raises WriteRefusedError: a condition did not hold; nothing was applied.
+        :raises OutcomeUnknownError: the answer was lost; it may have been applied, or may yet be.
+        :raises LedgerAuthError: the credentials or the access list forbid it.
+        :raises ConfigurationError: too large to be sent.
+        """
+
+    def ensure(self, path: str) -> None:
+        """Create the node and its parents, empty, where they do not exist. Safe to repeat."""
+
+    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
+        """Block until a node is not at the version seen (None: does not exist), at most `timeout_s` seconds.
+
+        Looks after arming, so that a change since `seen` returns at once. True: something may have changed, read
+        again. May return early.
+        """
+
+    def describe(self) -> str:
+        """Which tree this is, for error texts; no secrets."""
+
+    def close(self) -> None:
+        """End the session, and with it the ephemeral nodes."""
