@@ -1,0 +1,101 @@
+"""Errors across process borders: from a Python worker of Spark through the JVM's texts back to a typed error.
+
+What Spark hands to the driver is a text with traceback. A worker therefore raises with a marker that holds the error as
+JSON in Base64, which no layer escapes or wraps.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+from airflow_trident import errors
+from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
+from airflow_trident.types import Json
+
+_MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
+_TEXT_LIMIT = 2_000
+_EXPRESSION_ERRORS = (
+    "ARITHMETIC_OVERFLOW",
+    "CAST_OVERFLOW",
+    "CAST_INVALID_INPUT",
+    "NUMERIC_VALUE_OUT_OF_RANGE",
+    "USER_RAISED_EXCEPTION",
+)
+_CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Exception|Error|Throwable)(?:\b.*)?)$", re.MULTILINE)
+
+
+class WorkerError(RuntimeError):
+    """What a worker raises so that :func:`translate` finds the typed error again."""
+
+
+def to_worker_error(error: TridentError) -> WorkerError:
+    """With the marker first, and the text for whoever reads the executor's log."""
+    content = base64.b64encode(json.dumps(to_json(error)).encode()).decode()
+    return WorkerError(f"trident-error:{content}: {error}")
+
+
+def to_json(error: TridentError) -> dict[str, Json]:
+    state: dict[str, Json] = {
+        name: value for name, value in error.__dict__.items() if isinstance(value, str | int | float | bool)
+    }
+    return {"type": type(error).__name__, "message": error.message, "cure": error.cure, "state": state}
+
+
+def from_json(content: Any) -> TridentError:
+    """The error that :func:`to_json` wrote; a SparkJobError if its type is not one of this package."""
+    kind = getattr(errors, str(content["type"]), SparkJobError)
+    error: TridentError = kind(content["message"][:_TEXT_LIMIT], content["cure"])
+    error.__dict__.update(content["state"])
+    return error
+
+
+def translate(error: BaseException, what: str) -> TridentError:
+    """A typed error for whatever Spark raised.
+
+    :param what: the work, for the text.
+    """
+    if isinstance(error, TridentError):
+        return error
+    text = str(error)
+    if match := _MARKER.search(text):
+        return from_json(json.loads(base64.b64decode(match[1])))
+    if "ModuleNotFoundError" in text and "airflow_trident" in text:
+        return ConfigurationError(
+            f"{what}: the Python workers of Spark cannot import airflow_trident",
+            "Install the same version of airflow-trident where the executors run.",
+        )
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return ConfigurationError(
+            f"{what}: the Python workers of Spark run another Python version than this process",
+            "Set spark.pyspark.python to a Python of the same minor version.",
+        )
+    return SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text))
+
+
+def is_expression_error(error: BaseException) -> bool:
+    """Did an expression in the JVM meet a value that it refuses? Which row it was, the JVM does not say."""
+    text = str(error)
+    return not _MARKER.search(text) and any(f"[{name}" in text for name in _EXPRESSION_ERRORS)
+
+
+def root_cause(text: str) -> str:
+    """The line of a Java or Python stack trace that says what was wrong: the last cause, cut to 400 characters."""
+    causes = [match[1] for match in _CAUSE.finditer(text)]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (causes[-1] if causes else (lines[0] if lines else ""))[:400]
+
+
+def cure_of(text: str) -> str:
+    lowered = text.lower()
+    if "outofmemory" in lowered or "java heap space" in lowered:
+        return "Give the driver or the executors more memory, or make the batches smaller."
+    if "cancel" in lowered:
+        return "It was cancelled; run the task again if that was not intended."
+    if "session_closed" in lowered or "session_not_found" in lowered or "session_changed" in lowered:
+        return "A newer attempt took the session over, or the server was restarted; a retry opens a new one."
+    if "connection refused" in lowered or "unavailable" in lowered:
+        return "Check that Spark runs and can be reached; a retry begins anew."
+    return "See the log of the Spark application; a retry begins anew."

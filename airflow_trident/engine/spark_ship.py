@@ -1,0 +1,87 @@
+"""Sending users' code to workers that cannot import the modules it was written in.
+
+Airflow loads DAG files under made-up module names, and puts the DAGs folder on the path of its own processes only. So
+whatever comes from a file outside the installed packages travels by value.
+"""
+
+from __future__ import annotations
+
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+
+from airflow_trident.errors import ConfigurationError
+
+_PACKAGE = "airflow_trident"
+_LOCK = RLock()
+
+
+def ship(content: object, what: str) -> bytes:
+    """Pickle for a worker.
+
+    :raises ConfigurationError: something in it cannot be pickled; names `what`.
+    """
+    from pyspark import cloudpickle
+
+    with modules_by_value():
+        try:
+            return cloudpickle.dumps(content)  # type: ignore[no-any-return, no-untyped-call]
+        except Exception as error:  # objects fail to pickle in any way they like
+            raise ConfigurationError(
+                f"{what} cannot be sent to Spark: {type(error).__name__}: {error}",
+                "Open connections, locks and files in prepare(), not in __init__ or at module level.",
+            ) from error
+
+
+@contextmanager
+def modules_by_value() -> Iterator[None]:
+    """Inside, cloudpickle takes modules that workers cannot import by value. The registry is that of the process, so
+    only one thread pickles at a time."""
+    from pyspark import cloudpickle
+
+    with _LOCK:
+        mine = [module for module in unimportable_modules() if module.__name__ not in _registered()]
+        for module in mine:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for module in mine:
+                cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _registered() -> set[str]:
+    from pyspark.cloudpickle import cloudpickle
+
+    return set(cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
+
+
+def unimportable_modules() -> list[ModuleType]:
+    """The loaded modules whose files lie outside every installation, this package apart.
+
+    Code of `__main__` always travels by value; modules without a file are built in, or were made on the fly.
+    """
+    installed = _installed_folders()
+    found = []
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or not isinstance(path, str) or name == "__main__":
+            continue
+        if name != module.__name__ or name.partition(".")[0] == _PACKAGE:
+            continue
+        if not any(Path(path).is_relative_to(folder) for folder in installed):
+            found.append(module)
+    return found
+
+
+def _installed_folders() -> tuple[Path, ...]:
+    """Standard library, site-packages of this environment and of the user."""
+    paths = sysconfig.get_paths()
+    folders = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    folders.add(site.getusersitepackages())
+    return tuple(Path(folder) for folder in folders)

@@ -1,0 +1,158 @@
+"""What runs on Spark's Python workers: reading splits, fused passes, writing staged parts, each inside `mapInArrow`.
+
+Everything is pickled once, on the driver, with what users wrote; a worker needs this package and pyarrow only.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.arrow import arrow_schema
+from airflow_trident.engine.fused import FusedPass
+from airflow_trident.engine.spark_errors import to_worker_error
+from airflow_trident.errors import DamagedInputError, TridentError
+from airflow_trident.operations.base import OperationContext
+from airflow_trident.protocol.spouts import Emitter, Split
+from airflow_trident.staging.area import write_part
+from airflow_trident.staging.base import Slot
+from airflow_trident.types import Field, Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_BYTES = 256 * 2**20
+"""Rows of about so many bytes in memory go into one staged file."""
+
+PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
+"""What :class:`WriteParts` gives: one row per file."""
+
+
+@dataclass(frozen=True)
+class WorkerPass:
+    """The function that `mapInArrow` gets: `payload` is the pickled :class:`Work`."""
+
+    payload: bytes
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            work: Work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
+            yield from work(batches)
+        except TridentError as error:
+            raise to_worker_error(error) from error
+
+
+@dataclass(frozen=True)
+class Work:
+    """Any of: read splits (the batches that come in hold their numbers), run nodes, write what comes out."""
+
+    slot: Slot
+    partitions: int
+    read: ReadSplits | None = None
+    nodes: FusedPass | None = None
+    write: WriteParts | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stream: Iterable[pa.RecordBatch] = batches
+        if self.read is not None:
+            stream = self.read(stream)
+        if self.nodes is not None:
+            context = OperationContext(
+                partition_index=_partition(),
+                num_partitions=self.partitions,
+                txid=self.slot.txid,
+                attempt=self.slot.attempt,
+            )
+            stream = self.nodes(stream, context)
+        return iter(self.write(stream) if self.write is not None else stream)
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadSplits:
+    """Reads splits of a batch by their numbers; counts the rows of each into a file of its own below `counts`.
+
+    A counter of Spark's would count a recomputed split twice, and Connect has none; a file that is written again holds
+    the same number. A folder that workers do not see only means that nobody knows the count.
+    """
+
+    stream: str
+    emitter: Emitter
+    splits: tuple[Split, ...]
+    schema: Schema
+    counts: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._split(self.splits[number])
+
+    def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
+        wanted = arrow_schema(self.schema)
+        rows = 0
+        for batch in self.emitter.read(split):
+            rows += batch.num_rows
+            yield batch if batch.schema == wanted else self._conform(batch, wanted)
+        with suppress(OSError), open(count_path(self.counts, self.stream, split.index), "w", encoding="ascii") as file:
+            file.write(str(rows))
+
+    def _conform(self, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+        if tuple(batch.schema.names) != names_of(self.schema):
+            raise DamagedInputError(
+                f"stream {self.stream!r}: the spout gave the fields ({', '.join(batch.schema.names)}) instead of "
+                f"({', '.join(names_of(self.schema))})",
+                "Mend the spout's emitter or its schema.",
+            )
+        return batch.cast(wanted)
+
+
+def count_path(folder: str, stream: str, split: int) -> str:
+    return os.path.join(folder, f"{stream}-{split}.rows")
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WriteParts:
+    """Stages the rows of a partition; gives the files, of which only those that the driver gets count."""
+
+    root: str
+    slot: Slot
+    state: str
+    schema: Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        size_bytes = 0
+        for batch in batches:
+            if batch.num_rows:
+                waiting.append(batch)
+                size_bytes += batch.nbytes
+            if size_bytes > PART_BYTES:
+                yield self._write(waiting)
+                waiting, size_bytes = [], 0
+        if waiting:
+            yield self._write(waiting)
+
+    def _write(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
+        file = write_part(self.root, self.slot, self.state, table)
+        return pa.RecordBatch.from_pylist(
+            [{"path": file.path, "rows": file.rows, "bytes": file.bytes}], schema=arrow_schema(PARTS)
+        )
