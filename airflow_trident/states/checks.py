@@ -1,0 +1,16 @@
+"""What every store asks of a state's fields."""
+
+from __future__ import annotations
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.plan.states import StateSpec
+
+
+def require_plain_keys(spec: StateSpec) -> None:
+    """:raises ConfigurationError: a key field is an array: it has no canonical text that every store keeps apart."""
+    for field in spec.keys:
+        if field.type.startswith("array<"):
+            raise ConfigurationError(
+                f"state {spec.name!r} has the key field {field.name!r} of type {field.type}",
+                "Group by fields of simple types.",
+            )

@@ -1,0 +1,98 @@
+"""A state in the memory of this process: for tests and notebooks, and the meaning of all others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.checks import require_plain_keys
+from airflow_trident.states.marker import admit
+from airflow_trident.states.merge import Key, Value, canonical_key, merge
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class _Kept:
+    marker: Marker | None = None
+    data: dict[Key, Value] = field(default_factory=dict)
+
+
+@dataclass
+class _Store:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    states: dict[tuple[str, str], _Kept] = field(default_factory=dict)
+
+
+_STORES: dict[str, _Store] = {}
+_REGISTRY = threading.Lock()
+
+
+@dataclass(frozen=True)
+class MemoryState(StateFactory):
+    """A named store of this process; all topologies that use the name share it. Gone when the process ends."""
+
+    name: str = "default"
+
+    capabilities = Capabilities(durable=False, atomic=True)
+
+    def make_state(self, spec: StateSpec) -> OpenMemoryState:
+        require_plain_keys(spec)
+        with _REGISTRY:
+            store = _STORES.setdefault(self.name, _Store())
+        return OpenMemoryState(store, spec)
+
+    def describe(self) -> str:
+        return f"MemoryState({self.name})"
+
+    def forget(self) -> None:
+        """Drop everything under this name."""
+        with _REGISTRY:
+            _STORES.pop(self.name, None)
+
+
+class OpenMemoryState(State):
+    """See :class:`MemoryState`."""
+
+    def __init__(self, store: _Store, spec: StateSpec) -> None:
+        self._store = store
+        self._spec = spec
+        with store.lock:
+            self._kept = store.states.setdefault((spec.topology, spec.name), _Kept())
+
+    def marker(self) -> Marker | None:
+        return self._kept.marker
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        kept = self._kept
+        with self._store.lock:
+            marker, wanted = admit(kept.marker, ticket, state=self._spec.name, commutes=self._spec.commutes)
+            if wanted:
+                # Whatever can raise has happened before the first write.
+                for key, value in merge(self._spec, batch, self._lookup).items():
+                    if value is None:
+                        kept.data.pop(key, None)
+                    else:
+                        kept.data[key] = value
+            kept.marker = marker
+        return Applied.APPLIED if wanted else Applied.ALREADY
+
+    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The value of each key, None where there is none."""
+        with self._store.lock:
+            return self._lookup([canonical_key(key) for key in keys])
+
+    def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
+        return [self._kept.data.get(key) for key in keys]
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        with self._store.lock:
+            return iter(list(self._kept.data.items()))
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -1,0 +1,244 @@
+"""A state as an SQLite table that people can query: its columns, its statements, and values as SQLite keeps them.
+
+``_key`` is the primary key: the key fields as canonical JSON text, because SQLite lets null keys be doubled. Beside it
+each field has its own column. SQLite has fewer types than a topology: dates, timestamps (ISO 8601, UTC), decimals and
+arrays (JSON) are text; NaN is the text ``NaN``, because SQLite stores it as null otherwise.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.base import MergeKind
+from airflow_trident.plan.states import StateSpec
+from airflow_trident.states.merge import Key, Value, canonical_key
+from airflow_trident.types import Field
+
+KEY_COLUMN = "_key"
+_AFFINITY = {
+    "long": "INTEGER",
+    "int": "INTEGER",
+    "boolean": "INTEGER",
+    "double": "REAL",
+    "float": "REAL",
+    "binary": "BLOB",
+}
+_ADDABLE = ("long", "int", "double", "float")
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def safe_name(text: str) -> str:
+    """A table name without need of quotes."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The table `table` of one state."""
+
+    table: str
+    spec: StateSpec
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """Key fields, then value fields."""
+        return (*self.spec.keys, *self.spec.values)
+
+    def require_columns(self) -> None:
+        """:raises ConfigurationError: the fields cannot be columns beside each other."""
+        seen = {KEY_COLUMN}
+        for field in self.fields:
+            if field.name.lower() in seen:
+                raise ConfigurationError(
+                    f"state {self.spec.name!r} has the field {field.name!r}, which SQLite cannot tell from another "
+                    "column of its table (names of columns have no case)",
+                    "Rename the field.",
+                )
+            seen.add(field.name.lower())
+
+    @property
+    def definition(self) -> str:
+        """What the table was made for."""
+        keys, values = ", ".join(map(str, self.spec.keys)), ", ".join(map(str, self.spec.values))
+        return f"({keys}) -> ({values})"
+
+    @property
+    def merges_natively(self) -> bool:
+        """Can SQLite do the arithmetic exactly? Not that of decimals, which it would do in floating point."""
+        kinds = [combiner.merge_kind for combiner in self.spec.combiners]
+        return bool(kinds) and all(
+            _is_native(kind, field.type) for kind, field in zip(kinds, self.spec.values, strict=True)
+        )
+
+    # ---- statements --------------------------------------------------------------------------------------------
+
+    @property
+    def create(self) -> str:
+        columns = [f"{KEY_COLUMN} TEXT NOT NULL PRIMARY KEY", *map(_column, self.fields)]
+        return f"CREATE TABLE {quote(self.table)} ({', '.join(columns)}) WITHOUT ROWID"
+
+    @property
+    def upsert(self) -> str:
+        """Insert, or replace the values by the new ones."""
+        return self._insert([f"{quote(field.name)} = excluded.{quote(field.name)}" for field in self.spec.values])
+
+    @property
+    def merge(self) -> str:
+        """Insert, or merge the new values into the stored ones, one expression per value column."""
+        parts = zip(self.spec.combiners, self.spec.values, strict=True)
+        return self._insert([f"{quote(field.name)} = {_merged(c.merge_kind, field, self.table)}" for c, field in parts])
+
+    def _insert(self, updates: list[str]) -> str:
+        columns = ", ".join([KEY_COLUMN, *(quote(field.name) for field in self.fields)])
+        places = ", ".join("?" * (1 + len(self.fields)))
+        return (
+            f"INSERT INTO {quote(self.table)} ({columns}) VALUES ({places}) "
+            f"ON CONFLICT ({KEY_COLUMN}) DO UPDATE SET {', '.join(updates)}"
+        )
+
+    @property
+    def delete(self) -> str:
+        return f"DELETE FROM {quote(self.table)} WHERE {KEY_COLUMN} = ?"
+
+    @property
+    def select_all(self) -> str:
+        columns = ", ".join([KEY_COLUMN, *(quote(field.name) for field in self.fields)])
+        return f"SELECT {columns} FROM {quote(self.table)}"
+
+    def select(self, keys: int) -> str:
+        return f"{self.select_all} WHERE {KEY_COLUMN} IN ({', '.join('?' * keys)})"
+
+    # ---- values ------------------------------------------------------------------------------------------------
+
+    def encode_key(self, key: Sequence[Any]) -> str:
+        parts = zip(self.spec.keys, canonical_key(key), strict=True)
+        return _json([_json_part(encoder(field.type)(part)) for field, part in parts])
+
+    def encode_rows(self, columns: Sequence[Sequence[Any]], count: int) -> list[tuple[Any, ...]]:
+        """Parameters of `upsert` and `merge`. `columns`: Python values, one sequence per field."""
+        encoded = []
+        for index, (field, column) in enumerate(zip(self.fields, columns, strict=True)):
+            encode = encoder(field.type)
+            # Columns of plain values, most of them, are taken as they are.
+            plain = encode is _same or (encode is _float and index >= len(self.spec.keys) and not _has_nan(column))
+            encoded.append(column if plain else [encode(part) for part in column])
+        keys = [_json(list(map(_json_part, key))) for key in zip(*encoded[: len(self.spec.keys)], strict=True)]
+        return list(zip(keys or ["[]"] * count, *encoded, strict=True))
+
+    def decode(self, row: Sequence[Any]) -> tuple[Key, Value]:
+        """From a row of `select`."""
+        parts = [decoder(field.type)(part) for field, part in zip(self.fields, row[1:], strict=True)]
+        return tuple(parts[: len(self.spec.keys)]), tuple(parts[len(self.spec.keys) :])
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------
+
+
+def _column(field: Field) -> str:
+    affinity = _AFFINITY.get(field.type, "TEXT")
+    # An integer sum that overflows silently becomes floating point: refuse it.
+    check = f" CONSTRAINT {quote(field.name)} CHECK (typeof({quote(field.name)}) <> 'real')"
+    return f"{quote(field.name)} {affinity}{check if affinity == 'INTEGER' else ''}"
+
+
+def _is_native(kind: MergeKind | None, type_text: str) -> bool:
+    if kind is None or type_text.startswith(("decimal", "array")):
+        return False
+    return kind is not MergeKind.ADD or type_text in _ADDABLE
+
+
+def _merged(kind: MergeKind | None, field: Field, table: str) -> str:
+    """Nulls count as nothing, as in `operations.aggregators`."""
+    old, new = f"{quote(table)}.{quote(field.name)}", f"excluded.{quote(field.name)}"
+    head = f"CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old}"
+    if kind is not MergeKind.ADD:
+        # Text sorts above numbers: NaN is the largest number, as in Spark.
+        return f"{head} ELSE {'min' if kind is MergeKind.MIN else 'max'}({old}, {new}) END"
+    if _AFFINITY[field.type] == "REAL":
+        nan = f" WHEN typeof({old}) = 'text' OR typeof({new}) = 'text' THEN 'NaN'"
+        return f"{head}{nan} ELSE coalesce({old} + {new}, 'NaN') END"
+    return f"{head} ELSE {old} + {new} END"
+
+
+# ---- one value -------------------------------------------------------------------------------------------------
+
+Coder = Callable[[Any], Any]
+
+
+def encoder(type_text: str) -> Coder:
+    """From Python to SQLite. Timestamps without a zone are UTC."""
+    if type_text.startswith("decimal"):
+        return _optional(lambda value: format(value, "f"))
+    if type_text.startswith("array"):
+        inner = encoder(type_text[6:-1])
+        return _optional(lambda value: _json([_json_part(inner(part)) for part in value]))
+    kinds: dict[str, Coder] = {
+        "double": _float,
+        "float": _float,
+        "boolean": _optional(int),
+        "date": _optional(lambda value: value.isoformat()),
+        "timestamp": _optional(_timestamp),
+    }
+    return kinds.get(type_text, _same)
+
+
+def decoder(type_text: str) -> Coder:
+    """From SQLite to Python: the values that Arrow gives for the type."""
+    if type_text.startswith("decimal"):
+        return _optional(Decimal)
+    if type_text.startswith("array"):
+        inner = _json_decoder(type_text[6:-1])
+        return _optional(lambda value: [inner(part) for part in json.loads(value)])
+    kinds: dict[str, Coder] = {
+        "double": _optional(float),
+        "float": _optional(float),
+        "boolean": _optional(bool),
+        "date": _optional(datetime.date.fromisoformat),
+        "timestamp": _optional(datetime.datetime.fromisoformat),
+    }
+    return kinds.get(type_text, _same)
+
+
+def _json_decoder(type_text: str) -> Coder:
+    return _optional(bytes.fromhex) if type_text == "binary" else decoder(type_text)
+
+
+def _json_part(value: Any) -> Any:
+    """An encoded value inside JSON text."""
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _optional(code: Coder) -> Coder:
+    return lambda value: None if value is None else code(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _float(value: Any) -> Any:
+    if value is None:
+        return None
+    return "NaN" if math.isnan(value) else value + 0.0
+
+
+def _has_nan(column: Sequence[Any]) -> bool:
+    return any(value is not None and value != value for value in column)
+
+
+def _timestamp(value: datetime.datetime) -> str:
+    zoned = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+    return zoned.isoformat(timespec="microseconds")

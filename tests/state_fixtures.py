@@ -1,0 +1,107 @@
+"""States of tests: specs, tickets and batches of one small word count and its relatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_trident.arrow import rows_to_table
+from airflow_trident.operations.aggregators import Count
+from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.plan.states import MapState, State, StateFactory, StateSpec
+from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.types import parse_declared
+
+Rows = list[tuple[Any, ...]]
+
+
+def counts(factory: StateFactory, *, topology: str = "words", name: str = "counts") -> StateSpec:
+    """(word) -> (n), added by the store itself."""
+    return combined(factory, "word string", "n long", Count(), topology=topology, name=name)
+
+
+def combined(
+    factory: StateFactory,
+    keys: str,
+    values: str,
+    *combiners: CombinerAggregator[Any],
+    topology: str = "words",
+    name: str = "counts",
+) -> StateSpec:
+    key_fields, value_fields = parse_declared(keys), parse_declared(values)
+    return StateSpec(
+        topology=topology,
+        name=name,
+        keys=key_fields,
+        values=value_fields,
+        staged=(*key_fields, *value_fields),
+        factory=factory,
+        combiners=combiners,
+    )
+
+
+def ticket(
+    txid: int,
+    *,
+    fence: int | None = None,
+    incarnation: str = "i1",
+    first_try: bool = False,
+    topology: str = "words",
+    position: Any = None,
+) -> CommitTicket:
+    """A ticket with `fence` = 10 * txid unless given."""
+    return CommitTicket(
+        topology=topology,
+        incarnation=incarnation,
+        txid=txid,
+        attempt=0,
+        fence=10 * txid if fence is None else fence,
+        position={"lines": {"to": txid}} if position is None else position,
+        staged=StagedRef(manifest="m", rows_read=0, rows={}, bytes=0),
+        first_try=first_try,
+    )
+
+
+def batch(spec: StateSpec, *rows: tuple[Any, ...]) -> pa.Table:
+    return rows_to_table(spec.staged, list(rows))
+
+
+def content(state: State) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    pairs = list(state.items())
+    found = dict(pairs)
+    assert len(found) == len(pairs), "a key occurs twice"
+    return found
+
+
+class Product(CombinerAggregator[int]):
+    """A combiner that no store does by itself."""
+
+    def init(self, *values: Any) -> int:
+        return int(values[0])
+
+    def combine(self, left: int, right: int) -> int:
+        return left * right
+
+    def zero(self) -> int:
+        return 1
+
+
+class Appended(ReducerAggregator[str]):
+    """Depends on order."""
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, current: str, *values: Any) -> str:
+        return current + str(values[0])
+
+
+def keep_longest(state: MapState, tuples: Any) -> None:
+    """An updater: word -> the longest line seen with it."""
+    for word, line in tuples:
+        (known,) = state.multi_get([(word,)])
+        if line is None:
+            state.multi_remove([(word,)])
+        elif known is None or len(line) > len(known[0]):
+            state.multi_put([(word,)], [(line,)])
