@@ -291,6 +291,11 @@ class Transactor:
             except WriteRefusedError:
                 # After a lost answer the refusal may be due to this operation's own first write.
                 return in_doubt and self._is_marked(witness, op, deadline)
+            except LedgerUnavailableError as error:  # nothing was sent this time
+                if not in_doubt:
+                    raise
+                if time.monotonic() > deadline:
+                    raise _unresolved(witness, error) from error
             except OutcomeUnknownError:
                 in_doubt = True
                 if self._is_marked(witness, op, deadline):
@@ -306,12 +311,16 @@ class Transactor:
                 node = self._znodes.read([witness]).nodes[witness]
             except LedgerUnavailableError as error:
                 if time.monotonic() > deadline:
-                    raise OutcomeUnknownError(
-                        f"the answer to a write of {witness} was lost, and then: {error.message}",
-                        "Run the same step again: it finds out what happened.",
-                    ) from error
+                    raise _unresolved(witness, error) from error
             else:
                 return node is not None and codec.op_of(node.data, witness) == op
+
+
+def _unresolved(witness: str, error: LedgerUnavailableError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"the answer to a write of {witness} was lost, and then: {error.message}",
+        "Run the same step again: it finds out what happened.",
+    )
 
 
 def conditional(step: Step[T], used: Mapping[str, int]) -> list[Op]:

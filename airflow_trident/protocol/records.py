@@ -100,7 +100,7 @@ class TxRecord:
     """`tx/<19 digits>`: one transaction.
 
     `attempt` only rises; `NO_ATTEMPT` before the first. `metadata`: stream name -> what re-creates its batch; a stream
-    without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation
+    without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation that
     wrote the record: it resolves writes whose answer was lost. `owner` says who wrote it, for people. `fence` is that
     of the last commit try, 0 before. `touched`: a commit has begun at least once, so a state may hold the batch.
     `times_ms`: status -> when it was last entered, and "begun".

@@ -1,0 +1,27 @@
+"""What every test may use: one real ZooKeeper server for all of them, and a place of one's own in it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A running server; its address is `.hosts`. Tests that stop or kill a server start one of their own."""
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def ledger_root() -> str:
+    """A root for ledgers that nobody else uses."""
+    return f"/test-{uuid.uuid4().hex[:12]}"
