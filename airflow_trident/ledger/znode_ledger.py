@@ -169,17 +169,22 @@ class ZNodeLedger(Ledger):
         return found
 
     def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
-        life, deadline = self._life(), time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
-            snap = self._snapshot(txid)
-            now = snap.view(txid)
-            if (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer):
+            changed, watched = self.compare(txid, seen)
+            if changed:
                 return True
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
-            watched = (life.tx(txid), life.exceptions)
-            self.znodes.wait_for_change({path: snap.used.get(path) for path in watched}, min(left_s, SLOW_POLL_S))
+            self.znodes.wait_for_change(watched, min(left_s, SLOW_POLL_S))
+
+    def compare(self, txid: int, seen: LedgerView) -> tuple[bool, dict[str, int | None]]:
+        """Whether what a waiter on the transaction saw has changed; and the nodes to watch, at the versions read."""
+        life, snap = self._life(), self._snapshot(txid)
+        now = snap.view(txid)
+        changed = (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer)
+        return changed, {path: snap.used.get(path) for path in (life.tx(txid), life.exceptions)}
 
     def _snapshot(self, txid: int) -> Snapshot:
         life = self._life()

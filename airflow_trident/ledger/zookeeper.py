@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +57,15 @@ class ZooKeeperZNodes:
     """A :class:`~airflow_trident.ledger.znodes.ZNodes` on a real ensemble. Connects when first used.
 
     Not for sharing between threads; a forked child may go on using it and gets a session of its own.
+
+    :param on_change: told the path of a watched node that changed, or None when the connection was lost and every armed
+        watch with it; called in kazoo's thread, so it must return at once.
     """
 
-    def __init__(self, settings: ZooKeeperSettings) -> None:
+    def __init__(self, settings: ZooKeeperSettings, on_change: Callable[[str | None], None] | None = None) -> None:
         self.settings = settings
         self.round_trips = 0
+        self._on_change = on_change
         self._client: KazooClient | None = None
         self._pid = os.getpid()
         self._reasons = _Reasons()
@@ -92,8 +96,12 @@ class ZooKeeperZNodes:
 
     def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        client = self._ready(time.monotonic() + self.settings.op_deadline_s)
         self._event.clear()
+        return self.arm(seen) or self._event.wait(max(0.0, deadline - time.monotonic()))
+
+    def arm(self, seen: Mapping[str, int | None]) -> bool:
+        """Watch the nodes without waiting; True: a node is not at the version seen, or that cannot be told."""
+        client = self._ready(time.monotonic() + self.settings.op_deadline_s)
         self.round_trips += 1
         try:
             with self._translated(f"watch {', '.join(seen)}"):
@@ -102,8 +110,7 @@ class ZooKeeperZNodes:
                 stats = [one.get(timeout=self.settings.op_deadline_s) for one in armed]
         except OutcomeUnknownError:
             return True
-        found = [None if stat is None else stat.version for stat in stats]
-        return found != list(seen.values()) or self._event.wait(max(0.0, deadline - time.monotonic()))
+        return [None if stat is None else stat.version for stat in stats] != list(seen.values())
 
     def describe(self) -> str:
         return f"ZooKeeper at {self.settings.hosts}{self.settings.chroot}"
@@ -185,8 +192,10 @@ class ZooKeeperZNodes:
             self._connected = threading.Event()
             _stop(client)
 
-    def _on_event(self, _event: object) -> None:
+    def _on_event(self, event: Any) -> None:
         self._event.set()
+        if self._on_change is not None:
+            self._on_change(event.path.removeprefix(self.settings.chroot) if event.path else None)
 
     # ---- calls, with full paths --------------------------------------------------------------------------------
 
