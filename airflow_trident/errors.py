@@ -103,6 +103,10 @@ class TransitionError(TridentError):
     """The ledger refused a transition; the text says what was expected and what was found."""
 
 
+class LateBatchError(TransitionError):
+    """A batch comes after later ones were applied, and a state depends on the order."""
+
+
 # ---- the user's code -------------------------------------------------------------------------------------------
 
 

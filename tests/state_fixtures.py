@@ -46,7 +46,7 @@ def ticket(
     *,
     fence: int | None = None,
     incarnation: str = "i1",
-    first_try: bool = False,
+    late: bool = False,
     topology: str = "words",
     position: Any = None,
 ) -> CommitTicket:
@@ -59,7 +59,7 @@ def ticket(
         fence=10 * txid if fence is None else fence,
         position={"lines": {"to": txid}} if position is None else position,
         staged=StagedRef(manifest="m", rows_read=0, rows={}, bytes=0),
-        first_try=first_try,
+        late=late,
     )
 
 

@@ -226,7 +226,7 @@ class MemoryLedger(Ledger):
                 fence=self._fence,
                 position=record.position,
                 staged=record.staged,
-                first_try=not record.touched,
+                late=txid <= self._committed,
             )
 
     def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:

@@ -225,7 +225,7 @@ def gate(snap: Snapshot, txid: int, owner: str) -> Step[CommitTicket]:
         fence=fence,
         position=tx.position,
         staged=staged,
-        first_try=not tx.touched,
+        late=txid <= view.pointer.committed,
     )
     return Step(
         writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),

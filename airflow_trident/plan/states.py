@@ -6,8 +6,9 @@ T1  `apply` is atomic in the store: after any crash either all of the batch and 
 T2  A txid that the marker holds as applied is skipped and `Applied.ALREADY` returned: a success of its own name (P7).
 T3  A ticket whose fence is lower than the marker's is refused with FencedError and changes nothing; a higher fence is
     recorded even when the txid was applied already.
-T4  A ticket of another incarnation than the marker's, or for a first try of a txid that the marker holds, is refused
-    with LedgerBehindStateError and changes nothing (P11).
+T4  A ticket of another incarnation than the marker's, or of a txid that the marker holds with another batch, is refused
+    with LedgerBehindStateError and changes nothing (P11): the same txid is the same batch if the positions are equal,
+    or, for a late ticket, if it was left out before.
 T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the
     aggregate commutes.
 T6  The cost of `apply` depends on the batch, not on the state.

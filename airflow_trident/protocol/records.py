@@ -153,8 +153,7 @@ class CommitTicket:
 
     A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
-    `first_try`: no commit of this transaction had begun before (`touched` was false): a state that holds the txid
-    nevertheless proves that the ledger was restored from an old copy and gives out used txids again.
+    `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
     """
 
     topology: str
@@ -164,7 +163,7 @@ class CommitTicket:
     fence: int
     position: dict[str, Json]
     staged: StagedRef
-    first_try: bool
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import FencedError, StagingError, TransitionError
+from airflow_trident.errors import FencedError, LateBatchError, StagingError, TransitionError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
 from airflow_trident.protocol.records import CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import CrashPoint, crash_point
-from airflow_trident.runtime.phases import Attempts, Progress, run_attempt, unknown_transaction
+from airflow_trident.runtime.phases import Attempts, Progress, require_not_late, run_attempt, unknown_transaction
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -99,6 +99,7 @@ class Committer:
         """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
         if not isinstance(decide_commit(view, txid), Commit):
             return False
+        require_not_late(self.ledger, self.topology, txid)
         try:
             ticket = self.ledger.gate(txid, owner=self.attempts.owner)
             crash_point(CrashPoint.GATE_OPENED, txid)
@@ -106,6 +107,8 @@ class Committer:
             self.ledger.committed(ticket, retention=self.retention)
         except FencedError:
             return False
+        except LateBatchError:
+            raise
         except TransitionError:
             if self.ledger.view(txid).tx == view.tx:
                 raise  # refused although nothing changed meanwhile: trying again would be in vain

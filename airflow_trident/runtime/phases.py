@@ -18,6 +18,7 @@ from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Slot
+from airflow_trident.states.marker import late_batch
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -132,9 +133,20 @@ def process(
         return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
     if isinstance(decision, CommitUnderWay):
         return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
+    require_not_late(ledger, topology, txid)
     record = ledger.start_attempt(txid, owner=attempts.owner)
     staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
     return ProcessResult(txid=txid, outcome=ProcessOutcome.PROCESSED, attempt=record.attempt, staged=staged)
+
+
+def require_not_late(ledger: Ledger, topology: Topology, txid: int) -> None:
+    """:raises LateBatchError: later transactions have passed this one, and a state depends on their order."""
+    committed = ledger.view(0).pointer.committed
+    if committed <= txid:
+        return
+    for name, spec in topology.states.items():
+        if not spec.commutes:
+            raise late_batch(txid, committed, name)
 
 
 def run_attempt(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_trident.errors import FencedError, LedgerBehindStateError, TransitionError
+from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError
 from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.types import Json
@@ -13,7 +13,7 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
 
     :raises FencedError: the ticket's fence is lower than the marker's.
     :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
-    :raises TransitionError: a late batch for a state whose aggregate does not commute.
+    :raises LateBatchError: a late batch for a state whose aggregate does not commute.
     """
     if marker is None:
         holes = ((1, ticket.txid - 1),) if ticket.txid > 1 else ()
@@ -31,10 +31,11 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
             "Nothing was changed; the newer committer finishes the work.",
         )
     if marker.has(ticket.txid):
-        if ticket.first_try:
+        again = marker.position == ticket.position if ticket.txid == marker.high else ticket.late
+        if not again:
             raise LedgerBehindStateError(
-                f"state {state!r} holds transaction {ticket.txid} of topology {ticket.topology!r} already (up to "
-                f"{marker.high}), but the ledger never began to commit it: the ledger was restored from an old copy",
+                f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r} (up to "
+                f"{marker.high}): the ledger was restored from an old copy and gives used txids to new data",
                 "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
             )
         return _marker(ticket, marker.high, marker.holes, marker.position), False
@@ -42,11 +43,15 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
         gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()
         return _marker(ticket, ticket.txid, marker.holes + gap, ticket.position), True
     if not commutes:
-        raise TransitionError(
-            f"transaction {ticket.txid} comes late (after {marker.high}) and state {state!r} depends on order",
-            "It can only be replayed by rebuilding the state.",
-        )
+        raise late_batch(ticket.txid, marker.high, state)
     return _marker(ticket, marker.high, _without(marker.holes, ticket.txid), marker.position), True
+
+
+def late_batch(txid: int, high: int, state: str) -> LateBatchError:
+    return LateBatchError(
+        f"transaction {txid} comes late (after {high}) and state {state!r} depends on the order of batches",
+        "It stays SKIPPED; only rebuilding the state from its sources can take it in.",
+    )
 
 
 def _marker(ticket: CommitTicket, high: int, holes: tuple[tuple[int, int], ...], position: dict[str, Json]) -> Marker:

@@ -1,0 +1,75 @@
+"""P9: from a kill at any point, running again reaches the same final state as no kill at all. The kills are SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.ledger.zookeeper import ZooKeeperSettings, open_ledger
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from tests.programs.word_count import LINES, TRANSACTIONS, contents, topology
+
+REPOSITORY = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.zookeeper
+
+EXPECTED_WORDS = sum(len(line.split()) for (line,) in LINES)
+
+
+def run(hosts: str, root: str, folder: Path, crash: str = "") -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.programs.word_count", hosts, root, str(folder)],
+        env={**os.environ, VARIABLE: crash},
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.fixture(scope="module")
+def undisturbed(zookeeper: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert run(zookeeper.hosts, "/undisturbed", folder) == 0  # type: ignore[attr-defined]
+    found = contents(folder)
+    assert sum(value for _, (value,) in found["count"]) == EXPECTED_WORDS  # type: ignore[misc,has-type,attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("txid", [1, 3])
+@pytest.mark.parametrize("point", list(CrashPoint))
+def test_p9_killed_at_a_point_and_run_again_ends_like_a_run_that_was_not_killed(
+    point: CrashPoint,
+    txid: int,
+    zookeeper: object,
+    ledger_root: str,
+    tmp_path: Path,
+    undisturbed: dict[str, list[object]],
+) -> None:
+    hosts: str = zookeeper.hosts  # type: ignore[attr-defined]
+    assert run(hosts, ledger_root, tmp_path, f"{point}@{txid}:{tmp_path}/died") == -signal.SIGKILL
+    assert run(hosts, ledger_root, tmp_path) == 0
+    assert contents(tmp_path) == undisturbed
+    with open_ledger(ZooKeeperSettings(hosts=hosts), topology(tmp_path).name, root=ledger_root) as ledger:
+        assert [(tx.txid, tx.status) for tx in ledger.transactions()] == [
+            (number, Status.COMMITTED) for number in range(1, TRANSACTIONS + 1)
+        ]
+
+
+def test_p9_killed_at_every_point_one_after_the_other_ends_the_same(
+    zookeeper: object, ledger_root: str, tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    points = ",".join(f"{point}@{txid}:{tmp_path}/{point}{txid}" for txid in (2, 4) for point in CrashPoint)
+    kills = 0
+    while run(zookeeper.hosts, ledger_root, tmp_path, points) != 0:  # type: ignore[attr-defined]
+        kills += 1
+        assert kills <= 2 * len(CrashPoint)
+    assert kills >= len(CrashPoint)
+    assert contents(tmp_path) == undisturbed

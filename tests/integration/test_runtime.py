@@ -1,0 +1,410 @@
+"""The phases together: failures, skips, sweeps, late backfills, zombies, lost ledgers. In one process, real stores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, FixedBatchSpout, Function, ReducerAggregator, SqliteState, Topology
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import (
+    BlockedError,
+    DefinitionChangedError,
+    FencedError,
+    LedgerBehindStateError,
+    SourceChangedError,
+    StaleAttemptError,
+    TransitionError,
+    UserCodeError,
+)
+from airflow_trident.ledger.base import Begun, Ledger, NothingNew
+from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Create
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wait
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import Attempts, OnFailure, ProcessOutcome, coordinate, process
+from airflow_trident.runtime.replay import dry_replay
+from airflow_trident.staging.base import Manifest
+
+WORDS = [("a b",), ("b",), ("poison c",), ("d a",), ("e",)]
+
+
+@dataclass
+class Sickness:
+    """What the user's function refuses; emptied, it is mended."""
+
+    words: set[str] = field(default_factory=set)
+
+
+class Split(Function):
+    def __init__(self, sickness: Sickness) -> None:
+        self.sickness = sickness
+
+    def execute(self, line: str) -> Iterator[str]:
+        for word in line.split():
+            if word in self.sickness.words:
+                raise ValueError(f"cannot stand {word}")
+            yield word
+
+
+class Joined(ReducerAggregator[str]):
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, current: str, *values: Any) -> str:
+        return current + values[0]
+
+
+class World:
+    """One topology with everything around it."""
+
+    def __init__(self, folder: Path, *, commutes: bool = True, max_batch_size: int = 1) -> None:
+        self.folder = folder
+        self.sickness = Sickness()
+        self.commutes = commutes
+        self.max_batch_size = max_batch_size
+        self.ledger: Ledger = MemoryLedger("world")
+        self.staging = str(folder / "staging")
+        self.topology = self.make()
+
+    def make(self) -> Topology:
+        made = Topology("world")
+        spout = FixedBatchSpout("line string", WORDS, self.max_batch_size)
+        words = made.new_stream("lines", spout).each("line", Split(self.sickness), "word")
+        state = SqliteState(str(self.folder / "words.db"))
+        if self.commutes:
+            words.group_by("word").persistent_aggregate(state, Count(), "count")
+        else:
+            words.group_by("word").persistent_aggregate(state, "word", Joined(), "count")
+        return made
+
+    def attempts(self, **changes: Any) -> Attempts:
+        return Attempts(owner="test", **changes)
+
+    def begin(self, key: str, max_pending: int = 10) -> int:
+        begun = coordinate(self.ledger, self.topology, Claim(key=key), max_pending=max_pending)
+        assert isinstance(begun, Begun)
+        return begun.txid
+
+    def process(self, txid: int, engine: Engine | None = None, **changes: Any) -> ProcessOutcome:
+        runs = engine or LocalEngine()
+        return process(self.ledger, self.topology, txid, runs, self.staging, self.attempts(**changes)).outcome
+
+    def committer(self) -> Committer:
+        return Committer(
+            ledger=self.ledger,
+            topology=self.topology,
+            staging_root=self.staging,
+            attempts=self.attempts(),
+            engine=LocalEngine,
+            retention=50,
+        )
+
+    def backfill(self) -> Backfill:
+        return Backfill(
+            ledger=self.ledger,
+            topology=self.topology,
+            engine=LocalEngine,
+            staging_root=self.staging,
+            owner="test",
+        )
+
+    def counts(self) -> dict[str, Any]:
+        spec = self.topology.states["count"]
+        with spec.factory.make_state(spec) as state:
+            return {key[0]: value[0] for key, value in state.items()}
+
+    def statuses(self) -> list[Status]:
+        return [tx.status for tx in self.ledger.transactions()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+ALL = {"a": 2, "b": 2, "poison": 1, "c": 1, "d": 1, "e": 1}
+
+
+def test_everything_is_counted_once_and_a_second_run_adds_nothing(world: World) -> None:
+    runner = LocalRunner(ledger=world.ledger, topology=world.topology, engine=LocalEngine(), staging_root=world.staging)
+    assert runner.run() == [1, 2, 3, 4, 5]
+    assert world.counts() == ALL
+    assert runner.run() == []
+    assert world.counts() == ALL
+
+
+def test_p1_the_same_claim_gets_the_same_transaction(world: World) -> None:
+    assert [world.begin("run-1"), world.begin("run-2"), world.begin("run-1")] == [1, 2, 1]
+
+
+def test_a_claim_that_finds_nothing_new_begins_nothing(world: World) -> None:
+    for number in range(5):
+        world.begin(f"run-{number}")
+    assert coordinate(world.ledger, world.topology, Claim(key="one more"), max_pending=10) == NothingNew()
+
+
+def test_p5_no_more_than_max_pending_transactions_are_uncommitted(world: World) -> None:
+    world.begin("run-1", max_pending=2)
+    world.begin("run-2", max_pending=2)
+    full = coordinate(world.ledger, world.topology, Claim(key="run-3"), max_pending=2)
+    assert full == Full(oldest=1, pending=2)
+
+
+def test_p6_a_processed_transaction_waits_for_its_predecessor_and_is_swept_along_with_it(world: World) -> None:
+    for number in (1, 2, 3):
+        world.begin(f"run-{number}")
+    world.process(3)
+    world.process(2)
+    assert world.committer().commit(3).own == Wait(on=2, why="transaction 2 is not committed yet")
+    world.process(1)
+    assert world.committer().commit(1).committed == (1, 2, 3)
+    assert isinstance(world.committer().commit(3).own, AlreadyCommitted)
+
+
+def test_a_failed_transaction_blocks_the_later_ones_and_its_replay_commits_them_all(world: World) -> None:
+    world.sickness.words.add("poison")
+    for number in range(1, 6):
+        world.begin(f"run-{number}")
+        if number != 3:
+            world.process(number)
+    with pytest.raises(UserCodeError) as caught:
+        world.process(3, last_try=True)
+    for part in ("cannot stand poison", "each-1", "transaction 3", "line='poison c'"):
+        assert part in str(caught.value)
+    assert world.committer().commit(5).own == Blocked(by=3)
+    assert world.statuses() == [Status.COMMITTED] * 2 + [Status.FAILED] + [Status.PROCESSED] * 2
+
+    world.sickness.words.clear()
+    (result,) = world.backfill().run(Selection(failed=True))
+    assert (result.outcome, result.also_committed) == (BackfillOutcome.COMMITTED, (4, 5))
+    assert world.counts() == ALL
+
+
+def test_a_failed_attempt_with_retries_left_does_not_fail_the_transaction(world: World) -> None:
+    world.sickness.words.add("a")
+    world.begin("run-1")
+    with pytest.raises(UserCodeError):
+        world.process(1)
+    tx = world.ledger.view(1).tx
+    assert tx is not None
+    assert (tx.status, tx.attempt) == (Status.PROCESSING, 0)
+    assert "cannot stand a" in tx.error
+    world.sickness.words.clear()
+    world.process(1)
+    tx = world.ledger.view(1).tx
+    assert tx is not None
+    assert (tx.status, tx.attempt) == (Status.PROCESSED, 1)
+
+
+def test_on_failure_skip_lets_the_others_pass_and_the_skipped_one_is_backfilled_late_exactly_once(world: World) -> None:
+    world.sickness.words.add("poison")
+    for number in range(1, 6):
+        world.begin(f"run-{number}")
+        if number != 3:
+            world.process(number)
+    with pytest.raises(UserCodeError):
+        world.process(3, last_try=True, on_failure=OnFailure.SKIP)
+    world.committer().commit(5)
+    assert world.statuses() == [Status.COMMITTED] * 2 + [Status.SKIPPED] + [Status.COMMITTED] * 2
+    world.sickness.words.clear()
+    for outcome in (BackfillOutcome.COMMITTED, BackfillOutcome.ALREADY_COMMITTED):
+        (result,) = world.backfill().run(Selection(first=3, last=3))
+        assert result.outcome == outcome
+        assert world.counts() == ALL
+
+
+def test_a_late_batch_is_refused_where_the_aggregate_depends_on_order(tmp_path: Path) -> None:
+    world = World(tmp_path, commutes=False)
+    for number in (1, 2):
+        world.begin(f"run-{number}")
+    world.ledger.skip(1, "no need")
+    world.process(2)
+    assert world.committer().commit(2).committed == (2,)
+    before = world.counts()
+    (result,) = world.backfill().run(Selection(first=1, last=1))
+    assert result.outcome is BackfillOutcome.FAILED
+    assert "depends on the order" in result.detail
+    assert world.counts() == before
+
+
+class Overtaken(LocalEngine):
+    """While it runs, somebody else processes the same transaction under a newer attempt."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def run(self, job: Job) -> Manifest:
+        manifest = super().run(job)
+        self.world.process(job.slot.txid)
+        return manifest
+
+
+def test_p4_a_zombie_attempt_that_ends_after_a_newer_one_changes_nothing(world: World) -> None:
+    world.begin("run-1")
+    with pytest.raises(StaleAttemptError):
+        world.process(1, engine=Overtaken(world))
+    tx = world.ledger.view(1).tx
+    assert tx is not None
+    assert tx.staged is not None
+    assert (tx.status, tx.attempt) == (Status.PROCESSED, 1)
+    assert "/1/manifest.json" in tx.staged.manifest
+
+
+def test_p7_a_committer_that_was_overtaken_is_refused_by_the_state_and_by_the_ledger(world: World) -> None:
+    world.begin("run-1")
+    world.process(1)
+    old = world.ledger.gate(1, owner="old")
+    assert world.committer().commit(1).committed == (1,)
+    spec = world.topology.states["count"]
+    from airflow_trident.staging.area import StagingArea
+
+    area = StagingArea(world.staging)
+    batch = area.read(area.load(old.staged), "count", spec.staged)
+    with spec.factory.make_state(spec) as state, pytest.raises(FencedError):
+        state.apply(old, batch)
+    with pytest.raises(FencedError):
+        world.ledger.committed(old)
+    assert world.counts() == {"a": 1, "b": 1}
+
+
+def test_a_staged_batch_that_is_gone_is_emitted_again_before_it_is_committed(world: World) -> None:
+    world.begin("run-1")
+    world.process(1)
+    shutil.rmtree(world.staging)
+    assert world.committer().commit(1).committed == (1,)
+    assert world.counts() == {"a": 1, "b": 1}
+    tx = world.ledger.view(1).tx
+    assert tx is not None
+    assert tx.attempt == 1
+
+
+def test_p11_a_wiped_ledger_refuses_to_begin(world: World) -> None:
+    world.begin("run-1")
+    world.process(1)
+    world.committer().commit(1)
+    world.ledger = MemoryLedger("world")
+    with pytest.raises(LedgerBehindStateError, match="wiped, or restored"):
+        world.begin("run-2")
+    assert world.counts() == {"a": 1, "b": 1}
+
+
+def copy_of(tree: FakeTree) -> FakeTree:
+    made, waiting = FakeTree(), ["/"]
+    while waiting:
+        path = waiting.pop()
+        node = tree.get(path)
+        if path != "/" and node is not None:
+            made.apply([Create(path, node.data)])
+        waiting += [f"{path.rstrip('/')}/{name}" for name in tree.children(path) or ()]
+    return made
+
+
+def test_p11_a_ledger_restored_from_an_old_copy_refuses_to_begin_and_to_commit(world: World) -> None:
+    tree = FakeTree()
+    world.ledger = ZNodeLedger(FakeZNodes(tree), "world")
+    world.ledger.register(world.topology.definition())
+    backup = copy_of(tree)
+    world.begin("run-1")
+    world.process(1)
+    world.committer().commit(1)
+
+    world.ledger = ZNodeLedger(FakeZNodes(backup), "world")
+    with pytest.raises(LedgerBehindStateError):
+        world.begin("run-2")
+    # Somebody gets past that check, and the old staged batches are gone too: the state itself refuses the txid for another batch, however often it is tried.
+    world.ledger.begin(Claim(key="run-2"), lambda *_: {"lines": {"from": 1, "to": 2}})
+    shutil.rmtree(world.staging)
+    world.process(1)
+    for _ in range(3):
+        with pytest.raises(LedgerBehindStateError):
+            world.committer().commit(1)
+    assert world.counts() == {"a": 1, "b": 1}
+
+
+def test_another_definition_under_the_same_name_is_refused(world: World) -> None:
+    world.begin("run-1")
+    world.topology = Topology("world")
+    spout = FixedBatchSpout("line string", WORDS, 1)
+    world.topology.new_stream("other", spout).persistent_aggregate(
+        SqliteState(str(world.folder / "other.db")), Count(), "n"
+    )
+    with pytest.raises(DefinitionChangedError, match="stream lines: FixedBatchSpout transactional -> absent"):
+        world.begin("run-2")
+
+
+def test_an_unknown_transaction_is_named_with_those_that_exist(world: World) -> None:
+    world.begin("run-1")
+    with pytest.raises(TransitionError, match="never began transaction 7 \\(1 to 1 were\\)"):
+        world.process(7)
+    with pytest.raises(TransitionError, match="has transactions 1 to 1, not 1 to 9"):
+        world.backfill().run(Selection(first=1, last=9))
+
+
+def test_a_local_run_behind_a_failed_transaction_says_how_to_go_on(world: World) -> None:
+    world.sickness.words.add("poison")
+    runner = LocalRunner(ledger=world.ledger, topology=world.topology, engine=LocalEngine(), staging_root=world.staging)
+    with pytest.raises(UserCodeError):
+        runner.run()
+    with pytest.raises(BlockedError, match=r"backfill world --txid 3.*airflow trident skip world 3"):
+        runner.run()
+    world.sickness.words.clear()
+    world.backfill().run(Selection(failed=True))
+    assert runner.run() == [4, 5]
+    assert world.counts() == ALL
+
+
+def test_a_dry_replay_is_equal_for_a_spout_that_gives_the_same_batch_again(world: World) -> None:
+    world.begin("run-1")
+    world.process(1)
+    (difference,) = dry_replay(world.ledger, world.topology, 1, LocalEngine(), world.staging)
+    assert difference.equal
+    assert (difference.staged_rows, difference.replayed_rows) == (2, 2)
+
+
+class Forgetful(LocalEngine):
+    """Stands for a source that lost its metadata's data."""
+
+    def run(self, job: Job) -> Manifest:
+        raise SourceChangedError("file a.txt vanished", "Restore it.")
+
+
+def test_a_dry_replay_finds_a_function_that_depends_on_more_than_its_input(world: World) -> None:
+    world.begin("run-1")
+    world.process(1)
+    calls = iter(range(1000))
+
+    def unstable(line: str) -> Iterator[str]:
+        yield f"{line}{next(calls)}"
+
+    changed = Topology("world")
+    spout = FixedBatchSpout("line string", WORDS, 1)
+    changed.new_stream("lines", spout).each("line", unstable, "word").group_by("word").persistent_aggregate(
+        SqliteState(str(world.folder / "words.db")), Count(), "count"
+    )
+    (difference,) = dry_replay(world.ledger, changed, 1, LocalEngine(), world.staging)
+    assert not difference.equal
+    assert difference.missing == (("a", 1), ("b", 1))
+    assert difference.extra == (("a b0", 1),)
+
+
+def test_an_error_that_no_retry_can_cure_fails_the_transaction_at_once(world: World) -> None:
+    world.begin("run-1")
+    with pytest.raises(SourceChangedError):
+        world.process(1, engine=Forgetful())
+    assert world.statuses() == [Status.FAILED]
+    world.process(1)
+    assert world.committer().commit(1).committed == (1,)

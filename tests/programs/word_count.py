@@ -1,0 +1,52 @@
+"""Run a small word count to its end in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER``.
+
+Two streams, two states in two databases, batches of four lines: what the crash tests kill and run again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.zookeeper import ZooKeeperSettings, open_ledger
+from airflow_trident.runtime.local import LocalRunner
+
+LINES = [(f"line {number} of the file has word{number % 7} and word{number % 3}",) for number in range(20)]
+TITLES = [(f"title {number % 5}",) for number in range(12)]
+TRANSACTIONS = 5
+
+
+class Split(Function):
+    def execute(self, line: str) -> Iterator[str]:
+        yield from line.split()
+
+
+def topology(folder: Path) -> Topology:
+    made = Topology("crash_test")
+    words = made.new_stream("lines", FixedBatchSpout("line string", LINES, 4)).each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(SqliteState(str(folder / "words.db")), Count(), "count")
+    titles = made.new_stream("titles", FixedBatchSpout("title string", TITLES, 4))
+    titles.persistent_aggregate(SqliteState(str(folder / "titles.db")), Count(), "titles")
+    return made
+
+
+def contents(folder: Path) -> dict[str, list[object]]:
+    """What the states hold, sorted."""
+    found: dict[str, list[object]] = {}
+    for name, spec in topology(folder).states.items():
+        with spec.factory.make_state(spec) as state:
+            found[name] = sorted(state.items())
+    return found
+
+
+def main(hosts: str, root: str, folder: str) -> None:
+    made = topology(Path(folder))
+    with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
+        LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=f"{folder}/staging").run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
