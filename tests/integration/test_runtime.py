@@ -325,7 +325,7 @@ def test_p11_a_ledger_restored_from_an_old_copy_refuses_to_begin_and_to_commit(w
     world.ledger = ZNodeLedger(FakeZNodes(backup), "world")
     with pytest.raises(LedgerBehindStateError):
         world.begin("run-2")
-    # Somebody gets past that check, and the old staged batches are gone too: the state itself refuses the txid for another batch, however often it is tried.
+    # Somebody gets past that check, and the old staged batches are gone too: the state itself refuses.
     world.ledger.begin(Claim(key="run-2"), lambda *_: {"lines": {"from": 1, "to": 2}})
     shutil.rmtree(world.staging)
     world.process(1)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.zookeeper import ZooKeeperSettings, open_ledger
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
 
 LINES = [(f"line {number} of the file has word{number % 7} and word{number % 3}",) for number in range(20)]
