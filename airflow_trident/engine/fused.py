@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.engine.folds import aggregate_reads
 from airflow_trident.engine.frames import Column, Frame
-from airflow_trident.engine.fused_aggregate import aggregate, aggregate_reads
+from airflow_trident.engine.fused_aggregate import aggregate
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, as_tuple, callable_of, prepared
@@ -64,6 +65,11 @@ class FusedPass:
     @property
     def schema(self) -> Schema:
         return self.steps[-1].node.schema if self.steps else self.before
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The fields of the rows that come in that are used at all."""
+        return self._keeps()[0]
 
     def __call__(self, batches: Iterable[pa.RecordBatch], context: OperationContext) -> Iterator[pa.RecordBatch]:
         """:raises UserCodeError: a user's function raised, or gave what it did not declare."""

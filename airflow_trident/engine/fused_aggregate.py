@@ -8,36 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
+from airflow_trident.engine.folds import AggregateStep, Fold, aggregate_reads, key_of_groups
 from airflow_trident.engine.frames import Frame
-from airflow_trident.errors import TridentError
 from airflow_trident.operations.aggregators import Count
-from airflow_trident.operations.base import CombinerAggregator, MergeKind, OperationContext
+from airflow_trident.operations.base import MergeKind, OperationContext
 from airflow_trident.operations.calls import Border, prepared
-from airflow_trident.operations.values import UnfitValueError, coerce_column
 from airflow_trident.plan.explain import function_name
-from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode
+from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
 from airflow_trident.types import Schema, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AggregateStep: TypeAlias = PartialAggregateNode | FinalAggregateNode
-
 MAX_GROUPS = 1_000_000
 """Groups that a partial step holds before it hands them out: some hundred megabytes."""
 _ARROW_NAMES = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
-
-
-def aggregate_reads(node: AggregateStep) -> tuple[str, ...]:
-    """The fields that the step needs: raw ones, or partial values where those were brought together."""
-    reads = list(node.groups)
-    for one in node.aggregations:
-        partial = isinstance(node, FinalAggregateNode) and one.combiner is not None
-        reads += [one.output[0].name] if partial else one.reads
-    return tuple(dict.fromkeys(reads))
 
 
 def aggregate(
@@ -45,7 +33,7 @@ def aggregate(
 ) -> Iterator[Frame]:
     """All rows of a partition, combined by groups. A final step without groups gives one row even for none."""
     if isinstance(node, PartialAggregateNode) and _by_arrow(node, before):
-        return _arrow_partial(node, before, frames)
+        return _arrow_partial(node, before, frames, context.txid)
     return _by_dictionary(node, before, frames, context)
 
 
@@ -69,24 +57,24 @@ def _by_arrow(node: AggregateStep, before: Schema) -> bool:
 # ---- by Arrow --------------------------------------------------------------------------------------------------
 
 
-def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[Frame]) -> Iterator[Frame]:
+def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[Frame], txid: int) -> Iterator[Frame]:
     import pyarrow as pa
 
     waiting: list[pa.Table] = []
     rows = 0
     for frame in frames:
-        part = _group(node, _initial(node, before, frame))
+        part = _group(node, _initial(node, before, frame), txid)
         waiting.append(part)
         rows += part.num_rows
         if rows > MAX_GROUPS:
-            whole = _group(node, pa.concat_tables(waiting))
+            whole = _group(node, pa.concat_tables(waiting), txid)
             if whole.num_rows > MAX_GROUPS // 2:  # merging no longer helps
                 yield _frame(whole)
                 waiting, rows = [], 0
             else:
                 waiting, rows = [whole], whole.num_rows
     if waiting:
-        yield _frame(_group(node, pa.concat_tables(waiting)) if len(waiting) > 1 else waiting[0])
+        yield _frame(_group(node, pa.concat_tables(waiting), txid) if len(waiting) > 1 else waiting[0])
 
 
 def _initial(node: PartialAggregateNode, before: Schema, frame: Frame) -> pa.Table:
@@ -106,7 +94,7 @@ def _initial(node: PartialAggregateNode, before: Schema, frame: Frame) -> pa.Tab
     return pa.table(columns)
 
 
-def _group(node: PartialAggregateNode, table: pa.Table) -> pa.Table:
+def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
     """Rows of equal groups into one."""
     import pyarrow as pa
 
@@ -120,8 +108,11 @@ def _group(node: PartialAggregateNode, table: pa.Table) -> pa.Table:
     grouped = wide.group_by(list(node.groups), use_threads=False).aggregate(how)
     columns = [grouped.column(name) for name in node.groups]
     columns += [grouped.column(f"{name}_{function}") for name, function in how]
-    # a sum that no longer fits is an error here, as it is in SQL
-    return pa.Table.from_arrays(columns, names=table.column_names).cast(table.schema)
+    try:
+        return pa.Table.from_arrays(columns, names=table.column_names).cast(table.schema)
+    except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as it is in SQL
+        border = Border(node.name, function_name(node.aggregations[0].aggregator), (), txid)
+        raise border.error((), f"gave a value that does not fit ({error})") from error
 
 
 def _may_overflow(column: pa.ChunkedArray) -> bool:
@@ -158,44 +149,11 @@ def _frame(table: pa.Table) -> Frame:
 # ---- by a dictionary -------------------------------------------------------------------------------------------
 
 
-class _Fold:
-    """One aggregation: how a group begins and how a row comes in. Rows are raw before rows moved and for reducers, and
-    hold partial values after."""
-
-    def __init__(self, node: AggregateStep, one: Aggregation, txid: int) -> None:
-        self.output = one.output[0]
-        self.aggregator = one.aggregator
-        final = isinstance(node, FinalAggregateNode)
-        merges = final and one.combiner is not None
-        self.reads: tuple[str, ...] = (self.output.name,) if merges else one.reads
-        self.border = Border(node.name, function_name(one.aggregator), self.reads, txid)
-        self.begin: Callable[[], Any] = lambda: None
-        self.step: Callable[[Any, tuple[Any, ...]], Any]
-        if not isinstance(one.aggregator, CombinerAggregator):
-            reducer = one.aggregator
-            self.begin, self.step = reducer.init, lambda value, row: reducer.reduce(value, *row)
-            return
-        combiner = one.aggregator
-        self.begin = combiner.zero
-        if merges:
-            self.step = lambda value, row: combiner.combine(value, row[0])
-        else:
-            self.step = lambda value, row: combiner.combine(value, combiner.init(*row))
-
-    def take(self, value: Any, row: tuple[Any, ...]) -> Any:
-        try:
-            return self.step(value, row)
-        except TridentError:
-            raise
-        except Exception as error:
-            raise self.border.raised(row, error) from error
-
-
 def _by_dictionary(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
-    key_of = _key_of(select(before, node.groups, node.name))
-    folds = [_Fold(node, one, context.txid) for one in node.aggregations]
+    key_of = key_of_groups(select(before, node.groups, node.name))
+    folds = [Fold(node, one, context.txid) for one in node.aggregations]
     partial = isinstance(node, PartialAggregateNode)
     groups: dict[Any, tuple[tuple[Any, ...], list[Any]]] = {}
     if not partial and not node.groups:
@@ -213,7 +171,7 @@ def _by_dictionary(
 
 
 def _fold_frame(
-    node: AggregateStep, folds: list[_Fold], frame: Frame, groups: dict[Any, Any], key_of: Callable[[Any], Any]
+    node: AggregateStep, folds: list[Fold], frame: Frame, groups: dict[Any, Any], key_of: Callable[[Any], Any]
 ) -> None:
     rows = [frame.tuples(fold.reads) for fold in folds]
     for key, *reads in zip(frame.tuples(node.groups), *rows, strict=True):
@@ -225,26 +183,9 @@ def _fold_frame(
             values[place] = fold.take(values[place], reads[place])
 
 
-def _key_of(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:
-    """From the values of the group fields to what tells groups apart: an array's elements; NaN is one group."""
-    if any(field.type.startswith(("array", "float", "double")) for field in groups):
-        return _hashable
-    return lambda key: key
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(one) for one in value)
-    return "NaN" if value != value else value
-
-
-def _result(node: AggregateStep, folds: list[_Fold], groups: dict[Any, Any]) -> Frame:
+def _result(node: AggregateStep, folds: list[Fold], groups: dict[Any, Any]) -> Frame:
     keys = zip(*(key for key, _ in groups.values()), strict=True)
     columns: dict[str, Any] = {name: list(values) for name, values in zip(node.groups, keys, strict=True)}
     for place, fold in enumerate(folds):
-        values = [folded[place] for _, folded in groups.values()]
-        try:
-            columns[fold.output.name] = list(coerce_column(values, fold.output.type))
-        except UnfitValueError as error:
-            raise fold.border.error((), f"gave {error}") from error
+        columns[fold.output.name] = fold.results([folded[place] for _, folded in groups.values()])
     return Frame(len(groups), columns)

@@ -6,18 +6,19 @@ told from what is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
 from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.operations.base import CombinerAggregator, OperationContext
+from airflow_trident.engine.folds import Fold, key_of_groups
+from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.plan.explain import function_name
 from airflow_trident.plan.nodes import (
-    Aggregation,
     EachNode,
     FilterNode,
     FinalAggregateNode,
@@ -32,6 +33,7 @@ from airflow_trident.plan.nodes import (
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, StagedFile
+from airflow_trident.types import select
 
 Row = tuple[Any, ...]
 Partition = list[Row]
@@ -80,13 +82,14 @@ class LocalEngine(Engine):
     def _exchange(self, how: PartitionNode, partitions: list[Partition]) -> list[Partition]:
         moved: list[Partition] = [[] for _ in range(self._partitions)]
         places = [how.fields.index(key) for key in how.keys]
+        key_of = key_of_groups(select(how.schema, how.keys, how.name))
         for number, row in enumerate(chain.from_iterable(partitions)):
             if how.grouping is Grouping.GLOBAL:
                 target = 0
             elif how.grouping is Grouping.SHUFFLE:
                 target = number % self._partitions
             else:
-                target = hash(_hashable(tuple(row[place] for place in places))) % self._partitions
+                target = hash(key_of(tuple(row[place] for place in places))) % self._partitions
             moved[target].append(row)
         return moved[:1] if how.grouping is Grouping.GLOBAL else moved
 
@@ -120,14 +123,15 @@ def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterabl
 def _each(node: EachNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
     places = [node.input.fields.index(name) for name in node.reads]
     if node.expression is not None:
+        border = Border(node.name, str(node.expression), node.expression.reads, context.txid, node.outputs)
         value_of = bind(node.expression, node.input.schema)
+        call = value_of if node.expression.is_explode else lambda *values: (value_of(*values),)
         for row in rows:
-            value = value_of(*(row[place] for place in places))
-            for one in (value or ()) if node.expression.is_explode else (value,):
-                yield (*row, one)
+            for values in border.many(call, tuple(row[place] for place in places), 1):
+                yield (*row, *values)
         return
-    border = Border(node.name, function_name(node.function), node.reads, context.txid)
-    with prepared(node.function, context):
+    border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
+    with prepared(node.function, context, border):
         call = callable_of(node.function)
         for row in rows:
             reads = tuple(row[place] for place in places)
@@ -138,13 +142,14 @@ def _each(node: EachNode, rows: Iterable[Row], context: OperationContext) -> Ite
 def _filter(node: FilterNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
     places = [node.input.fields.index(name) for name in node.reads]
     if node.expression is not None:
+        border = Border(node.name, str(node.expression), node.expression.reads, context.txid)
         value_of = bind(node.expression, node.input.schema)
         for row in rows:
-            if value_of(*(row[place] for place in places)) is True:
+            if border.one(value_of, tuple(row[place] for place in places)) is True:
                 yield row
         return
     border = Border(node.name, function_name(node.function), node.reads, context.txid)
-    with prepared(node.function, context):
+    with prepared(node.function, context, border):
         call = callable_of(node.function)
         for row in rows:
             if border.one(call, tuple(row[place] for place in places)):
@@ -152,8 +157,8 @@ def _filter(node: FilterNode, rows: Iterable[Row], context: OperationContext) ->
 
 
 def _map(node: MapNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
-    border = Border(node.name, function_name(node.function), node.input.fields, context.txid)
-    with prepared(node.function, context):
+    border = Border(node.name, function_name(node.function), node.input.fields, context.txid, node.schema)
+    with prepared(node.function, context, border):
         call = callable_of(node.function)
         for row in rows:
             if node.flat:
@@ -165,47 +170,22 @@ def _map(node: MapNode, rows: Iterable[Row], context: OperationContext) -> Itera
 def _aggregate(
     node: PartialAggregateNode | FinalAggregateNode, rows: Iterable[Row], context: OperationContext
 ) -> Iterator[Row]:
-    final = isinstance(node, FinalAggregateNode)
-    fields = node.input.fields
-    keys = [fields.index(name) for name in node.groups]
-    folds = [_fold(node, one, final, context.txid) for one in node.aggregations]
+    schema = node.input.schema
+    places = {field.name: place for place, field in enumerate(schema)}
+    keys = [places[name] for name in node.groups]
+    key_of = key_of_groups(select(schema, node.groups, node.name))
+    folds = [Fold(node, one, context.txid) for one in node.aggregations]
     groups: dict[Any, tuple[Row, list[Any]]] = {}
-    if not node.groups and final:
-        groups[()] = ((), [begin() for begin, _ in folds])
-    for row in rows:
-        key = tuple(row[place] for place in keys)
-        _, values = groups.setdefault(_hashable(key), (key, [begin() for begin, _ in folds]))
-        for place, (_, step) in enumerate(folds):
-            values[place] = step(values[place], row)
-    for key, values in groups.values():
+    if not node.groups and isinstance(node, FinalAggregateNode):
+        groups[()] = ((), [fold.begin() for fold in folds])
+    with ExitStack() as lives:
+        for fold in folds:
+            lives.enter_context(prepared(fold.aggregator, context, fold.border))
+        for row in rows:
+            key = tuple(row[place] for place in keys)
+            _, values = groups.setdefault(key_of(key), (key, [fold.begin() for fold in folds]))
+            for number, fold in enumerate(folds):
+                values[number] = fold.take(values[number], tuple(row[places[name]] for name in fold.reads))
+        results = [fold.results([values[number] for _, values in groups.values()]) for number, fold in enumerate(folds)]
+    for (key, _), *values in zip(groups.values(), *results, strict=True):
         yield (*key, *values)
-
-
-Fold = tuple[Callable[[], Any], Callable[[Any, Row], Any]]
-
-
-def _fold(node: PartialAggregateNode | FinalAggregateNode, one: Aggregation, final: bool, txid: int) -> Fold:
-    """How one aggregation begins and takes a row: raw tuples in the partial step, partial values in the final one; a
-    reducer only has the final step, over raw tuples."""
-    fields = node.input.fields
-    aggregator = one.aggregator
-    border = Border(node.name, function_name(aggregator), one.reads, txid)
-    if isinstance(aggregator, CombinerAggregator):
-        combiner = aggregator
-        if final:
-            place = fields.index(one.output[0].name)
-            return combiner.zero, lambda value, row: border.one(combiner.combine, (value, row[place]))
-        reads = [fields.index(name) for name in one.reads]
-
-        def step(value: Any, row: Row) -> Any:
-            given = border.one(combiner.init, tuple(row[place] for place in reads))
-            return border.one(combiner.combine, (value, given))
-
-        return combiner.zero, step
-    reducer = aggregator
-    raw = [fields.index(name) for name in one.reads]
-    return reducer.init, lambda value, row: border.one(reducer.reduce, (value, *(row[place] for place in raw)))
-
-
-def _hashable(key: Row) -> Any:
-    return tuple(tuple(value) if isinstance(value, list) else value for value in key)

@@ -31,6 +31,9 @@ PART_BYTES = 256 * 2**20
 PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
 """What :class:`WriteParts` gives: one row per file."""
 
+MARKER = "is a row"
+"""A last column that is false for a row that only keeps its partition alive. No field can have this name."""
+
 
 @dataclass(frozen=True)
 class WorkerPass:
@@ -52,12 +55,13 @@ class Work:
 
     slot: Slot
     partitions: int
+    marked: bool = False
     read: ReadSplits | None = None
     nodes: FusedPass | None = None
     write: WriteParts | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stream: Iterable[pa.RecordBatch] = batches
+        stream: Iterable[pa.RecordBatch] = map(_without_marked, batches) if self.marked else batches
         if self.read is not None:
             stream = self.read(stream)
         if self.nodes is not None:
@@ -69,6 +73,10 @@ class Work:
             )
             stream = self.nodes(stream, context)
         return iter(self.write(stream) if self.write is not None else stream)
+
+
+def _without_marked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(batch.column(MARKER)).drop_columns([MARKER])
 
 
 def _partition() -> int:

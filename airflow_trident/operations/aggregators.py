@@ -1,7 +1,8 @@
 """Built-in aggregators, after Trident's `operation.builtin`: Count, Sum, Min, Max.
 
 Null inputs: Count counts the tuple, the others skip the null (Trident's Sum fails on one). Sum of nothing is 0, Min and
-Max of nothing are null. Engines and states do them natively by `merge_kind`; the Python below defines the meaning.
+Max of nothing are null; NaN is greater than every other number. Engines and states do them natively by `merge_kind`; the
+Python below defines the meaning.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Min(_Extreme):
     merge_kind = MergeKind.MIN
 
     def _pick(self, left: Any, right: Any) -> Any:
-        return min(left, right)
+        return min(left, right, key=_nan_last)
 
 
 class Max(_Extreme):
@@ -94,7 +95,11 @@ class Max(_Extreme):
     merge_kind = MergeKind.MAX
 
     def _pick(self, left: Any, right: Any) -> Any:
-        return max(left, right)
+        return max(left, right, key=_nan_last)
+
+
+def _nan_last(value: Any) -> tuple[bool, Any]:
+    return value != value, value
 
 
 def _one_input(name: str, input_types: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,76 @@
+"""The Spark engine: a plan as DataFrames, on classic and Connect sessions alike.
+
+A stage has at most three parts: expressions in the JVM, one fused pass over Arrow in Python, expressions in the JVM
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.spark_errors import is_expression_error, translate
+from airflow_trident.engine.spark_run import PlanRun
+from airflow_trident.engine.spark_session import Attached, Sessions
+from airflow_trident.staging.base import Manifest
+
+
+class SparkEngine(Engine):
+    """Runs jobs on the sessions that it is given; several threads may run one each.
+
+    :param sessions: :class:`LocalSessions`, :class:`ConnectSessions` or :class:`GivenSession`.
+    """
+
+    name = "spark"
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._running: list[Attached] = []
+        self._lock = Lock()
+
+    def run(self, job: Job) -> Manifest:
+        with self._attached(job) as attached:
+            try:
+                return PlanRun(attached, job, native=True).manifest()
+            except Exception as error:
+                if not is_expression_error(error):
+                    raise translate(error, _what(job)) from error
+            # Python evaluates the same expressions, slower, and knows which row it was.
+            job.progress("an expression failed: running again in Python to find the row")
+            try:
+                return PlanRun(attached, job, native=False).manifest()
+            except Exception as error:
+                raise translate(error, _what(job)) from error
+
+    @contextmanager
+    def _attached(self, job: Job) -> Iterator[Attached]:
+        attached = self._sessions.open(job.slot)
+        with self._lock:
+            self._running.append(attached)
+        try:
+            yield attached
+        except BaseException as error:
+            if not isinstance(error, Exception):  # interrupted: the JVM would go on
+                attached.cancel()
+            raise
+        finally:
+            with self._lock:
+                self._running.remove(attached)
+            attached.release()
+
+    def cancel(self) -> None:
+        for attached in list(self._running):
+            attached.cancel()
+
+    @property
+    def ui_url(self) -> str:
+        return next((attached.ui_url for attached in list(self._running)), "")
+
+    def close(self) -> None:
+        self._sessions.close()
+
+
+def _what(job: Job) -> str:
+    return f"Spark job of topology {job.slot.topology!r}, transaction {job.slot.txid}, attempt {job.slot.attempt}"

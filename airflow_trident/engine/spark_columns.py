@@ -1,0 +1,101 @@
+"""Plan nodes that stay in the JVM, as operations on DataFrames."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark_expressions import compile_expression
+from airflow_trident.engine.spark_worker import MARKER
+from airflow_trident.operations.aggregators import Count
+from airflow_trident.operations.base import MergeKind
+from airflow_trident.plan.nodes import (
+    Aggregation,
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    Node,
+    PartialAggregateNode,
+    ProjectNode,
+)
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Columns:
+    """:param functions: the module of column functions of the session in use."""
+
+    def __init__(self, functions: ModuleType) -> None:
+        self._f: Any = functions
+
+    def named(self, name: str) -> Any:
+        return self._f.col(f"`{name}`")
+
+    @staticmethod
+    def ddl(schema: Schema) -> str:
+        """A schema for Spark's parser; quoted, for a field may be called `select`."""
+        return ", ".join(f"`{field.name}` {field.type}" for field in schema)
+
+    def empty(self, session: SparkSession, schema: Schema) -> DataFrame:
+        """No rows."""
+        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
+        return session.range(0, 0, 1, 1).select(*nothing)
+
+    def marked(self, session: SparkSession, data: DataFrame, schema: Schema) -> DataFrame:
+        """With one row more and a column that is false for it, so that there is a row for certain."""
+        rows = data.select(*map(self.named, names_of(schema)), self._f.lit(True).alias(MARKER))
+        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
+        return rows.union(session.range(0, 1, 1, 1).select(*nothing, self._f.lit(False).alias(MARKER)))
+
+    def apply(self, data: DataFrame, node: Node, before: Schema) -> DataFrame:
+        """One node. `before` is the schema of `data`."""
+        if isinstance(node, ProjectNode):
+            return data.select(*(self.named(name) for name in node.fields))
+        if isinstance(node, FilterNode) and node.expression is not None:
+            return data.where(compile_expression(node.expression, before, self._f))
+        if isinstance(node, EachNode) and node.expression is not None:
+            return self._each(data, node, before)
+        if isinstance(node, PartialAggregateNode):
+            return self._partial(data, node)
+        raise TypeError(f"{node!r} does not run in the JVM")
+
+    def _each(self, data: DataFrame, node: EachNode, before: Schema) -> DataFrame:
+        assert node.expression is not None
+        (output,) = node.outputs
+        column: Any = compile_expression(node.expression, before, self._f)
+        wider = data.select(*(self.named(name) for name in names_of(before)), column.alias(output.name))
+        if node.expression.dtype(before) == output.type:
+            return wider
+        kept = [self.named(name) for name in names_of(before)]
+        return wider.select(*kept, self.named(output.name).cast(output.type).alias(output.name))
+
+    def _partial(self, data: DataFrame, node: PartialAggregateNode) -> DataFrame:
+        """Only the value of every single row: the aggregation behind it combines before it shuffles, by itself."""
+        values = [self._initial(one).cast(one.output[0].type).alias(one.output[0].name) for one in node.aggregations]
+        return data.select(*(self.named(name) for name in node.groups), *values)
+
+    def _initial(self, one: Aggregation) -> Any:
+        if isinstance(one.aggregator, Count):
+            return self._f.lit(1)
+        value = self.named(one.reads[0])
+        return self._f.coalesce(value, self._f.lit(0)) if _kind(one) is MergeKind.ADD else value
+
+    def final(self, data: DataFrame, node: FinalAggregateNode) -> DataFrame:
+        """Partial values of equal groups into one. Without groups one row comes even from none, with the zeros."""
+        merged = [self._merged(one).alias(one.output[0].name) for one in node.aggregations]
+        return data.groupBy(*(self.named(name) for name in node.groups)).agg(*merged)
+
+    def _merged(self, one: Aggregation) -> Any:
+        (output,) = one.output
+        value = self.named(output.name)
+        if _kind(one) is MergeKind.ADD:
+            return self._f.coalesce(self._f.sum(value), self._f.lit(0)).cast(output.type)
+        return self._f.min(value) if _kind(one) is MergeKind.MIN else self._f.max(value)
+
+
+def _kind(one: Aggregation) -> MergeKind:
+    assert one.combiner is not None
+    assert one.combiner.merge_kind is not None
+    return one.combiner.merge_kind

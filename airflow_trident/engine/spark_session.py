@@ -1,0 +1,164 @@
+"""Spark sessions: where they come from, and how the work in them is cancelled.
+
+A job gets a session of its own (cheap: it shares the Spark application), because the meaning of expressions needs
+settings that belong to a session and must not be changed under somebody else's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.staging.base import Slot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_CONF: dict[str, str] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # Python's exceptions with their text, not only "worker failed"
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+}
+"""What the meaning of a plan depends on."""
+
+_CANCEL_WAIT_S = 5.0
+
+
+def tag_of(slot: Slot) -> str:
+    """The name of an attempt's jobs in Spark; no commas, which Spark forbids."""
+    return f"trident {slot.topology} {slot.incarnation} {slot.txid} {slot.attempt}".replace(",", "_")
+
+
+def session_id_of(slot: Slot, attempt: int | None = None) -> str:
+    """The Connect session of an attempt: every process can tell it, so that a newer attempt can release an older one's.
+
+    :param attempt: another attempt of the same transaction.
+    """
+    number = slot.attempt if attempt is None else attempt
+    name = f"airflow-trident/{slot.topology}/{slot.incarnation}/{slot.txid}/{number}"
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A session that belongs to one attempt until it is released.
+
+    `functions`: the module of column functions that fits the session. `partitions`: how many a shuffle makes.
+    """
+
+    session: SparkSession
+    functions: ModuleType
+    partitions: int
+    stop_jobs: Callable[[], None]
+    let_go: Callable[[], None]
+    ui_url: str = ""
+
+    def cancel(self) -> None:
+        """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
+
+        In a thread of its own: a signal handler runs inside a call to the same JVM connection that it would need.
+        """
+        thread = Thread(target=self._quietly, args=(self.stop_jobs,), daemon=True)
+        thread.start()
+        thread.join(_CANCEL_WAIT_S)
+
+    def release(self) -> None:
+        """Give the session back, best effort."""
+        self._quietly(self.let_go)
+
+    @staticmethod
+    def _quietly(action: Callable[[], None]) -> None:
+        with suppress(Exception):  # an economy: the work may have ended, or the server with it
+            action()
+
+
+class Sessions(ABC):
+    """Gives every attempt its session. Making one opens nothing."""
+
+    @abstractmethod
+    def open(self, slot: Slot) -> Attached:
+        """The session for an attempt.
+
+        :raises SparkJobError: Spark does not start or cannot be reached.
+        :raises ConfigurationError: it never will, as things are set.
+        """
+
+    def close(self) -> None:
+        """Stop what was started."""
+
+
+class GivenSession(Sessions):
+    """Around a session that somebody else started and stops, classic or Connect: a notebook's, a test's."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def open(self, slot: Slot) -> Attached:
+        return attach_connect(self._session) if is_connect(self._session) else attach_classic(self._session, slot)
+
+
+def is_connect(session: Any) -> bool:
+    """A session of Spark Connect has no SparkContext, and its own module of functions."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def attach_classic(base: SparkSession, slot: Slot, conf: Mapping[str, str] | None = None) -> Attached:
+    """A sibling of a classic session: same application, own settings.
+
+    The tag is that of the calling thread's jobs: the job must run in the thread that attaches.
+    """
+    context = base.sparkContext
+    session = _configured(base.newSession(), {**SESSION_CONF, **(conf or {})})
+    tag = tag_of(slot)
+    context.addJobTag(tag)
+    context.setJobDescription(f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}")
+
+    def let_go() -> None:
+        context.removeJobTag(tag)
+        context.setLocalProperty("spark.job.description", "")
+
+    return Attached(
+        session=session,
+        functions=import_module("pyspark.sql.functions"),
+        partitions=_partitions(session),
+        stop_jobs=lambda: context.cancelJobsWithTag(tag),
+        let_go=let_go,
+        ui_url=context.uiWebUrl or "",
+    )
+
+
+def attach_connect(
+    session: SparkSession, let_go: Callable[[], None] = lambda: None, conf: Mapping[str, str] | None = None
+) -> Attached:
+    """A Connect session as it is: settings and cancelling concern it alone."""
+    _configured(session, {**SESSION_CONF, **(conf or {})})
+
+    def stop_jobs() -> None:
+        session.interruptAll()
+
+    return Attached(
+        session=session,
+        functions=import_module("pyspark.sql.connect.functions.builtin"),
+        partitions=_partitions(session),
+        stop_jobs=stop_jobs,
+        let_go=let_go,
+    )
+
+
+def _configured(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _partitions(session: SparkSession) -> int:
+    return max(1, int(str(session.conf.get("spark.sql.shuffle.partitions"))))

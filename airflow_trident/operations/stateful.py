@@ -1,0 +1,78 @@
+"""Functions with a state of their own, after Storm's IStatefulBolt and BaseStatefulBolt."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from airflow_trident.operations.base import Operation
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class KeyValues(Protocol[K, V]):
+    """What a function sees of its state (Storm: KeyValueState). Keys and values are whatever JSON can hold.
+
+    Reads see the function's own writes. The framework prepares, commits and rolls back; a function cannot.
+    """
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of a key, `default` if it has none."""
+
+    def put(self, key: K, value: V) -> None: ...
+
+    def delete(self, key: K) -> V | None:
+        """Remove a key; the value that it had."""
+
+    def iterator(self) -> Iterator[tuple[K, V]]:
+        """Every key once, in no order that may be relied upon."""
+
+
+class StatefulFunction(Operation, ABC, Generic[K, V]):
+    """A function that keeps a key-value state; `stream.stateful()` runs it in the commit phase, exactly once per batch.
+
+    For each transaction and each partition a fresh copy of the object is made, and called in this order: `prepare`,
+    `init_state` with the state as of the transaction before, `execute` for every tuple, `pre_prepare`, `cleanup`. Keep
+    what must last in the state, not in attributes. What a failed attempt put into the state is gone.
+
+    The hooks run just before the step they are named after, at least once (after a crash again, on a fresh copy that
+    has seen no tuples): what they do elsewhere must bear that. `pre_prepare` may still write to the state.
+    """
+
+    @abstractmethod
+    def init_state(self, state: KeyValues[K, V]) -> None:
+        """Called before the first tuple; keep `state` for `execute`."""
+
+    @abstractmethod
+    def execute(self, *values: Any) -> None:
+        """Take one tuple. There is no output stream: it must return nothing and not be a generator."""
+
+    def pre_prepare(self, txid: int) -> None:
+        """The state's writes of `txid` are about to be prepared."""
+
+    def pre_commit(self, txid: int) -> None:
+        """What was prepared for `txid` is about to be committed."""
+
+    def pre_rollback(self) -> None:
+        """What was prepared is about to be dropped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stateful:
+    """A function as a topology uses it: tuples are spread over `partitions` by their key fields; each partition has a
+    state of its own. The number of partitions is part of the topology's definition: it says which state holds a key.
+    """
+
+    function: StatefulFunction[Any, Any]
+    partitions: int = 1
+
+    def describe(self) -> str:
+        return f"{type(self.function).__qualname__} in {self.partitions} partition{'s' * (self.partitions != 1)}"
