@@ -1,0 +1,259 @@
+"""Reading a file, or a part of it, as record batches of the declared fields. Damage is an error, never fewer rows."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from airflow_trident.arrow import arrow_schema, arrow_type
+from airflow_trident.errors import DamagedInputError
+from airflow_trident.spouts.columns import fitted, reading_type
+from airflow_trident.spouts.lines import LineTooLongError, lines_of, whole_lines
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 1 << 16
+_CSV_BLOCK_BYTES = 8 << 20
+
+
+class FileFormat(StrEnum):
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+    @property
+    def has_lines(self) -> bool:
+        """Can a file be cut at the ends of lines?"""
+        return self in (FileFormat.TEXT, FileFormat.JSON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: columns that are not
+    declared are left out instead of refused.
+    """
+
+    format: FileFormat
+    schema: Schema
+    header: bool
+    ignore_extra: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The bytes [begin, end) of the file at `path`; the whole file where `end` is None."""
+
+    path: str
+    begin: int = 0
+    end: int | None = None
+
+
+def read_part(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    """
+    :raises DamagedInputError: what is there is not in the format, or does not have the declared columns.
+    :raises OSError: it cannot be opened or read.
+    """
+    read = {
+        FileFormat.TEXT: _read_text,
+        FileFormat.CSV: _read_csv,
+        FileFormat.JSON: _read_json,
+        FileFormat.PARQUET: _read_parquet,
+    }[reading.format]
+    for batch in read(reading, part):
+        for begin in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(begin, BATCH_ROWS)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------
+
+
+def _read_text(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    schema = arrow_schema(reading.schema)
+    for _, chunk in _chunks(part):
+        yield pa.record_batch([lines_of(chunk)], schema=schema)
+
+
+def _chunks(part: Part) -> Iterator[tuple[int, bytes]]:
+    """Whole lines of a part, with the place of the first in the (unpacked) file."""
+    at = part.begin
+    with _damage(part.path), _open(part.path) as file:
+        file.seek(part.begin)
+        for chunk in whole_lines(file, None if part.end is None else part.end - part.begin):
+            yield at, chunk
+            at += len(chunk)
+
+
+# ---- JSON ------------------------------------------------------------------------------------------------------
+
+
+def _read_json(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    """One object per line; a field that an object lacks is null. Lines are cut here, so that none straddles a block."""
+    import pyarrow as pa
+    import pyarrow.json as pj
+
+    explicit = pa.schema([(field.name, reading_type(field.type, "json")) for field in reading.schema])
+    options = pj.ParseOptions(
+        explicit_schema=explicit, unexpected_field_behavior="ignore" if reading.ignore_extra else "error"
+    )
+    for at, chunk in _chunks(part):
+        read_options = pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1)
+        with _damage(part.path, f"in the lines from byte {at}", hint="Each line holds one JSON object."):
+            table = pj.read_json(io.BytesIO(chunk), read_options=read_options, parse_options=options)
+            # The parser passes broken UTF-8 on.
+            table.validate(full=True)
+        yield from _fitted_batches(reading, table, part.path)
+
+
+# ---- CSV -------------------------------------------------------------------------------------------------------
+
+
+class _CountingQuotes(io.RawIOBase):
+    """Counts quotes: the parser takes all that follows an unclosed one for one value, without a word."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.quotes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.quotes += block.count(b'"')
+        return block
+
+
+def _read_csv(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    with _damage(part.path), _open(part.path) as file:
+        if not file.read(1):
+            return  # an empty file has no columns to check
+        file.seek(0)
+        counting = _CountingQuotes(file)
+        with _csv_reader(reading, counting) as reader:
+            _require_columns(reading, reader.schema.names, part.path)
+            for batch in reader:
+                yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
+        if counting.quotes % 2:
+            _require_closed_quotes(part.path)
+
+
+@contextmanager
+def _csv_reader(reading: Reading, file: Any) -> Iterator[Any]:
+    import pyarrow.csv as pc
+
+    names = list(names_of(reading.schema))
+    read_options = pc.ReadOptions(
+        use_threads=False, block_size=_CSV_BLOCK_BYTES, column_names=None if reading.header else names
+    )
+    convert_options = pc.ConvertOptions(
+        column_types={field.name: reading_type(field.type, "csv") for field in reading.schema},
+        null_values=[""],
+        strings_can_be_null=False,
+        include_columns=names if reading.ignore_extra else None,
+    )
+    parse_options = pc.ParseOptions(newlines_in_values=True)
+    reader = pc.open_csv(file, read_options=read_options, parse_options=parse_options, convert_options=convert_options)
+    with reader:
+        yield reader
+
+
+def _require_closed_quotes(path: str) -> None:
+    """An odd number of quotes is right only if some stand inside unquoted values: parse again, strictly."""
+    import csv
+
+    with _open(path) as file, io.TextIOWrapper(cast("Any", file), encoding="utf-8", newline="") as text:
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            for _ in csv.reader(text, strict=True):
+                pass
+        except csv.Error as error:
+            raise DamagedInputError(
+                f"the file {path!r} ends inside a quoted value, or a quote is out of place ({error})",
+                "Mend the file or take it away.",
+            ) from error
+        finally:
+            csv.field_size_limit(limit)
+
+
+# ---- Parquet ---------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _damage(part.path), open(part.path, "rb") as file, pq.ParquetFile(file) as parquet:
+        _require_columns(reading, parquet.schema_arrow.names, part.path)
+        for batch in parquet.iter_batches(BATCH_ROWS, columns=list(names_of(reading.schema))):
+            yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
+
+
+# ---- all -------------------------------------------------------------------------------------------------------
+
+
+def _open(path: str) -> BinaryIO:
+    """The bytes of a file, unpacked if its name ends with .gz."""
+    return cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb")
+
+
+def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    arrays = []
+    for field in reading.schema:
+        try:
+            arrays.append(fitted(table.column(field.name), arrow_type(field.type)))
+        except pa.ArrowException as error:
+            raise DamagedInputError(
+                f"the column {field.name!r} of {path!r} does not fit {field.type} ({error})",
+                "Declare the type that it has, or mend the file.",
+            ) from error
+    yield from pa.table(arrays, schema=arrow_schema(reading.schema)).to_batches()
+
+
+def _require_columns(reading: Reading, found: list[str], path: str) -> None:
+    declared = names_of(reading.schema)
+    missing = [name for name in declared if name not in found]
+    extra = [name for name in found if name not in declared]
+    doubled = [name for name in declared if found.count(name) > 1]
+    for names, what in ((missing, "lacks"), (doubled, "has twice"), (extra, "has undeclared")):
+        if names and not (names is extra and reading.ignore_extra):
+            raise DamagedInputError(
+                f"the file {path!r} {what} the column {names[0]!r}; it has ({', '.join(found)}) and "
+                f"({', '.join(declared)}) is declared",
+                'Mend the file or the fields of the spout; extra_columns="ignore" leaves out what is not declared.',
+            )
+
+
+@contextmanager
+def _damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
+    """What a parser says about a file, with the file's name."""
+    import pyarrow as pa
+
+    place = f" {where}" if where else ""
+    try:
+        yield
+    except DamagedInputError:
+        raise
+    except (pa.ArrowException, KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError) as error:
+        raise DamagedInputError(
+            f"the file {path!r} cannot be read{place}: {error}", f"{hint} Mend the file or take it away.".strip()
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # Arrow reports damage inside Parquet files as OSError without a number.
+        raise DamagedInputError(f"the file {path!r} cannot be read: {error}", "Mend it or take it away.") from error

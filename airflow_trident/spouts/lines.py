@@ -1,0 +1,99 @@
+r"""Text as lines, fast and exactly: lines end with ``\n`` or ``\r\n`` and nothing else, the last one needs no end.
+
+Bytes that are no UTF-8 become U+FFFD. Every other byte, NUL and a byte order mark included, belongs to its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 1 << 30
+"""Longer lines do not fit Arrow's 32-bit offsets in every case."""
+
+
+class LineTooLongError(ValueError):
+    """A line has more than MAX_LINE_BYTES."""
+
+
+def line_start(file: BinaryIO, offset: int, size: int) -> int:
+    """The start of the first line that begins at `offset` or later; `size` if there is none.
+
+    Cutting a file at such places gives every line to exactly one part, wherever the cuts fall.
+    """
+    if offset <= 0:
+        return 0
+    at = offset - 1
+    file.seek(at)
+    while at < size:
+        block = file.read(min(BLOCK_BYTES, size - at))
+        if not block:
+            break
+        end = block.find(b"\n")
+        if end >= 0:
+            return at + end + 1
+        at += len(block)
+    return size
+
+
+def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[bytes]:
+    """What follows in `file`, at most `limit_bytes`, in pieces of some MB that end where a line ends.
+
+    :raises LineTooLongError: see there.
+    """
+    pieces: list[bytes] = []
+    held = 0
+    left = limit_bytes
+    while left is None or left > 0:
+        block = file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
+        if not block:
+            break
+        left = None if left is None else left - len(block)
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*pieces, block[:cut]])
+            pieces, held = [], 0
+        if cut < len(block):
+            pieces.append(block[cut:])
+            held += len(block) - cut
+        if held > MAX_LINE_BYTES:
+            raise LineTooLongError(f"a line is longer than {MAX_LINE_BYTES} bytes")
+    if pieces:
+        yield b"".join(pieces)
+
+
+def lines_of(chunk: bytes) -> pa.StringArray:
+    """The lines of whole lines, without their ends. No loop over lines: the ends are cut out of the bytes at once."""
+    import numpy as np
+    import pyarrow as pa
+
+    data = np.frombuffer(_valid(chunk), dtype=np.uint8)
+    newline = data == 10
+    ends = np.flatnonzero(newline)
+    kept = ~newline
+    dropped = np.arange(len(ends))
+    returns = (data[:-1] == 13) & newline[1:]
+    if returns.any():
+        kept[:-1] &= ~returns
+        dropped += np.searchsorted(np.flatnonzero(returns), ends)
+    lengths = ends - dropped
+    if len(data) and data[-1] != 10:
+        lengths = np.append(lengths, np.count_nonzero(kept))
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    offsets[1:] = lengths
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(data[kept]))
+
+
+def _valid(chunk: bytes) -> bytes:
+    """The same lines as valid UTF-8. A line end is never part of a broken character, so lines stay as they are."""
+    if chunk.isascii():
+        return chunk
+    try:
+        chunk.decode()
+    except UnicodeDecodeError:
+        return chunk.decode(errors="replace").encode()
+    return chunk

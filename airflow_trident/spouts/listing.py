@@ -1,0 +1,150 @@
+"""Which files a path or a pattern means. Shallow: names and times, no content."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from airflow_trident.errors import SourceUnavailableError
+
+_MAGIC = re.compile(r"[*?\[]")
+_HIDDEN = (".", "_")
+_TEMPORARY = (".tmp", ".part", "._COPYING_")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """`path` is relative to the base, with ``/``. `ctime_ns`: when the system last changed the file's name or status;
+    unlike `mtime_ns` nobody can set it back.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Oldest first; files of the same time in the order of their paths."""
+        return self.mtime_ns, self.path
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """`took_ns`: how long it took; names that appeared meanwhile may be missing."""
+
+    files: tuple[FoundFile, ...]
+    took_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePattern:
+    """A file, a folder, or a pattern with ``*``, ``?``, ``[...]`` and ``**``.
+
+    Names that begin with ``.`` or ``_`` are left out unless the pattern spells that out, and so are names that end with
+    ``.tmp``, ``.part`` or ``._COPYING_``: others are still writing them.
+    """
+
+    text: str
+    recursive: bool
+
+    def resolve(self) -> tuple[str, tuple[str, ...]]:
+        """The absolute base folder and the pattern below it.
+
+        :raises SourceUnavailableError: a path without pattern does not exist.
+        """
+        whole = os.path.abspath(os.path.expanduser(self.text))
+        parts = whole.split(os.sep)
+        plain = next((index for index, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+        if plain < len(parts) and not os.path.lexists(whole):
+            return os.sep.join(parts[:plain]) or os.sep, tuple(parts[plain:])
+        if os.path.isdir(whole):
+            return whole, ("**", "*") if self.recursive else ("*",)
+        if os.path.lexists(whole):
+            return os.path.dirname(whole), (_escaped(parts[-1]),)
+        raise _missing(whole)
+
+    def list(self) -> Listing:
+        """
+        :raises SourceUnavailableError: a folder does not exist or cannot be read.
+        """
+        begun = time.monotonic_ns()
+        base, parts = self.resolve()
+        if not os.path.isdir(base):
+            raise _missing(base)
+        found = {file.path: file for file in _walk(base, "", parts)}
+        files = tuple(sorted(found.values(), key=lambda file: file.place))
+        return Listing(files, time.monotonic_ns() - begun)
+
+
+def _walk(base: str, folder: str, parts: Sequence[str]) -> Iterator[FoundFile]:
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield from _walk(base, folder, rest or ("*",))
+    for entry in _entries(base, folder):
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        if part == "**":
+            # Links are not followed here: they may lead round in a circle.
+            if not entry.name.startswith(_HIDDEN) and entry.is_dir(follow_symlinks=False):
+                yield from _walk(base, path, parts)
+        elif not _is_meant(entry.name, part):
+            continue
+        elif rest:
+            if entry.is_dir():
+                yield from _walk(base, path, rest)
+        elif file := _found(entry, path):
+            yield file
+
+
+def _entries(base: str, folder: str) -> list[os.DirEntry[str]]:
+    path = os.path.join(base, folder)
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        if not folder:
+            raise _missing(path) from None
+        return []  # removed since its name was read
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the folder {path!r} cannot be listed ({error.strerror})",
+            "Let this user read it, or mend its file system.",
+        ) from error
+
+
+def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
+    try:
+        status, own = entry.stat(), entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None  # removed since its name was read, or a link to nothing
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the file {entry.path!r} cannot be looked at ({error.strerror})", "Let this user read it."
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return FoundFile(path, status.st_size, status.st_mtime_ns, max(status.st_ctime_ns, own.st_ctime_ns))
+
+
+def _is_meant(name: str, part: str) -> bool:
+    if part == _escaped(name):
+        return True
+    hidden = name.startswith(_HIDDEN) and part[:1] != name[:1]
+    return fnmatchcase(name, part) and not hidden and not name.endswith(_TEMPORARY)
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _missing(path: str) -> SourceUnavailableError:
+    return SourceUnavailableError(f"there is no {path!r}", "Make it, mend the spout's path, or mount its file system.")
