@@ -1,0 +1,95 @@
+"""Waiting for other transactions: what is waited for, as pure decisions, and the wait inside a worker.
+
+The same decisions are used by the trigger, which waits without a worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
+from airflow_trident.protocol.records import LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+
+class Until(StrEnum):
+    """What a wait on a transaction is for."""
+
+    TURN = "turn"
+    """Every lower transaction is COMMITTED or SKIPPED."""
+    READY = "ready"
+    """Its turn has come and its own staged batch is there."""
+    PASSED = "passed"
+    """It is COMMITTED or SKIPPED itself: one transaction less is pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The wait has come to its end. `committed`: the transaction is committed already."""
+
+    committed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Transaction `by` is staged and nobody is left who would commit it: the next commit sweep must take it along."""
+
+    by: int
+    why: str
+
+
+Verdict: TypeAlias = Over | Wait | Blocked | Unknown
+
+
+def decide_wait(view: LedgerView, txid: int, until: Until) -> Verdict:
+    """Is the wait over, is it in vain (:class:`Blocked` by a FAILED transaction), or what must change first?"""
+    if until is Until.PASSED and view.tx is not None and view.tx.status.lets_others_pass:
+        return Over(committed=view.tx.status is Status.COMMITTED)
+    decision = decide_commit(view, txid)
+    if isinstance(decision, AlreadyCommitted):
+        return Over(committed=True)
+    if isinstance(decision, Blocked | Unknown):
+        return decision
+    if until is Until.PASSED:
+        return Wait(on=txid, why=f"transaction {txid} is not committed yet")
+    if isinstance(decision, Commit) or (until is Until.TURN and decision.on == txid):
+        return Over()
+    return decision
+
+
+def lowest_uncommitted(view: LedgerView, txid: int) -> int | None:
+    """The lowest transaction below `txid` that must still commit: the one that all the others wait for."""
+    skipped = set(view.exceptions.skipped)
+    return next((lower for lower in range(view.pointer.committed + 1, txid) if lower not in skipped), None)
+
+
+Look: TypeAlias = Callable[[TxRecord], Abandoned | None]
+"""Called with the record of the transaction that everybody waits for, each time it stood still for a while. It may
+change the ledger: mark a transaction whose tasks are gone as FAILED."""
+
+
+def wait_in_worker(
+    ledger: Ledger, txid: int, until: Until, *, wait_s: float, look_every_s: float, look: Look
+) -> Verdict | Abandoned:
+    """Block on the ledger's watch until the wait is over or in vain, at most `wait_s` seconds."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        view = ledger.view(txid)
+        verdict = decide_wait(view, txid, until)
+        if not isinstance(verdict, Wait):
+            return verdict
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return verdict
+        seen = view if verdict.on == txid else ledger.view(verdict.on)
+        if ledger.wait_for_change(verdict.on, seen, min(left_s, look_every_s)):
+            continue
+        record = ledger.view(lowest_uncommitted(view, txid) or txid).tx
+        abandoned = look(record) if record is not None else None
+        if abandoned is not None:
+            return abandoned

@@ -1,0 +1,158 @@
+"""The hook of connection type ``zookeeper``: from an Airflow connection to a ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.hooks import settings
+from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+
+_EXTRAS = frozenset(
+    {
+        "chroot",
+        "use_ssl",
+        "ca",
+        "certfile",
+        "keyfile",
+        "keyfile_password",
+        "verify",
+        "check_hostname",
+        "acl_identity",
+        "session_timeout_s",
+        "op_deadline_s",
+        "connect_deadline_s",
+    }
+)
+
+
+class ZooKeeperHook(BaseHook):
+    """Opens ledgers, and plain clients, on the ensemble that a connection names.
+
+    The connection's host is ``zk1:2181,zk2:2181``; login and password are ZooKeeper's digest user; the extras are
+    those of the connection form. Nothing is opened before it is asked for.
+
+    :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
+    """
+
+    conn_name_attr = "zookeeper_conn_id"
+    default_conn_name = "zookeeper_default"
+    conn_type = "zookeeper"
+    hook_name = "ZooKeeper"
+
+    def __init__(self, zookeeper_conn_id: str | None = None) -> None:
+        super().__init__()
+        self.zookeeper_conn_id = zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
+
+    def get_conn(self) -> ZooKeeperZNodes:
+        """A client, connecting when first used; the caller closes it.
+
+        :raises ConfigurationError: the connection cannot be meant as it is written.
+        """
+        from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+
+        return ZooKeeperZNodes(self.zookeeper_settings())
+
+    def get_ledger(self, topology_name: str) -> Ledger:
+        """The ledger of a topology below ``[trident] root``; the caller closes it."""
+        from airflow_trident.ledger.open import open_ledger
+
+        return open_ledger(self.zookeeper_settings(), topology_name, root=settings.text(settings.ROOT))
+
+    def topology_names(self) -> list[str]:
+        """All topologies that have a ledger below ``[trident] root``, sorted."""
+        from airflow_trident.ledger.open import list_topologies
+
+        return list_topologies(self.zookeeper_settings(), root=settings.text(settings.ROOT))
+
+    def zookeeper_settings(self) -> ZooKeeperSettings:
+        """:raises ConfigurationError: the connection cannot be meant as it is written."""
+        return settings_of(self.get_connection(self.zookeeper_conn_id))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the connection form's button: whether the ensemble answers, and if not, the real reason."""
+        try:
+            where, names = self.zookeeper_settings(), self.topology_names()
+        except TridentError as error:
+            return False, str(error)
+        known = f"{len(names)} topologies" if len(names) != 1 else "1 topology"
+        return True, f"ZooKeeper at {where.hosts}{where.chroot} answers; {known} below {settings.text(settings.ROOT)}."
+
+
+def settings_of(connection: Connection) -> ZooKeeperSettings:
+    """What a connection of type ``zookeeper`` means.
+
+    :raises ConfigurationError: another type, no host, a contradiction, or an unknown extra.
+    """
+    name = f"connection {connection.conn_id!r}"
+    if connection.conn_type != ZooKeeperHook.conn_type:
+        raise ConfigurationError(
+            f"{name} is of type {connection.conn_type!r}, not {ZooKeeperHook.conn_type!r}",
+            "Name a connection of type zookeeper.",
+        )
+    extra = connection.extra_dejson
+    unknown = sorted(set(extra) - _EXTRAS)
+    if unknown:
+        raise ConfigurationError(
+            f"{name} has unknown extras: {', '.join(unknown)}", f"Known ones are {', '.join(sorted(_EXTRAS))}."
+        )
+    if not connection.host:
+        raise ConfigurationError(f"{name} has no host", "Write it like zk1:2181,zk2:2181,zk3:2181.")
+    hosts = connection.host
+    if connection.port and ":" not in hosts:
+        hosts = f"{hosts}:{connection.port}"
+    if bool(connection.login) != bool(connection.password):
+        raise ConfigurationError(f"{name} has only one of login and password", "Give both for digest, or none.")
+    times = {key: _seconds(name, key, extra[key]) for key in extra if key.endswith("_s") and extra[key] is not None}
+    return ZooKeeperSettings(
+        hosts=hosts,
+        chroot=str(extra.get("chroot") or ""),
+        auth=DigestAuth(user=connection.login, password=connection.password or "") if connection.login else None,
+        tls=_tls(name, extra),
+        **times,
+    )
+
+
+def _tls(name: str, extra: dict[str, Any]) -> Tls | None:
+    if not _flag(name, extra, "use_ssl", default=False):
+        given = [key for key in ("ca", "certfile", "keyfile", "acl_identity") if extra.get(key)]
+        if given:
+            raise ConfigurationError(f"{name} has {', '.join(given)} without use_ssl", "Set use_ssl to true.")
+        return None
+    return Tls(
+        ca=str(extra.get("ca") or ""),
+        certificate=str(extra.get("certfile") or ""),
+        key=str(extra.get("keyfile") or ""),
+        key_password=str(extra.get("keyfile_password") or ""),
+        verify=_flag(name, extra, "verify", default=True),
+        check_hostname=_flag(name, extra, "check_hostname", default=True),
+        acl_identity=str(extra.get("acl_identity") or ""),
+    )
+
+
+def _flag(name: str, extra: dict[str, Any], key: str, *, default: bool) -> bool:
+    """A switch; from a URI it comes as text."""
+    value = extra.get(key)
+    if value is None or value == "":
+        return default
+    if isinstance(value, bool):
+        return value
+    written = str(value).strip().lower()
+    if written not in ("true", "false"):
+        raise ConfigurationError(f"{name}: {key} = {value!r} is neither true nor false", "Write true or false.")
+    return written == "true"
+
+
+def _seconds(name: str, key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name}: {key} = {value!r} is no number of seconds", "Write it like 30.") from None

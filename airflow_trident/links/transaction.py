@@ -1,0 +1,40 @@
+"""The link from a task to its transaction's page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+VIEW_ROUTE = "transactions"
+"""`url_route` of the plugin's page in Airflow's navigation."""
+APP_PREFIX = "/trident"
+"""Where the plugin's application is mounted in the API server."""
+
+
+def base_path() -> str:
+    """The path of ``[api] base_url``, without a slash at its end: Airflow may be served below one."""
+    from airflow.sdk.configuration import conf
+
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
+def transaction_url(topology: str, txid: int | None = None) -> str:
+    """The page inside Airflow's frame; all transactions of the topology without a txid."""
+    query = {"topology": topology} | ({"txid": str(txid)} if txid is not None else {})
+    return f"{base_path()}/plugin/{VIEW_ROUTE}{quote(APP_PREFIX)}/?{urlencode(query)}"
+
+
+class TransactionLink(BaseOperatorLink):
+    """ "Transaction": the ledger's entry. Made in the worker when the task ends, kept as an XCom."""
+
+    name = "Transaction"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        task: Any = operator
+        return transaction_url(task.topology_name, getattr(task, "current_txid", None))

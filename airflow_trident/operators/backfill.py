@@ -1,0 +1,82 @@
+"""The backfill task: replays FAILED and SKIPPED transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.hooks import settings
+from airflow_trident.operators.base import airflow_outcome, owner, parse_txid
+from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutcome, Selection
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_trident.topology.topology import Topology
+
+
+class TridentBackfillOperator(EngineOperator):
+    """Replays transactions that are not committed, lowest first, each exactly once; one failure does not stop the rest.
+
+    Without `txid`, `first` and `last` all FAILED transactions. Returns the txids that it committed, with those that the
+    commit sweep took along; skips when there is nothing to replay; fails when a transaction failed again.
+
+    :param topology: the Topology.
+    :param txid: one transaction (templated).
+    :param first: lowest txid of a range (templated); open when only `last` is given.
+    :param last: highest txid of a range (templated); open when only `first` is given.
+    """
+
+    template_fields: Sequence[str] = ("txid", "first", "last", *EngineOperator.template_fields)
+    ui_color = "#ecd9ec"
+
+    def __init__(
+        self, *, topology: Topology, txid: Any = None, first: Any = None, last: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        if txid is not None and (first is not None or last is not None):
+            raise ConfigurationError("txid and a range exclude each other", "Give txid, or first and last.")
+        self.txid = txid
+        self.first = first
+        self.last = last
+
+    def execute(self, context: Context) -> list[int]:
+        with airflow_outcome(), self.open_ledger() as ledger:
+            results = Backfill(
+                ledger=ledger,
+                topology=self.topology,
+                engine=lambda: self.open_engine(context),
+                staging_root=settings.staging_root(self.staging_dir),
+                owner=owner(context),
+                retention=int(settings.number(settings.RETENTION, least=1)),
+                progress=lambda line: self.log.info("%s", line),
+            ).run(self._selection())
+        return self._outcome(results)
+
+    def _selection(self) -> Selection:
+        txid, first, last = (_optional(value) for value in (self.txid, self.first, self.last))
+        if txid is not None:
+            return Selection(first=txid, last=txid)
+        if first is None and last is None:
+            return Selection(failed=True)
+        return Selection(first=first, last=last)
+
+    def _outcome(self, results: list[Backfilled]) -> list[int]:
+        if not results:
+            raise AirflowSkipException(f"topology {self.topology_name} has no failed transaction: nothing to replay.")
+        failed = [result for result in results if result.outcome is BackfillOutcome.FAILED]
+        if failed:
+            reasons = "; ".join(f"transaction {result.txid}: {result.detail}" for result in failed)
+            raise AirflowException(f"{len(failed)} of {len(results)} transactions failed again: {reasons}")
+        committed = {result.txid for result in results if result.outcome is BackfillOutcome.COMMITTED}
+        committed.update(*(result.also_committed for result in results))
+        return sorted(committed)
+
+
+def _optional(value: Any) -> int | None:
+    """None for what a template left empty."""
+    return None if value is None or str(value).strip() in ("", "None") else parse_txid(value)

@@ -1,0 +1,192 @@
+"""What all Trident tasks share: their topology, their ledger, their engine, and how an error becomes an outcome."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator, timezone
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    TaskDeferred,
+)
+
+from airflow_trident.errors import ConfigurationError, Outcome, PlanError, TridentError
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.waits import Until
+from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink, Context
+
+    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.triggers.turn import TridentTurnTrigger
+
+WAIT_TIMEOUT = timedelta(days=7)
+"""How long a task waits for others in all, over any number of workers: the default of Airflow's sensors."""
+
+
+def require_topology(topology: Topology | str) -> Topology:
+    """A topology that tasks can run, checked while the DAG is built.
+
+    :raises PlanError: a mistake in the plan, or a state that does not outlive one task.
+    :raises ConfigurationError: only its name was given.
+    """
+    if not isinstance(topology, Topology):
+        raise ConfigurationError(
+            f"{topology!r} is not a topology, and this task runs one",
+            "Give it the Topology object; a name is enough only for sensors that wait for a turn.",
+        )
+    topology.compile()
+    for name, spec in topology.states.items():
+        if not spec.factory.capabilities.durable:
+            raise PlanError(
+                f"state {name!r} of topology {topology.name!r} is a {spec.factory.describe()}, which lives in one "
+                "process; the tasks of a DAG are many",
+                "Keep it in a SqliteState or another durable state.",
+            )
+    return topology
+
+
+def topology_name(topology: Topology | str) -> str:
+    """The name, for tasks that need no more. :raises PlanError: it cannot be a name."""
+    return require_topology(topology).name if isinstance(topology, Topology) else require_name("topology", topology)
+
+
+@contextmanager
+def airflow_outcome() -> Iterator[None]:
+    """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry."""
+    try:
+        yield
+    except TridentError as error:
+        if error.outcome is Outcome.RETRY:
+            raise
+        raise AirflowFailException(str(error)) from error
+
+
+class LedgerTask:
+    """What tasks that work on a topology's ledger share; mixed into operators and sensors. Opens nothing by itself."""
+
+    topology_name: str
+    zookeeper_conn_id: str | None
+    current_txid: int | None = None
+    """What the task works on, once it is known: for the extra link."""
+
+    def open_ledger(self) -> Ledger:
+        """The topology's ledger through the connection; the caller closes it."""
+        from airflow_trident.hooks.zookeeper import ZooKeeperHook
+
+        return ZooKeeperHook(self.zookeeper_conn_id or None).get_ledger(self.topology_name)
+
+    def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
+        """The wait of this task in the triggerer."""
+        from airflow_trident.triggers.turn import TridentTurnTrigger
+
+        return TridentTurnTrigger(
+            topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
+        )
+
+    def look_again_later(self, context: Context, txid: int, timeout: timedelta) -> NoReturn:
+        """Give the worker slot back without a triggerer and look again after a while.
+
+        :raises AirflowSensorTimeout: the task has waited for `timeout` in all.
+        """
+        now = timezone.utcnow()
+        began = context["ti"].get_first_reschedule_date(context) or now
+        if now - began > timeout:
+            raise AirflowSensorTimeout(
+                f"waited for {timeout} for transaction {txid} of topology {self.topology_name}. "
+                f"See `airflow trident ledger list {self.topology_name}` for what holds it up."
+            )
+        raise AirflowRescheduleException(now + timedelta(seconds=settings.number(settings.RESCHEDULE_S, least=0)))
+
+
+class TridentOperator(LedgerTask, BaseOperator):
+    """Base of the operators. Nothing is opened before ``execute``.
+
+    :param topology: the Topology, checked here; not templated.
+    :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
+    """
+
+    template_fields: Sequence[str] = ("zookeeper_conn_id",)
+    shallow_copy_attrs: Sequence[str] = ("topology",)
+    operator_extra_links: Collection[BaseOperatorLink] = (TransactionLink(),)
+    ui_color = "#dbe7f5"
+
+    def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topology = require_topology(topology)
+        self.topology_name = topology.name
+        self.zookeeper_conn_id = zookeeper_conn_id
+
+    def give_back_slot(
+        self, context: Context, txid: int, until: Until, *, deferrable: bool, skip_gone: bool
+    ) -> NoReturn:
+        """Go on waiting without a worker slot: in the triggerer, or by looking again after a while."""
+        if deferrable:
+            trigger = self.turn_trigger(
+                txid, until, skip_gone=skip_gone, deferred_ms=int(timezone.utcnow().timestamp() * 1000)
+            )
+            raise TaskDeferred(trigger=trigger, method_name="resume", timeout=WAIT_TIMEOUT)
+        self.look_again_later(context, txid, WAIT_TIMEOUT)
+
+    def resume(self, context: Context, event: Any = None) -> Any:
+        """After a wait in the triggerer: read again what holds and go on. The event is a hint, never the truth."""
+        return self.execute(context)
+
+
+def deferrable_default(given: bool | None) -> bool:
+    """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``."""
+    if given is not None:
+        return given
+    from airflow.sdk.configuration import conf
+
+    return settings.flag(settings.DEFERRABLE) or conf.getboolean("operators", "default_deferrable", fallback=False)
+
+
+def owner(context: Context) -> str:
+    """Who writes to the ledger, for people: the task's try and the process."""
+    ti = context["ti"]
+    where = f"{socket.gethostname()}/{os.getpid()}"
+    index = f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else ""
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}{index} try {ti.try_number} on {where}"
+
+
+def is_last_try(context: Context) -> bool:
+    """Will Airflow not run the task again by itself after a failure now? Its own rule, from the Execution API."""
+    ti = context["ti"]
+    return ti.max_tries == 0 or ti.try_number > ti.max_tries
+
+
+def parse_txid(value: Any) -> int:
+    """A txid as it comes out of a template or an XCom.
+
+    :raises ConfigurationError: no number from 1 upwards.
+    """
+    try:
+        txid = int(str(value).strip())
+    except ValueError:
+        txid = 0
+    if txid < 1:
+        raise ConfigurationError(
+            f"{value!r} is not a txid", "Give the coordinator's output, as in txid=coordinator.output."
+        )
+    return txid
+
+
+def human_bytes(count: int) -> str:
+    """``1536`` -> ``1.5 KB``."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TB"

@@ -1,0 +1,136 @@
+"""The committer task: the commit phase. Its success means that the transaction is committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.liveness import ask_airflow
+from airflow_trident.hooks.waits import Abandoned, Until, lowest_uncommitted
+from airflow_trident.operators.base import (
+    airflow_outcome,
+    deferrable_default,
+    human_bytes,
+    is_last_try,
+    owner,
+    parse_txid,
+)
+from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.protocol.decide import Blocked, Wait
+from airflow_trident.runtime.commit import Committer, SweepResult
+from airflow_trident.runtime.local import blocked
+from airflow_trident.runtime.phases import Attempts, OnFailure
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_trident.engine.base import Engine
+    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.topology.topology import Topology
+
+
+class TridentCommitterOperator(EngineOperator):
+    """Commits, in order, every transaction whose turn has come, until its own is committed.
+
+    A transaction that another task's sweep has committed already is a success. Where a lower transaction is FAILED the
+    task ends at once and says what to do; where one is still under way it waits: first here, then without a worker.
+
+    :param topology: the Topology.
+    :param txid: the transaction that must be committed when the task succeeds (templated).
+    :param retention: committed transactions to keep; None: ``[trident] retention``.
+    :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
+    :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
+    :param on_failure: as the emitter's; it also says what becomes of transactions whose tasks were killed.
+    """
+
+    template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
+    ui_color = "#f5e3c8"
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        txid: Any,
+        retention: int | None = None,
+        deferrable: bool | None = None,
+        turn_wait_s: float | None = None,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        self.txid = txid
+        self.retention = retention
+        self.deferrable = deferrable
+        self.turn_wait_s = turn_wait_s
+        self.on_failure = OnFailure(on_failure)
+
+    def execute(self, context: Context) -> int:
+        with airflow_outcome():
+            txid = self.current_txid = parse_txid(self.txid)
+            began = time.monotonic()
+            with self.open_ledger() as ledger:
+                committed = self._commit(context, ledger, txid)
+                self.log.info("%s", self._story(ledger, txid, committed, time.monotonic() - began))
+        return txid
+
+    def _commit(self, context: Context, ledger: Ledger, txid: int) -> tuple[int, ...]:
+        """What this task committed itself, when `txid` is committed. :raises BlockedError: it cannot be now."""
+        committer = self._committer(context, ledger)
+        look = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)
+        look_every_s = settings.number(settings.POLL_S, least=0.1)
+        deadline = time.monotonic() + settings.turn_wait_s(self.turn_wait_s)
+        committed: tuple[int, ...] = ()
+        take_over = False
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            result = committer.commit(txid, wait_s=min(left_s, look_every_s), take_over=take_over)
+            committed += result.committed
+            if isinstance(result.own, Blocked):
+                raise blocked(self.topology_name, result.own)
+            if not isinstance(result.own, Wait):
+                return committed
+            if left_s <= 0:
+                self._stand_back(context, result, txid)
+            view = ledger.view(txid)
+            record = ledger.view(lowest_uncommitted(view, txid) or txid).tx
+            take_over = record is not None and record.txid != txid and isinstance(look(record), Abandoned)
+
+    def _stand_back(self, context: Context, result: SweepResult, txid: int) -> None:
+        assert isinstance(result.own, Wait)
+        self.log.info("%s; transaction %d goes on waiting without a worker slot", result.own.why, txid)
+        self.give_back_slot(
+            context,
+            txid,
+            Until.READY,
+            deferrable=deferrable_default(self.deferrable),
+            skip_gone=self.on_failure is OnFailure.SKIP,
+        )
+
+    def _committer(self, context: Context, ledger: Ledger) -> Committer:
+        def engine() -> Engine:
+            return self.open_engine(context)
+
+        return Committer(
+            ledger=ledger,
+            topology=self.topology,
+            staging_root=settings.staging_root(self.staging_dir),
+            attempts=Attempts(owner=owner(context), last_try=is_last_try(context), on_failure=self.on_failure),
+            engine=engine,
+            retention=self.retention or int(settings.number(settings.RETENTION, least=1)),
+            progress=lambda line: self.log.info("%s", line),
+        )
+
+    def _story(self, ledger: Ledger, txid: int, committed: tuple[int, ...], took_s: float) -> str:
+        what = f"transaction {txid} of topology {self.topology_name}"
+        others = [str(one) for one in committed if one != txid]
+        also = f"; its sweep also committed {', '.join(others)}" if others else ""
+        if txid not in committed:
+            return f"{what} is committed already, by another task{also}"
+        record = ledger.view(txid).tx
+        if record is None or record.staged is None:
+            return f"{what} is committed{also}"
+        rows = ", ".join(f"{count:,} rows in state {name}" for name, count in record.staged.rows.items())
+        size = human_bytes(record.staged.bytes)
+        return f"{what}, attempt {record.attempt}, is committed: {rows} ({size}) in {took_s:.1f} s{also}"

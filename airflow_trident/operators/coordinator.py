@@ -1,0 +1,194 @@
+"""The coordinator task: decides what the next batch is and records it, before anybody works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_trident.errors import BlockedError, ConfigurationError
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow
+from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
+from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
+from airflow_trident.operators.base import TridentOperator, airflow_outcome, deferrable_default
+from airflow_trident.protocol.decide import Blocked, Full, Held, Wait
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.local import blocked
+from airflow_trident.runtime.phases import OnFailure, coordinate
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_trident.topology.topology import Topology
+
+
+class TridentCoordinatorOperator(TridentOperator):
+    """Claims transactions for this DAG run: the same run always gets the same ones, however often it is run again.
+
+    Returns the txid; with `max_transactions` above 1 the list of txids. Skips when nothing is new or the topology is
+    paused; waits while `max_pending` transactions are uncommitted; fails at once when they wait for a FAILED one.
+
+    :param topology: the Topology.
+    :param max_transactions: how many batches one run takes at most, if the source has that many.
+    :param max_pending: how many transactions may be uncommitted at once; None: ``[trident] max_pending``, but at least
+        `max_transactions`.
+    :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
+    :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
+    :param on_failure: what becomes of transactions whose tasks were killed: ``block`` or ``skip``.
+    """
+
+    template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending")
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        max_transactions: int = 1,
+        max_pending: int | str | None = None,
+        deferrable: bool | None = None,
+        turn_wait_s: float | None = None,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        if max_transactions < 1:
+            raise ConfigurationError(f"max_transactions = {max_transactions} is below 1", "Claim at least one.")
+        self.max_transactions = max_transactions
+        self.max_pending = max_pending
+        self.deferrable = deferrable
+        self.turn_wait_s = turn_wait_s
+        self.on_failure = OnFailure(on_failure)
+
+    def execute(self, context: Context) -> int | list[int]:
+        with airflow_outcome(), self.open_ledger() as ledger:
+            txids = self._claim_all(context, ledger)
+        self.current_txid = txids[0]
+        return txids if self.max_transactions > 1 else txids[0]
+
+    def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:
+        while True:
+            txids: list[int] = []
+            result: BeginResult | None = None
+            for claim in self._claims(context):
+                result = coordinate(ledger, self.topology, claim, max_pending=self._max_pending())
+                if not isinstance(result, Begun):
+                    break
+                self._log_begun(result)
+                txids.append(result.txid)
+                if claim.cleared and not result.new:
+                    txids += self._known(context, ledger)[1:]
+                    break
+            if txids:
+                return txids
+            if not isinstance(result, Full):
+                raise self._why_nothing(ledger, result)
+            self._wait_for_room(context, ledger, result)
+
+    def _known(self, context: Context, ledger: Ledger) -> list[int]:
+        """The transactions that a cleared run has claimed before: it replays these and takes no new ones."""
+        txids = []
+        for claim in self._claims(context):
+            result = ledger.begin(claim, lambda _txid, _position: None, max_pending=self._max_pending())
+            if not isinstance(result, Begun):
+                break
+            txids.append(result.txid)
+        return txids
+
+    def _why_nothing(self, ledger: Ledger, result: object) -> Exception:
+        if isinstance(result, Blocked):
+            return blocked(self.topology_name, result)
+        if isinstance(result, Held):
+            return AirflowSkipException(
+                f"topology {self.topology_name} is told to {result.command}: no new transaction. "
+                f"`airflow trident resume {self.topology_name}` lets it go on."
+            )
+        assert isinstance(result, NothingNew)
+        last = ledger.view(0).next_txid - 1
+        after = f"after transaction {last}" if last else "yet"
+        return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
+
+    def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> None:
+        """Return when the oldest uncommitted transaction has passed. :raises BlockedError: it never will."""
+        self.log.info(
+            "%d transactions of topology %s are uncommitted: waiting for transaction %d",
+            full.pending,
+            self.topology_name,
+            full.oldest,
+        )
+        verdict = wait_in_worker(
+            ledger,
+            full.oldest,
+            Until.PASSED,
+            wait_s=settings.turn_wait_s(self.turn_wait_s),
+            look_every_s=settings.number(settings.POLL_S, least=0.1),
+            look=ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP),
+        )
+        if isinstance(verdict, Blocked):
+            raise blocked(self.topology_name, verdict)
+        if isinstance(verdict, Abandoned):
+            raise BlockedError(
+                f"transaction {verdict.by} of topology {self.topology_name!r} is processed and will not be committed: "
+                f"{verdict.why}",
+                f"Clear that task, or commit it with `airflow trident backfill {self.topology_name} --txid "
+                f"{verdict.by}`.",
+            )
+        if isinstance(verdict, Wait):
+            self.give_back_slot(
+                context,
+                full.oldest,
+                Until.PASSED,
+                deferrable=deferrable_default(self.deferrable),
+                skip_gone=self.on_failure is OnFailure.SKIP,
+            )
+
+    def _max_pending(self) -> int:
+        if self.max_pending is not None and str(self.max_pending).strip():
+            return settings.parse_count("max_pending", self.max_pending)
+        return max(int(settings.number(settings.MAX_PENDING, least=1)), self.max_transactions)
+
+    def _claims(self, context: Context) -> Iterator[Claim]:
+        """One per transaction of this run. The key holds what identifies the run, so it survives retries and clears."""
+        ti, dag_run = context["ti"], context["dag_run"]
+        own_index = ti.map_index if ti.map_index is not None else -1
+        task_ids = self._task_ids()
+        for index in range(self.max_transactions):
+            several = self.max_transactions > 1
+            suffix = f"/{index}" if several else ""
+            yield Claim(
+                key=f"{ti.dag_id}/{ti.run_id}/{own_index}{suffix}",
+                dag_id=ti.dag_id,
+                run_id=ti.run_id,
+                map_index=index if several else own_index,
+                run_ms=int(dag_run.run_after.timestamp() * 1000),
+                cleared=bool(dag_run.clear_number),
+                task_ids=task_ids,
+            )
+
+    def _task_ids(self) -> dict[str, str]:
+        """The tasks behind this one that process and commit, for those who wait and want to know who is at work."""
+        from airflow_trident.operators.committer import TridentCommitterOperator
+        from airflow_trident.operators.emitter import TridentEmitterOperator
+
+        found: dict[str, str] = {}
+        for task in self.get_flat_relatives(upstream=False):
+            if getattr(task, "topology_name", self.topology_name) != self.topology_name:
+                continue
+            if isinstance(task, TridentEmitterOperator):
+                found[EMIT] = task.task_id
+            elif isinstance(task, TridentCommitterOperator):
+                found[COMMIT] = task.task_id
+        return found
+
+    def _log_begun(self, begun: Begun) -> None:
+        record = begun.record
+        if begun.new and record is not None:
+            streams = ", ".join(record.metadata)
+            self.log.info("transaction %d of topology %s is begun (%s)", begun.txid, self.topology_name, streams)
+            return
+        status = record.status if record is not None else f"{Status.COMMITTED} and pruned"
+        self.log.info(
+            "this run has transaction %d of topology %s already; it is %s", begun.txid, self.topology_name, status
+        )

@@ -1,0 +1,57 @@
+"""Which engine a task runs its plan on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_trident.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_trident.engine.base import Engine
+
+
+class EngineKind(StrEnum):
+    SPARK = "spark"
+    LOCAL = "local"
+    """Plain Python in the task's process."""
+
+
+def make_engine(kind: EngineKind, *, conn_id: str | None, conf: Mapping[str, str], app_name: str) -> Engine:
+    """The engine for a task; nothing is started before it runs something.
+
+    :param conn_id: of type ``spark`` or ``spark_connect``; None: a session in this process.
+    :raises ConfigurationError: the connection is of a type that Spark cannot be reached by.
+    """
+    if kind is EngineKind.LOCAL:
+        from airflow_trident.engine.local import LocalEngine
+
+        return LocalEngine()
+    from airflow_trident.engine.spark import SparkEngine
+
+    if conn_id is None:
+        from airflow_trident.engine.spark_local import LocalSessions
+
+        return SparkEngine(LocalSessions(app_name=app_name, conf=conf))
+    from airflow.sdk import BaseHook
+
+    connection = BaseHook.get_connection(conn_id)
+    if connection.conn_type == "spark_connect":
+        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+        from airflow_trident.engine.spark_connect import ConnectSessions
+
+        return SparkEngine(ConnectSessions(SparkConnectHook(conn_id).get_connection_url(), conf=conf))
+    if connection.conn_type == "spark":
+        return _submitted(connection, conf, app_name)
+    raise ConfigurationError(
+        f"connection {conn_id!r} is of type {connection.conn_type!r}, by which Spark cannot be reached",
+        "Name one of type spark (submitted) or spark_connect, or none for a session in the task's process.",
+    )
+
+
+def _submitted(connection: Connection, conf: Mapping[str, str], app_name: str) -> Engine:
+    raise ConfigurationError("spark-submit is not there yet", "Use spark_connect.")

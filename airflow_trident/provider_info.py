@@ -1,0 +1,116 @@
+"""What Airflow's provider manager learns about this package (entry point ``apache_airflow_provider``).
+
+Plain data: reading it imports nothing. The UI plugin is not here but an entry point ``airflow.plugins``, because
+Airflow 3.3 loads plugins named in provider info only with ``[core] lazy_discover_providers = False``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_trident.hooks.settings import OPTIONS, SECTION
+
+_INTEGRATION = "Trident"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Keys as in ``airflow/provider_info.schema.json`` of Airflow 3.3."""
+    return {
+        "package-name": "airflow-trident",
+        "name": "Trident",
+        "description": "Exactly-once batches on Spark, with a transaction ledger in `ZooKeeper <https://zookeeper.apache.org/>`__.",
+        "integrations": [
+            {"integration-name": _INTEGRATION, "tags": ["software"]},
+            {
+                "integration-name": "Apache ZooKeeper",
+                "external-doc-url": "https://zookeeper.apache.org/",
+                "tags": ["apache"],
+            },
+        ],
+        "connection-types": [_zookeeper_connection()],
+        "hooks": [
+            {
+                "integration-name": "Apache ZooKeeper",
+                "python-modules": ["airflow_trident.hooks.zookeeper"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "airflow_trident.operators.coordinator",
+                    "airflow_trident.operators.emitter",
+                    "airflow_trident.operators.committer",
+                    "airflow_trident.operators.backfill",
+                    "airflow_trident.operators.group",
+                ],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_trident.sensors.ready", "airflow_trident.sensors.turn"],
+            }
+        ],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_trident.triggers.turn"]}],
+        "extra-links": [
+            "airflow_trident.links.transaction.TransactionLink",
+            "airflow_trident.links.spark.SparkUiLink",
+        ],
+        "cli": ["airflow_trident.cli.definition.get_trident_cli_commands"],
+        "config": {
+            SECTION: {
+                "description": "Exactly-once transactions: the ledger, staging and waiting.",
+                "options": {
+                    option.name: {
+                        "description": option.description,
+                        "version_added": "0.1.0",
+                        "type": option.type,
+                        "example": option.example,
+                        "default": option.default,
+                    }
+                    for option in OPTIONS
+                },
+            }
+        },
+    }
+
+
+def _zookeeper_connection() -> dict[str, Any]:
+    """The form of a ``zookeeper`` connection; the hook reads the same names."""
+    return {
+        "connection-type": "zookeeper",
+        "hook-class-name": "airflow_trident.hooks.zookeeper.ZooKeeperHook",
+        "hook-name": "ZooKeeper",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema", "port"],
+            "relabeling": {"host": "Hosts", "login": "Digest user", "password": "Digest password"},
+            "placeholders": {"host": "zk1:2181,zk2:2181,zk3:2181", "login": "leave empty without ACLs"},
+        },
+        "conn-fields": {
+            "chroot": _text("Chroot", "Path below which everything is kept, as in /airflow; created when missing."),
+            "use_ssl": _flag("Use TLS", False, "Connect to the servers' secureClientPort."),
+            "ca": _text("CA file", "PEM file with the certificates that sign the servers'."),
+            "certfile": _text("Client certificate", "PEM file, for servers that ask for one."),
+            "keyfile": _text("Client key", "PEM file of the client certificate's key."),
+            "keyfile_password": _text("Client key password", "If the key file is encrypted.", secret=True),
+            "check_hostname": _flag("Check host name", True, "Refuse a certificate that was issued for another host."),
+            "session_timeout_s": {
+                "label": "Session timeout (s)",
+                "description": "What is asked of the server, which may grant another value.",
+                "schema": {"type": ["number", "null"], "minimum": 1, "default": 30},
+            },
+        },
+    }
+
+
+def _text(label: str, description: str, *, secret: bool = False) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": ["string", "null"]}
+    if secret:
+        schema["format"] = "password"
+    return {"label": label, "description": description, "schema": schema}
+
+
+def _flag(label: str, default: bool, description: str) -> dict[str, Any]:
+    schema = {"type": ["boolean", "null"], "default": default}
+    return {"label": label, "description": description, "schema": schema}

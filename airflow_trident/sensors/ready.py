@@ -1,0 +1,65 @@
+"""The ready sensor: does the source have a new batch?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+
+from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
+from airflow_trident.types import Json
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_trident.topology.topology import Topology
+
+
+class TridentReadySensor(LedgerTask, BaseSensorOperator):
+    """Succeeds when any stream has data that no transaction covers yet. Begins no transaction.
+
+    Sources are not ZooKeeper: they are asked every `poke_interval`; with ``mode="reschedule"`` no worker slot is held
+    in between.
+
+    :param topology: the Topology.
+    :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
+    """
+
+    template_fields: Sequence[str] = ("zookeeper_conn_id",)
+    shallow_copy_attrs: Sequence[str] = ("topology",)
+    operator_extra_links = (TransactionLink(),)
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topology = require_topology(topology)
+        self.topology_name = topology.name
+        self.zookeeper_conn_id = zookeeper_conn_id
+
+    def poke(self, context: Context) -> bool:
+        with airflow_outcome():
+            last, position = self._position()
+            for stream, spout in self.topology.spouts.items():
+                coordinator = spout.coordinator()
+                try:
+                    ready = coordinator.is_ready(position.get(stream))
+                finally:
+                    coordinator.close()
+                if ready:
+                    self.log.info("stream %s has data after transaction %d", stream, last)
+                    return True
+        self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
+        return False
+
+    def _position(self) -> tuple[int, dict[str, Json]]:
+        """The last transaction and where it ends; nothing before the first one."""
+        with self.open_ledger() as ledger:
+            try:
+                last = ledger.view(0).next_txid - 1
+            except UnknownTopologyError:
+                return 0, {}
+            record = ledger.view(last).tx if last else None
+        return last, record.position if record is not None else {}

@@ -1,0 +1,136 @@
+"""The turn sensor: have all lower transactions been committed?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, XComArg
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.triggers.base import StartTriggerArgs
+
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.liveness import ask_airflow
+from airflow_trident.hooks.waits import Abandoned, Over, Until, wait_in_worker
+from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.operators.base import (
+    LedgerTask,
+    airflow_outcome,
+    deferrable_default,
+    parse_txid,
+    topology_name,
+)
+from airflow_trident.protocol.decide import Blocked, Unknown, Wait
+from airflow_trident.runtime.local import blocked
+from airflow_trident.runtime.phases import OnFailure, unknown_transaction
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_trident.topology.topology import Topology
+
+
+class TridentTurnSensor(LedgerTask, BaseSensorOperator):
+    """Succeeds when every transaction below `txid` is COMMITTED or SKIPPED, or when `txid` is committed itself.
+
+    Fails at once, with the reason and what to do, when a lower one is FAILED. There is no polling loop: it blocks on a
+    ZooKeeper watch. Not deferrable, it does so in the worker for `turn_wait_s` and then gives the slot back for
+    ``[trident] reschedule_s``. Deferrable, it begins in the triggerer and never needs a worker at all.
+
+    :param topology: the Topology, or its name.
+    :param txid: the transaction that waits (templated).
+    :param deferrable: None: ``[trident] deferrable``, or ``[operators] default_deferrable``.
+    :param turn_wait_s: how long to block in the worker; None: ``[trident] turn_wait_s``.
+    :param on_failure: what becomes of a lower transaction whose tasks were killed: ``block`` or ``skip``.
+    :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
+    """
+
+    template_fields: Sequence[str] = ("txid", "zookeeper_conn_id")
+    shallow_copy_attrs: Sequence[str] = ("topology",)
+    operator_extra_links = (TransactionLink(),)
+    ui_color = "#eeeeee"
+
+    def __init__(
+        self,
+        *,
+        topology: Topology | str,
+        txid: Any,
+        deferrable: bool | None = None,
+        turn_wait_s: float | None = None,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        zookeeper_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topology = topology
+        self.topology_name = topology_name(topology)
+        self.txid = txid
+        self.deferrable = deferrable_default(deferrable)
+        self.turn_wait_s = turn_wait_s
+        self.on_failure = OnFailure(on_failure)
+        self.zookeeper_conn_id = zookeeper_conn_id
+        if self.deferrable:
+            self._begin_in_triggerer()
+
+    def _begin_in_triggerer(self) -> None:
+        """Airflow renders the trigger's arguments itself (since 3.3), but only texts: an XComArg becomes one.
+
+        What has no text, the argument of a mapped task group, is known to a worker only: it defers from there.
+        """
+        txid = str(self.txid) if isinstance(self.txid, PlainXComArg) else self.txid
+        if isinstance(txid, XComArg):
+            return
+        trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
+        trigger_cls, trigger_kwargs = trigger.serialize()
+        self.start_from_trigger = True
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls=trigger_cls,
+            trigger_kwargs=trigger_kwargs,
+            next_method="resume",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    @property
+    def _skips(self) -> bool:
+        return self.on_failure is OnFailure.SKIP
+
+    def execute(self, context: Context) -> int:
+        with airflow_outcome():
+            txid = self.current_txid = parse_txid(self.txid)
+            with self.open_ledger() as ledger:
+                verdict = wait_in_worker(
+                    ledger,
+                    txid,
+                    Until.TURN,
+                    wait_s=settings.turn_wait_s(self.turn_wait_s),
+                    look_every_s=settings.number(settings.POLL_S, least=0.1),
+                    look=ask_airflow(ledger, skip=self._skips),
+                )
+            what = f"transaction {txid} of topology {self.topology_name}"
+            if isinstance(verdict, Blocked):
+                raise blocked(self.topology_name, verdict)
+            if isinstance(verdict, Unknown):
+                raise unknown_transaction(self.topology_name, verdict)
+            if isinstance(verdict, Wait):
+                self.log.info("%s; %s goes on waiting without a worker slot", verdict.why, what)
+                self._wait_elsewhere(context, txid)
+        if isinstance(verdict, Over) and verdict.committed:
+            self.log.info("%s is committed already", what)
+        elif isinstance(verdict, Abandoned):
+            self.log.info("the turn of %s has come: transaction %d is processed, and %s", what, verdict.by, verdict.why)
+        else:
+            self.log.info("the turn of %s has come", what)
+        return txid
+
+    def _wait_elsewhere(self, context: Context, txid: int) -> None:
+        timeout = timedelta(seconds=self.timeout)
+        if self.deferrable:
+            trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
+            raise TaskDeferred(trigger=trigger, method_name="resume", timeout=timeout)
+        self.look_again_later(context, txid, timeout)
+
+    def resume(self, context: Context, event: Any = None) -> int:
+        """Only where the triggerer could not end the task itself: read again what holds."""
+        return self.execute(context)

@@ -1,0 +1,143 @@
+"""One ZooKeeper session for all triggers of a process that wait on the same ensemble.
+
+A triggerer runs up to a thousand triggers in one event loop. They share one client, which lives in one thread of its
+own (a client is not for sharing between threads, and no call may block the loop); its watch events wake the waiters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.protocol.records import LedgerView
+
+T = TypeVar("T")
+
+
+class _Waiter:
+    """One wait; its event is set, in its own loop, when a node changes."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.event = asyncio.Event()
+
+    def wake(self) -> None:
+        # The loop is closed when the triggerer has ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.event.set)
+
+
+class _Waiters:
+    """Who waits for which node. Asked by kazoo's thread, changed by the others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_path: dict[str, set[_Waiter]] = defaultdict(set)
+
+    def add(self, waiter: _Waiter, paths: Iterable[str]) -> None:
+        with self._lock:
+            for path in paths:
+                self._by_path[path].add(waiter)
+
+    def remove(self, waiter: _Waiter) -> None:
+        with self._lock:
+            for path in [path for path, waiting in self._by_path.items() if waiter in waiting]:
+                self._by_path[path].discard(waiter)
+                if not self._by_path[path]:
+                    del self._by_path[path]
+
+    def wake(self, path: str | None) -> None:
+        """None: the connection was lost, and all watches with it."""
+        with self._lock:
+            if path is None:
+                woken = {waiter for waiting in self._by_path.values() for waiter in waiting}
+            else:
+                woken = set(self._by_path.get(path, ()))
+        for waiter in woken:
+            waiter.wake()
+
+
+class Hub:
+    """The shared client. Get it from :func:`shared_hub`."""
+
+    def __init__(self, settings: ZooKeeperSettings, root: str) -> None:
+        self._root = root
+        self._waiters = _Waiters()
+        self._znodes = ZooKeeperZNodes(settings, on_change=self._waiters.wake)
+        self._ledgers: dict[str, ZNodeLedger] = {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trident-ledger")
+        self.users = 0
+
+    async def with_ledger(self, topology: str, action: Callable[[ZNodeLedger], T]) -> T:
+        """Call `action` with the topology's ledger in the client's thread."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: action(self._ledger_here(topology))
+        )
+
+    async def wait_for_change(self, topology: str, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        """As :meth:`Ledger.wait_for_change`, without blocking a thread."""
+        waiter = _Waiter()
+
+        def arm(ledger: ZNodeLedger) -> bool:
+            changed, watched = ledger.compare(txid, seen)
+            if changed:
+                return True
+            self._waiters.add(waiter, watched)
+            return self._znodes.arm(watched)
+
+        armed: asyncio.Future[bool] | None = None
+        try:
+            armed = asyncio.ensure_future(self.with_ledger(topology, arm))
+            # Shielded: a cancelled wait must not leave before its waiter can be taken off the list.
+            if await asyncio.shield(armed):
+                return True
+            async with asyncio.timeout(timeout_s):
+                await waiter.event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            if armed is not None and not armed.done():
+                armed.add_done_callback(lambda _done: self._waiters.remove(waiter))
+            else:
+                self._waiters.remove(waiter)
+        return True
+
+    def _ledger_here(self, topology: str) -> ZNodeLedger:
+        if topology not in self._ledgers:
+            self._ledgers[topology] = ZNodeLedger(self._znodes, topology, self._root)
+        return self._ledgers[topology]
+
+    def close(self) -> None:
+        """Ends the session in the client's thread, without waiting for it."""
+        self._thread.submit(self._znodes.close)
+        self._thread.shutdown(wait=False)
+
+
+_hubs: dict[tuple[ZooKeeperSettings, str], Hub] = {}
+_hubs_lock = threading.Lock()
+
+
+@asynccontextmanager
+async def shared_hub(settings: ZooKeeperSettings, root: str) -> AsyncIterator[Hub]:
+    """The process's hub for an ensemble; its session ends with the last user."""
+    key = (settings, root)
+    with _hubs_lock:
+        hub = _hubs.setdefault(key, Hub(settings, root)) if key not in _hubs else _hubs[key]
+        hub.users += 1
+    try:
+        yield hub
+    finally:
+        with _hubs_lock:
+            hub.users -= 1
+            if hub.users == 0:
+                del _hubs[key]
+                hub.close()

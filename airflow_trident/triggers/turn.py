@@ -1,0 +1,170 @@
+"""The trigger behind every long wait: until a transaction's turn has come, without a worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+
+from airflow_trident.errors import LedgerUnavailableError, TridentError
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.liveness import can_ask, judge, note_gone, question
+from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted
+from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
+from airflow_trident.links.transaction import TransactionLink, transaction_url
+from airflow_trident.protocol.decide import Blocked, Wait
+from airflow_trident.protocol.records import LedgerView, TxRecord
+from airflow_trident.runtime.local import blocked
+from airflow_trident.triggers.hub import Hub, shared_hub
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+SETTLE_S = 6.0
+"""An event sooner than this after a worker deferred can fail the task: Airflow 3.3 may read the end of the worker as
+that of the task which it has queued again."""
+RARELY = 4
+"""Of so many looks only one asks Airflow where other waiters are nearer to what holds everybody up."""
+
+
+class TridentTurnTrigger(BaseTrigger):
+    """Waits on a ZooKeeper watch; a slow poll is the net, at which it also asks Airflow whether anybody still works on
+    what holds the transaction up.
+
+    :param topology: name of the topology.
+    :param txid: the transaction that waits.
+    :param until: what for: see :class:`Until`.
+    :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
+    :param skip_gone: a transaction whose tasks are gone is SKIPPED, else FAILED.
+    :param ends_task: the event ends the task here, without a worker; else the worker goes on and decides anew.
+    :param deferred_ms: when a worker deferred (Unix milliseconds); None where no worker was involved.
+    :param poll_s: None: ``[trident] poll_s``.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        txid: int | str,
+        until: str = Until.TURN,
+        zookeeper_conn_id: str | None = None,
+        skip_gone: bool = False,
+        ends_task: bool = False,
+        deferred_ms: int | None = None,
+        poll_s: float | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.topology = topology
+        self.txid = txid
+        self.until = until
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.skip_gone = skip_gone
+        self.ends_task = ends_task
+        self.deferred_ms = deferred_ms
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "topology": self.topology,
+                "txid": self.txid,
+                "until": str(self.until),
+                "zookeeper_conn_id": self.zookeeper_conn_id,
+                "skip_gone": self.skip_gone,
+                "ends_task": self.ends_task,
+                "deferred_ms": self.deferred_ms,
+                "poll_s": self.poll_s,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            txid = settings.parse_count("txid", self.txid)
+            verdict = await self._wait(txid)
+            story = self._story(txid, verdict)
+            well = isinstance(verdict, Over | Abandoned)
+        except TridentError as error:
+            txid, story, well = 0, str(error), False
+        (self.log.info if well else self.log.error)("%s", story)
+        await self._let_airflow_settle()
+        yield self._event(txid, story, well)
+
+    # ---- the wait ----------------------------------------------------------------------------------------------
+
+    async def _wait(self, txid: int) -> Verdict | Abandoned:
+        conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
+        ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
+        poll_s = self.poll_s or settings.number(settings.POLL_S, least=0.1)
+        looks = 0
+        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+            while True:
+                try:
+                    view = await hub.with_ledger(self.topology, lambda ledger: ledger.view(txid))
+                    verdict = decide_wait(view, txid, Until(self.until))
+                    if not isinstance(verdict, Wait):
+                        return verdict
+                    if await self._changed(hub, view, verdict, txid, poll_s):
+                        continue
+                    looks += 1
+                    abandoned = await self._look(hub, view, verdict, txid, looks)
+                except LedgerUnavailableError as error:
+                    self.log.warning("%s Transaction %d goes on waiting.", error, txid)
+                    await asyncio.sleep(poll_s)
+                    continue
+                if abandoned is not None:
+                    return abandoned
+
+    async def _changed(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, timeout_s: float) -> bool:
+        on = verdict.on
+        seen = view if on == txid else await hub.with_ledger(self.topology, lambda ledger: ledger.view(on))
+        if seen is not view and seen.pointer != view.pointer:
+            return True  # it moved between the two reads
+        return await hub.wait_for_change(self.topology, on, seen, timeout_s)
+
+    async def _look(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, looks: int) -> Abandoned | None:
+        """Does anybody still work on what holds everybody up? If not, that is written to the ledger."""
+        culprit = lowest_uncommitted(view, txid) or txid
+        if verdict.on != culprit and looks % RARELY:
+            return None
+        record = (await hub.with_ledger(self.topology, lambda ledger: ledger.view(culprit))).tx
+        if record is None or not can_ask(record.claim):
+            return None
+        gone = judge(record, await self._task_states(record))
+        if gone is None:
+            return None
+        return await hub.with_ledger(self.topology, lambda ledger: note_gone(ledger, record, gone, skip=self.skip_gone))
+
+    async def _task_states(self, record: TxRecord) -> dict[str, Any]:
+        """Airflow's Execution API, whose client blocks: in a thread."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        return await asyncio.to_thread(RuntimeTaskInstance.get_task_states, **question(record.claim))
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def _story(self, txid: int, verdict: Verdict | Abandoned) -> str:
+        what = f"transaction {txid} of topology {self.topology}"
+        if isinstance(verdict, Over):
+            return f"{what} is committed already" if verdict.committed else f"the turn of {what} has come"
+        if isinstance(verdict, Abandoned):
+            return f"the turn of {what} has come: transaction {verdict.by} is processed, and {verdict.why}"
+        if isinstance(verdict, Blocked):
+            return str(blocked(self.topology, verdict))
+        return f"{what} was never begun. See `airflow trident ledger list {self.topology}`."
+
+    async def _let_airflow_settle(self) -> None:
+        if self.deferred_ms is None or self.ends_task:
+            return
+        since_s = time.time() - self.deferred_ms / 1000
+        await asyncio.sleep(min(SETTLE_S, max(0.0, SETTLE_S - since_s)))
+
+    def _event(self, txid: int, story: str, well: bool) -> TriggerEvent:
+        if not self.ends_task:
+            return TriggerEvent({"well": well, "story": story})
+        link: dict[str, JsonValue] = {TransactionLink().xcom_key: transaction_url(self.topology, txid or None)}
+        if well:
+            return TaskSuccessEvent(xcoms={"return_value": txid, **link})
+        return TaskFailedEvent(xcoms=link)
