@@ -1,0 +1,268 @@
+"""The checks of ``airflow trident doctor``: each gives lines that say ok, warn or fail, and the cure."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_trident.cli.console import text_of
+from airflow_trident.errors import TridentError
+from airflow_trident.hooks import settings
+
+if TYPE_CHECKING:
+    from airflow_trident.hooks.zookeeper import ZooKeeperHook
+    from airflow_trident.ledger.diagnose import ServerFacts
+    from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+
+SLOW_WRITE_MS = 50.0
+"""About nine writes make a transaction when every phase is a task: half a second of waiting."""
+MANY_BYTES = 500 * 2**20
+"""ZooKeeper holds everything in memory and copies it to disk again and again."""
+LITTLE_SPACE_BYTES = 2**30
+FEW_CONNECTIONS = 60
+"""ZooKeeper's default. Every running task and every triggerer holds one connection."""
+OPEN_RIGHTS = {"ALL", "WRITE", "CREATE", "DELETE", "ADMIN"}
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: what was looked at, what was found, and the cure if something is wrong."""
+
+    level: Level
+    subject: str
+    text: str
+
+
+def machine_checks(staging_dir: str | None) -> Iterator[Check]:
+    """What this machine needs: Java, libraries, configuration, folders."""
+    yield from _guarded("java", _java)
+    yield _pyspark()
+    yield _pandas()
+    yield from _configuration()
+    yield _staging(staging_dir)
+
+
+def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
+    """What the ledger needs of ZooKeeper. Ends early where nothing more can be found out."""
+    try:
+        wanted = hook.zookeeper_settings()
+    except (TridentError, AirflowException) as error:
+        yield Check(Level.FAIL, "connection", text_of(error))
+        return
+    kind = "TLS" if wanted.tls else "no TLS"
+    user = f"user {wanted.auth.user}" if wanted.auth else "no user"
+    yield Check(Level.OK, "connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
+    from airflow_trident.ledger.diagnose import server_facts
+
+    if not wanted.tls:
+        for facts in server_facts(wanted):
+            yield from _server(facts, wanted.session_timeout_s)
+    znodes = hook.get_conn()
+    try:
+        root = settings.text(settings.ROOT)
+        for subject, check in (("write", _write), ("access", _access)):
+            try:
+                yield check(znodes, root)
+            except TridentError as error:
+                yield Check(Level.FAIL, subject, str(error))
+                return
+    finally:
+        znodes.close()
+    yield from _topologies(hook)
+
+
+# ---- this machine ----------------------------------------------------------------------------------------------
+
+
+def _guarded(subject: str, check: Callable[[], Check]) -> Iterator[Check]:
+    try:
+        yield check()
+    except TridentError as error:
+        yield Check(Level.FAIL, subject, str(error))
+
+
+def _java() -> Check:
+    from airflow_trident.ledger.java import java_executable, java_version
+
+    java = java_executable()
+    return Check(Level.OK, "java", f"Java {java_version(java)} at {java}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _pyspark() -> Check:
+    classic, client = _installed("pyspark"), _installed("pyspark-client")
+    if classic is None:
+        return Check(Level.FAIL, "pyspark", "pyspark is not installed. Install airflow-trident with its dependencies.")
+    if client not in (None, classic):
+        return Check(
+            Level.FAIL,
+            "pyspark",
+            f"pyspark is {classic} and pyspark-client {client}, and they share their folder: whichever was installed "
+            f"last overwrote files of the other. Reinstall: pip install --force-reinstall --no-deps "
+            f"pyspark=={classic} pyspark-client=={classic}",
+        )
+    return Check(Level.OK, "pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
+
+
+def _pandas() -> Check:
+    found = _installed("pandas")
+    if found is None or int(found.partition(".")[0]) >= 3:
+        return Check(Level.FAIL, "pandas", f"pandas is {found}, and pyspark 4.2 needs 2. pip install 'pandas>=2.2,<3'")
+    return Check(Level.OK, "pandas", f"pandas {found}")
+
+
+def _configuration() -> Iterator[Check]:
+    wrong = False
+    for option in settings.OPTIONS:
+        try:
+            if option.type == "boolean":
+                settings.flag(option)
+            elif option.type in ("integer", "float"):
+                settings.number(option, least=1 if option.type == "integer" else 0)
+        except TridentError as error:
+            wrong = True
+            yield Check(Level.FAIL, "config", str(error))
+    if not wrong:
+        changed = [f"{option.name} = {settings.text(option)}" for option in settings.OPTIONS if _is_changed(option)]
+        yield Check(Level.OK, "config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
+
+
+def _is_changed(option: settings.Option) -> bool:
+    return settings.text(option) != option.default
+
+
+def _staging(staging_dir: str | None) -> Check:
+    folder = Path(settings.staging_root(staging_dir))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
+            probe.write(b"x")
+            probe.flush()
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Check(
+            Level.FAIL,
+            "staging",
+            f"{folder} cannot be written ({error.strerror}). Set [trident] staging_dir to a folder that every worker "
+            "and Spark executor may write to.",
+        )
+    if free_bytes < LITTLE_SPACE_BYTES:
+        return Check(Level.WARN, "staging", f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
+    return Check(Level.OK, "staging", f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
+
+
+# ---- the ensemble ----------------------------------------------------------------------------------------------
+
+
+def _server(facts: ServerFacts, wanted_timeout_s: float) -> Iterator[Check]:
+    if facts.session_timeout_s is None:
+        yield Check(
+            Level.WARN, "server", f"{facts.address} gives no session. Check that it runs and that the port is right."
+        )
+        return
+    if facts.version is None:
+        yield Check(
+            Level.OK, "server", f"{facts.address} answers, but tells nothing (4lw.commands.whitelist without srvr)"
+        )
+    else:
+        size = "" if facts.data_bytes is None else f", {facts.data_bytes / 2**20:.1f} MB of data"
+        yield Check(
+            Level.OK,
+            "server",
+            f"{facts.address} is ZooKeeper {facts.version}, {facts.mode}: {facts.znodes} znodes{size}, "
+            f"{facts.connections} connections",
+        )
+    if (facts.data_bytes or 0) > MANY_BYTES:
+        yield Check(
+            Level.WARN,
+            "size",
+            f"{facts.address} holds {(facts.data_bytes or 0) / 2**20:.0f} MB. Lower [trident] retention, or look for "
+            "what else is kept there.",
+        )
+    if facts.max_connections is not None and 0 < facts.max_connections <= FEW_CONNECTIONS:
+        yield Check(
+            Level.WARN,
+            "limit",
+            f"{facts.address} lets one address have {facts.max_connections} connections, and every running task needs "
+            "one. Set maxClientCnxns=0 (no limit) in its zoo.cfg.",
+        )
+    if facts.session_timeout_s < wanted_timeout_s:
+        yield Check(
+            Level.WARN,
+            "session",
+            f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s, not {wanted_timeout_s:g} s. "
+            "Raise maxSessionTimeout in its zoo.cfg, or ask for less in the connection.",
+        )
+    else:
+        yield Check(Level.OK, "session", f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s")
+
+
+def _write(znodes: ZooKeeperZNodes, root: str) -> Check:
+    from airflow_trident.ledger.diagnose import write_latency_ms
+
+    median_ms = write_latency_ms(znodes, root)
+    if median_ms > SLOW_WRITE_MS:
+        return Check(
+            Level.WARN,
+            "write",
+            f"a durable write takes {median_ms:.0f} ms; a transaction needs up to nine. Give ZooKeeper's log a disk "
+            "of its own, near the workers.",
+        )
+    return Check(Level.OK, "write", f"a durable write below {root} takes {median_ms:.1f} ms")
+
+
+def _access(znodes: ZooKeeperZNodes, root: str) -> Check:
+    from airflow_trident.ledger.diagnose import access_list
+
+    entries = access_list(znodes, root) or []
+    everybody = [rights for who, rights in entries if who == "world:anyone" and OPEN_RIGHTS & set(rights.split(","))]
+    if everybody:
+        how = "setAcl -R" if znodes.settings.auth or znodes.settings.tls else "login and password in the connection"
+        return Check(
+            Level.WARN,
+            "access",
+            f"whoever reaches ZooKeeper may change {root} (world:anyone {everybody[0]}). Protect it with {how}.",
+        )
+    return Check(Level.OK, "access", f"{root}: {', '.join(f'{who} {rights}' for who, rights in entries)}")
+
+
+def _topologies(hook: ZooKeeperHook) -> Iterator[Check]:
+    names = hook.topology_names()
+    sound = 0
+    for name in names:
+        try:
+            with hook.get_ledger(name) as ledger:
+                failed = ledger.view(0).exceptions.failed
+        except TridentError as error:
+            yield Check(Level.FAIL, "ledger", f"topology {name}: {error}")
+            continue
+        if failed:
+            yield Check(
+                Level.WARN,
+                "ledger",
+                f"topology {name}: FAILED transactions {', '.join(map(str, failed))} hold up later ones. Replay them: "
+                f"`airflow trident backfill {name} --failed`",
+            )
+        else:
+            sound += 1
+    yield Check(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")

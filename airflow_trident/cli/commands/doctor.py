@@ -1,0 +1,20 @@
+"""``airflow trident doctor``: is everything there and in order?"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+from itertools import chain
+
+from airflow_trident.cli.checks import Level, ledger_checks, machine_checks
+from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, trident_command
+
+
+@trident_command
+def doctor(args: Namespace) -> int | None:
+    levels: Counter[Level] = Counter()
+    for check in chain(machine_checks(args.staging_dir), ledger_checks(open_hook(args))):
+        levels[check.level] += 1
+        print(f"{check.level:<4}  {check.subject:<10}  {one_line(check.text)}", flush=True)
+    print(", ".join(f"{levels[level]} {level}" for level in Level))
+    return PROBLEM if levels[Level.FAIL] else OK

@@ -1,0 +1,177 @@
+"""``airflow trident ledger``: transactions as the ledger has them."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.cli.console import (
+    OK,
+    PROBLEM,
+    one_line,
+    open_hook,
+    open_ledger,
+    print_record,
+    print_rows,
+    trident_command,
+)
+from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
+from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+
+if TYPE_CHECKING:
+    from airflow_trident.types import Json
+
+ERROR_LENGTH = 100
+
+
+@trident_command
+def list_(args: Namespace) -> int | None:
+    if args.topology is None:
+        return _list_topologies(args)
+    with open_ledger(args) as ledger:
+        records = ledger.transactions()
+        empty = f"topology {args.topology}: no transactions yet" if not records else ""
+    print_rows([transaction_row(record) for record in records], args.output, empty=empty)
+    return OK
+
+
+def _list_topologies(args: Namespace) -> int:
+    hook = open_hook(args)
+    rows, unreadable = [], False
+    for name in hook.topology_names():
+        try:
+            with hook.get_ledger(name) as ledger:
+                rows.append(topology_row(ledger.view(0)))
+        except CorruptError as error:  # the others are shown all the same
+            unreadable = True
+            rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
+    print_rows(rows, args.output, empty="no topology has a ledger yet")
+    return PROBLEM if unreadable else OK
+
+
+_TOPOLOGY_COLUMNS = ("topology", "command", "next", "committed", "pending", "failed", "skipped", "problem")
+
+
+def topology_row(view: LedgerView) -> dict[str, Any]:
+    """`next`: the next txid; `committed`: every txid up to it is committed or skipped; `failed`, `skipped`: txids."""
+    values = (
+        view.topology.name,
+        str(view.topology.command),
+        view.next_txid,
+        view.pointer.committed,
+        view.pending,
+        ",".join(map(str, view.exceptions.failed)) or None,
+        ",".join(map(str, view.exceptions.skipped)) or None,
+        None,
+    )
+    return dict(zip(_TOPOLOGY_COLUMNS, values, strict=True))
+
+
+def transaction_row(record: TxRecord) -> dict[str, Any]:
+    """`rows_read` from the sources, `rows` staged for the states; times are UTC; `seconds` from begun to committed."""
+    staged, times = record.staged, record.times_ms
+    begun, committed = times.get("begun"), times.get("COMMITTED")
+    return {
+        "txid": record.txid,
+        "status": str(record.status),
+        "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
+        "rows_read": staged.rows_read if staged and staged.rows_read >= 0 else None,
+        "rows": sum(staged.rows.values()) if staged else None,
+        "bytes": staged.bytes if staged else None,
+        "begun": time_text(begun),
+        "committed": time_text(committed),
+        "seconds": None if begun is None or committed is None else round((committed - begun) / 1000, 1),
+        "error": _short(one_line(record.error)) or None,
+    }
+
+
+def time_text(time_ms: int | None) -> str | None:
+    """``2026-01-31 12:00:00`` in UTC."""
+    if time_ms is None:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= ERROR_LENGTH else f"{text[: ERROR_LENGTH - 3]}..."
+
+
+# ---- one transaction -------------------------------------------------------------------------------------------
+
+
+@trident_command
+def show(args: Namespace) -> int | None:
+    with open_ledger(args) as ledger:
+        view = ledger.view(args.txid)
+    if view.tx is None:
+        if args.txid < view.next_txid:
+            raise TransitionError(
+                f"transaction {args.txid} of topology {args.topology!r} is committed and its record is pruned",
+                "Keep more with [trident] retention.",
+            )
+        raise TransitionError(
+            f"topology {args.topology!r} never began transaction {args.txid}; the next one is {view.next_txid}",
+            f"See `airflow trident ledger list {args.topology}`.",
+        )
+    record: dict[str, Any] = json.loads(json.dumps(asdict(view.tx)))
+    if args.output in ("table", "plain"):
+        record["times_ms"] = {name: f"{time_text(value)} UTC" for name, value in sorted(view.tx.times_ms.items())}
+        record["times"] = record.pop("times_ms")
+        waits = _waits(view, view.tx)
+        if waits:
+            record["waits"] = waits
+    print_record({"topology": args.topology, **record}, args.output)
+    return OK
+
+
+def _waits(view: LedgerView, tx: TxRecord) -> str:
+    """Why it does not commit now, for people."""
+    if tx.status.lets_others_pass:
+        return ""
+    blocked = view.blocked_by(tx.txid)
+    if blocked is not None:
+        return f"for transaction {blocked}, which is FAILED"
+    lower = view.waits_for(tx.txid)
+    return "" if lower is None else f"for transaction {lower}, which is not committed yet"
+
+
+# ---- everything ------------------------------------------------------------------------------------------------
+
+
+@trident_command
+def export(args: Namespace) -> int | None:
+    with open_ledger(args) as ledger:
+        everything: dict[str, Json] = ledger.export()
+    text = json.dumps(everything, indent=2)
+    if args.output is None:
+        print(text)
+        return OK
+    try:
+        Path(args.output).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{args.output} cannot be written ({error.strerror})", "Name another file.") from error
+    return OK
+
+
+# ---- the definition --------------------------------------------------------------------------------------------
+
+
+@trident_command
+def accept(args: Namespace) -> int | None:
+    from airflow_trident.cli.topologies import topology_named
+
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    with open_ledger(args) as ledger:
+        differences = ledger.topology().definition.differences(topology.definition())
+        if not differences:
+            print(f"topology {args.topology}: the definition is the one in the ledger; nothing to accept")
+            return OK
+        ledger.register(topology.definition(), accept_change=True)
+    print(f"topology {args.topology}: accepted")
+    for line in differences:
+        print(f"  {line}")
+    return OK

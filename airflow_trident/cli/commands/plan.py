@@ -1,0 +1,16 @@
+"""``airflow trident plan``: what a topology means."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_trident.cli.console import OK, trident_command
+from airflow_trident.cli.topologies import topologies_of
+from airflow_trident.plan.explain import explain
+
+
+@trident_command
+def plan(args: Namespace) -> int | None:
+    texts = [explain(topology.compile(), args.format) for topology in topologies_of(args.dag_or_module)]
+    print("\n".join(texts), end="")
+    return OK

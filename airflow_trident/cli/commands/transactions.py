@@ -1,0 +1,97 @@
+"""``airflow trident backfill | replay | skip``: what a person does about single transactions."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from airflow_trident.cli.console import OK, PROBLEM, UsageError, one_line, open_ledger, trident_command
+from airflow_trident.cli.topologies import topology_named
+from airflow_trident.hooks import settings
+
+if TYPE_CHECKING:
+    from airflow_trident.engine.base import Engine
+    from airflow_trident.runtime.backfill import Selection
+
+
+@trident_command
+def backfill(args: Namespace) -> int | None:
+    from airflow_trident.runtime.backfill import Backfill, BackfillOutcome
+    from airflow_trident.runtime.local import owner_of_this_process
+
+    selection = _selection(args)
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    with open_ledger(args) as ledger:
+        ledger.topology()  # an unknown name is an error here, not a new ledger
+        results = Backfill(
+            ledger=ledger,
+            topology=topology,
+            engine=lambda: _engine(args),
+            staging_root=settings.staging_root(args.staging_dir),
+            owner=owner_of_this_process(),
+            retention=int(settings.number(settings.RETENTION, least=1)),
+            progress=_say,
+        ).run(selection)
+    failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
+    if failed:
+        _say(f"{failed} of {len(results)} transactions failed again")
+    return PROBLEM if failed else OK
+
+
+def _selection(args: Namespace) -> Selection:
+    from airflow_trident.runtime.backfill import Selection
+
+    a_range = args.first is not None or args.last is not None
+    if (args.txid is not None) + a_range + bool(args.failed) != 1:
+        raise UsageError("which transactions? Give one of --txid N, --from N --to M, or --failed.")
+    if a_range and (args.first is None or args.last is None):
+        raise UsageError("a range has two ends. Give --from N and --to M.")
+    if args.failed:
+        return Selection(failed=True)
+    return Selection(first=args.txid or args.first, last=args.txid or args.last)
+
+
+@trident_command
+def replay(args: Namespace) -> int | None:
+    from airflow_trident.runtime.replay import dry_replay
+
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    with open_ledger(args) as ledger, _engine(args) as engine:
+        ledger.topology()
+        root = settings.staging_root(args.staging_dir)
+        differences = dry_replay(ledger, topology, args.txid, engine, root, _say)
+    for one in differences:
+        rows = f"{one.staged_rows} rows were staged, {one.replayed_rows} replayed"
+        if one.equal:
+            _say(f"state {one.state}: equal ({rows})")
+            continue
+        _say(f"state {one.state}: DIFFERENT ({rows}; {one.missing_rows} missing, {one.extra_rows} extra)")
+        for sign, examples in (("-", one.missing), ("+", one.extra)):
+            for row in examples:
+                _say(f"  {sign} {row!r}")
+    return OK if all(one.equal for one in differences) else PROBLEM
+
+
+@trident_command
+def skip(args: Namespace) -> int | None:
+    if not args.reason.strip():
+        raise UsageError("--reason is empty. Say why; it is kept in the ledger.")
+    with open_ledger(args) as ledger:
+        ledger.skip(args.txid, args.reason.strip())
+    _say(
+        f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. "
+        f"`airflow trident backfill {args.topology} --txid {args.txid}` applies it after all."
+    )
+    return OK
+
+
+def _engine(args: Namespace) -> Engine:
+    from airflow_trident.operators.engines import EngineKind, make_engine
+
+    return make_engine(
+        EngineKind(args.engine), conn_id=args.spark_conn_id, conf={}, app_name=f"airflow trident {args.topology}"
+    )
+
+
+def _say(line: str) -> None:
+    print(one_line(line) if "\n" in line else line, flush=True)

@@ -1,0 +1,64 @@
+"""``airflow trident zookeeper``: a server on this machine for those who have none."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from airflow_trident.cli.console import OK, PROBLEM, trident_command
+from airflow_trident.hooks import settings
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper, ServerStatus
+from airflow_trident.ledger.settings import DEFAULT_PORT
+
+
+@trident_command
+def start(args: Namespace) -> int | None:
+    status = _server(args).start()
+    if status.started_here:
+        print(f"ZooKeeper started at {status.hosts} (process {status.pid})")
+    else:
+        print(f"ZooKeeper runs already at {status.hosts} (process {status.pid})")
+        wanted = args.port
+        if wanted and not status.hosts.endswith(f":{wanted}"):
+            print(f"to move it to port {wanted}: `airflow trident zookeeper stop` first")
+    _print_place(status)
+    variable = f"AIRFLOW_CONN_{settings.text(settings.ZOOKEEPER_CONN_ID).upper()}"
+    if variable not in os.environ:
+        connection = json.dumps({"conn_type": "zookeeper", "host": status.hosts})
+        print(f"to use it:  export {variable}='{connection}'")
+    return OK
+
+
+@trident_command
+def stop(args: Namespace) -> int | None:
+    server = _server(args)
+    if server.stop():
+        print(f"ZooKeeper stopped; its data stay in {server.data_dir}")
+    else:
+        print(f"no ZooKeeper runs on {server.data_dir}; nothing to stop")
+    return OK
+
+
+@trident_command
+def status(args: Namespace) -> int | None:
+    found = _server(args).status()
+    if not found.running:
+        print(f"no ZooKeeper runs on {found.data_dir}; start it with `airflow trident zookeeper start`")
+        return PROBLEM
+    print(f"ZooKeeper runs at {found.hosts} (process {found.pid})")
+    _print_place(found)
+    return OK
+
+
+def _print_place(found: ServerStatus) -> None:
+    print(f"data: {found.data_dir}")
+    print(f"log:  {found.log}")
+
+
+def _server(args: Namespace) -> EmbeddedZooKeeper:
+    from airflow.configuration import AIRFLOW_HOME
+
+    folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "zookeeper"
+    return EmbeddedZooKeeper(Path(folder).expanduser(), port=getattr(args, "port", None) or DEFAULT_PORT)

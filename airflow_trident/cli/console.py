@@ -1,0 +1,162 @@
+"""What all commands share: errors as one line, exit codes, tables, connections."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import TridentError
+
+if TYPE_CHECKING:
+    from airflow_trident.hooks.zookeeper import ZooKeeperHook
+    from airflow_trident.ledger.base import Ledger
+
+OK, PROBLEM, USAGE = 0, 1, 2
+"""Exit codes."""
+
+Handler = Callable[[Namespace], "int | None"]
+
+
+class UsageError(Exception):
+    """The command line cannot be meant as it is written; exit code 2."""
+
+
+def trident_command(handler: Handler) -> Callable[[Namespace], None]:
+    """Make a handler of ``airflow trident``: what it returns is the exit code (None: 0), and an error is one line on
+    standard error without a traceback. With ``--verbose`` logs and warnings are shown, and the traceback, too.
+    """
+
+    @functools.wraps(handler)
+    def command(args: Namespace) -> None:
+        from airflow.utils.cli import suppress_logs_and_warning
+        from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+        @suppress_logs_and_warning
+        @providers_configuration_loaded
+        def run(args: Namespace) -> None:
+            if not args.verbose:
+                _mute_handlers()
+            try:
+                sys.exit(handler(args) or OK)
+            except UsageError as error:
+                _fail(error, USAGE)
+            except Exception as error:
+                if args.verbose or not _is_expected(error):
+                    raise
+                _fail(error, PROBLEM)
+
+        run(args)
+
+    return command
+
+
+def _mute_handlers() -> None:
+    """Show no log lines, but let them be made: why there is no connection is learned from what kazoo logs."""
+    logging.disable(logging.NOTSET)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.CRITICAL + 1)
+
+
+def _is_expected(error: Exception) -> bool:
+    """Errors that say what is wrong by themselves; any other is a defect and shows where it happened."""
+    from airflow.sdk.exceptions import AirflowException
+    from sqlalchemy.exc import OperationalError, ProgrammingError
+
+    return isinstance(error, TridentError | AirflowException | OperationalError | ProgrammingError | BrokenPipeError)
+
+
+def _fail(error: Exception, code: int) -> None:
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        sys.exit(PROBLEM)
+    print(f"error: {one_line(text_of(error))}", file=sys.stderr)
+    sys.exit(code)
+
+
+def text_of(error: Exception) -> str:
+    """An error's own words; with the cure where Airflow gives none."""
+    from airflow.sdk.exceptions import AirflowNotFoundException
+    from sqlalchemy.exc import OperationalError, ProgrammingError
+
+    if isinstance(error, AirflowNotFoundException):
+        return (
+            f"{str(error).rstrip('.')}. Add a connection of type zookeeper in the UI, or as "
+            'AIRFLOW_CONN_<ID>=\'{"conn_type": "zookeeper", "host": "zk1:2181"}\'; '
+            "`airflow trident zookeeper start` runs a server on this machine."
+        )
+    if isinstance(error, OperationalError | ProgrammingError):
+        return f"Airflow's metadata database cannot be used ({error.orig}). Create it with `airflow db migrate`."
+    return str(error) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ---- where the ledger is ---------------------------------------------------------------------------------------
+
+
+def open_hook(args: Namespace) -> ZooKeeperHook:
+    from airflow_trident.hooks.zookeeper import ZooKeeperHook
+
+    return ZooKeeperHook(args.zookeeper_conn_id)
+
+
+def open_ledger(args: Namespace) -> Ledger:
+    """The ledger of ``args.topology``; the caller closes it."""
+    return open_hook(args).get_ledger(args.topology)
+
+
+# ---- output ----------------------------------------------------------------------------------------------------
+
+
+def print_rows(rows: Sequence[dict[str, Any]], output: str, *, empty: str) -> None:
+    """Rows as Airflow prints its own: table, plain, json or yaml. `empty` is said where a table has no rows.
+
+    JSON and YAML keep numbers as numbers and None as null, which Airflow's own printing does not.
+    """
+    if output == "json":
+        print(json.dumps(list(rows), indent=2))
+    elif output == "yaml":
+        print_yaml(list(rows))
+    elif not rows:
+        print(empty)
+    else:
+        from airflow.cli.simple_table import AirflowConsole
+
+        texts = [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+        AirflowConsole().print_as(texts, output)
+
+
+def print_record(record: dict[str, Any], output: str) -> None:
+    """One record: a line per field, nested fields as ``a.b``; or JSON or YAML as it is."""
+    if output == "json":
+        print(json.dumps(record, indent=2))
+    elif output == "yaml":
+        print_yaml(record)
+    else:
+        lines = list(_flat(record))
+        width = max(len(name) for name, _ in lines)
+        for name, value in lines:
+            print(f"{name:<{width}}  {value}".rstrip())
+
+
+def print_yaml(data: Any) -> None:
+    from airflow.utils import yaml
+
+    print(yaml.dump(data, sort_keys=False), end="")
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    for key, value in record.items():
+        if isinstance(value, dict) and value:
+            lines += _flat(value, f"{prefix}{key}.")
+        elif value is not None and value not in ("", {}, []):
+            lines.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
+    return lines

@@ -1,0 +1,251 @@
+"""The commands of ``airflow trident``, as Airflow's CLI reads them. Imports no more than a command line costs."""
+
+from __future__ import annotations
+
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+    positive_int,
+)
+
+_COMMANDS = "airflow_trident.cli.commands"
+
+ARG_CONN_ID = Arg(
+    ("--zookeeper-conn-id",),
+    help="Connection of type zookeeper that holds the ledger (default: option zookeeper_conn_id of section trident)",
+    metavar="CONN_ID",
+)
+ARG_TOPOLOGY = Arg(("topology",), help="Name of the topology", metavar="TOPOLOGY")
+ARG_TOPOLOGY_OR_ALL = Arg(
+    ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
+)
+ARG_TXID = Arg(("txid",), help="Transaction", type=positive_int(allow_zero=False), metavar="TXID")
+ARG_OPTION_TXID = Arg(
+    ("--txid",), help="The transaction", type=positive_int(allow_zero=False), metavar="N", required=True
+)
+ARG_DAG = Arg(("--dag",), help="DAG whose tasks hold the topology (default: search all DAGs)", metavar="DAG_ID")
+ARG_DAG_FILE = Arg(
+    ("--dag-file",),
+    help="DAG file, or module:attribute, that holds the topology, instead of --dag",
+    metavar="PATH",
+)
+ARG_ENGINE = Arg(
+    ("--engine",), help="What the batch is processed with (default: spark)", choices=("spark", "local"), default="spark"
+)
+ARG_SPARK_CONN_ID = Arg(
+    ("--spark-conn-id",),
+    help="Connection of type spark_connect, or spark with a master, for --engine spark (default: a session on this "
+    "machine)",
+    metavar="CONN_ID",
+)
+ARG_STAGING_DIR = Arg(
+    ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
+)
+TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
+ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_STAGING_DIR)
+
+
+def _command(name: str, module: str, function: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
+    return ActionCommand(
+        name=name,
+        help=help.partition(". ")[0].removesuffix("."),
+        description=help,
+        func=lazy_load_command(f"{_COMMANDS}.{module}.{function}"),
+        args=args,
+        epilog="\n".join(["examples:", *(f"  airflow trident {example}" for example in examples)]),
+    )
+
+
+# ---- zookeeper -------------------------------------------------------------------------------------------------
+
+ARG_DATA_DIR = Arg(
+    ("--data-dir",), help="Folder of the server's data (default: {AIRFLOW_HOME}/trident/zookeeper)", metavar="DIR"
+)
+ARG_PORT = Arg(
+    ("--port",), help="Port of 127.0.0.1 (default: 2181)", type=positive_int(allow_zero=False), metavar="PORT"
+)
+
+_ZOOKEEPER = GroupCommand(
+    name="zookeeper",
+    help="A ZooKeeper server on this machine",
+    description="A real ZooKeeper server of one node on this machine, from the jars that pyspark brings; needs Java. "
+    "For development: run an ensemble of three or more for production.",
+    subcommands=(
+        _command(
+            "start",
+            "zookeeper",
+            "start",
+            "Start the server and return when it answers. It goes on in the background; one that runs already is left.",
+            (ARG_DATA_DIR, ARG_PORT, ARG_VERBOSE),
+            "zookeeper start",
+            "zookeeper start --data-dir /var/lib/trident-zookeeper --port 2182",
+        ),
+        _command(
+            "stop",
+            "zookeeper",
+            "stop",
+            "Stop the server. Its data stay.",
+            (ARG_DATA_DIR, ARG_VERBOSE),
+            "zookeeper stop",
+        ),
+        _command(
+            "status",
+            "zookeeper",
+            "status",
+            "Show whether the server runs, and where. Exit code 1 if it does not.",
+            (ARG_DATA_DIR, ARG_VERBOSE),
+            "zookeeper status",
+        ),
+    ),
+)
+
+# ---- ledger ----------------------------------------------------------------------------------------------------
+
+ARG_EXPORT_FILE = Arg(("--output",), help="File to write (default: standard output)", metavar="FILE")
+
+_LEDGER = GroupCommand(
+    name="ledger",
+    help="Transactions as the ledger has them",
+    subcommands=(
+        _command(
+            "list",
+            "ledger",
+            "list_",
+            "List all topologies, or one topology's transactions. Committed transactions are kept up to the "
+            "retention; failed and skipped ones always.",
+            (ARG_TOPOLOGY_OR_ALL, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
+            "ledger list",
+            "ledger list word_count",
+            "ledger list word_count -o json",
+        ),
+        _command(
+            "show",
+            "ledger",
+            "show",
+            "Show everything about one transaction. Its batch, attempts, staged files, times and last error.",
+            (ARG_TOPOLOGY, ARG_TXID, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
+            "ledger show word_count 42",
+        ),
+        _command(
+            "export",
+            "ledger",
+            "export",
+            "Write a topology's whole ledger as JSON.",
+            (ARG_TOPOLOGY, ARG_EXPORT_FILE, ARG_CONN_ID, ARG_VERBOSE),
+            "ledger export word_count",
+            "ledger export word_count --output word_count.json",
+        ),
+        _command(
+            "accept",
+            "ledger",
+            "accept",
+            "Accept the changed definition of a topology. Shows what changed and records it, so that its tasks run "
+            "again. The states are not converted: a state with other fields needs a new name or new data.",
+            (ARG_TOPOLOGY, *TOPOLOGY_ARGS),
+            "ledger accept word_count --dag word_count",
+        ),
+    ),
+)
+
+# ---- transactions ----------------------------------------------------------------------------------------------
+
+ARG_BACKFILL_TXID = Arg(("--txid",), help="One transaction", type=positive_int(allow_zero=False), metavar="N")
+ARG_FROM = Arg(("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first")
+ARG_TO = Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last")
+ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_true")
+ARG_DRY_RUN = Arg(
+    ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
+)
+ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", required=True)
+
+_BACKFILL = _command(
+    "backfill",
+    "transactions",
+    "backfill",
+    "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
+    "and committed exactly once, whoever else is at work. Later transactions that were waiting are committed with it.",
+    (ARG_TOPOLOGY, ARG_BACKFILL_TXID, ARG_FROM, ARG_TO, ARG_FAILED, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    "backfill word_count --failed",
+    "backfill word_count --txid 42",
+    "backfill word_count --from 40 --to 44 --dag-file dags/word_count.py",
+)
+_REPLAY = _command(
+    "replay",
+    "transactions",
+    "replay",
+    "Run a transaction again without committing, and compare with what was staged. Finds sources that do not give the "
+    "same batch again, and functions that depend on more than their input. Exit code 1 on a difference.",
+    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_DRY_RUN, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    "replay word_count --txid 42 --dry-run",
+)
+_SKIP = _command(
+    "skip",
+    "transactions",
+    "skip",
+    "Let later transactions pass one that is not committed. It can still be backfilled.",
+    (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_CONN_ID, ARG_VERBOSE),
+    'skip word_count 42 --reason "file was withdrawn"',
+)
+
+# ---- lifecycle -------------------------------------------------------------------------------------------------
+
+_PAUSE = _command(
+    "pause",
+    "lifecycle",
+    "pause",
+    "Begin no new transactions. Those that were begun are finished.",
+    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
+    "pause word_count",
+)
+_RESUME = _command(
+    "resume",
+    "lifecycle",
+    "resume",
+    "Begin new transactions again after a pause.",
+    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
+    "resume word_count",
+)
+
+# ---- the rest --------------------------------------------------------------------------------------------------
+
+ARG_PLAN_OF = Arg(
+    ("dag_or_module",), help="DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
+)
+ARG_FORMAT = Arg(("--format",), help="Format (default: text)", choices=("text", "mermaid"), default="text")
+
+_PLAN = _command(
+    "plan",
+    "plan",
+    "plan",
+    "Print the logical and the compiled plan of a topology. Stages are what runs in one pass over the data.",
+    (ARG_PLAN_OF, ARG_FORMAT, ARG_VERBOSE),
+    "plan word_count",
+    "plan dags/word_count.py --format mermaid",
+    "plan my_package.topologies:word_count",
+)
+_DOCTOR = _command(
+    "doctor",
+    "doctor",
+    "doctor",
+    "Check that everything a topology needs is there and in order. One line per check: ok, warn or fail, with the "
+    "cure. Exit code 1 if anything fails.",
+    (ARG_STAGING_DIR, ARG_CONN_ID, ARG_VERBOSE),
+    "doctor",
+)
+
+
+def get_trident_cli_commands() -> list[CLICommand]:
+    """What provider info names under ``cli``."""
+    return [
+        GroupCommand(
+            name="trident",
+            help="Exactly-once transactions",
+            description="Exactly-once batches on Spark, with a transaction ledger in ZooKeeper.",
+            subcommands=(_ZOOKEEPER, _LEDGER, _BACKFILL, _REPLAY, _SKIP, _PAUSE, _RESUME, _PLAN, _DOCTOR),
+        )
+    ]
