@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,15 +72,16 @@ class AirflowHome:
         return self.run([str(Path(sys.executable).parent / "airflow"), *arguments], **options).stdout
 
     def run(self, command: list[str], **options: str) -> subprocess.CompletedProcess[str]:
+        environment = self.environment | options
         done = subprocess.run(
-            command, env=self.environment | options, cwd=self.folder, capture_output=True, text=True, timeout=300
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
 
 @pytest.fixture
-def airflow_home(tmp_path: Path, zookeeper: EmbeddedZooKeeper, ledger_root: str) -> Iterator[AirflowHome]:
+def airflow_home(tmp_path: Path, zookeeper: EmbeddedZooKeeper, ledger_root: str) -> AirflowHome:
     home = AirflowHome(folder=tmp_path / "airflow", hosts=zookeeper.hosts, root=ledger_root)
     home.dags.mkdir(parents=True)
-    yield home
+    return home

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from tests.airflow_fixtures import airflow_home  # noqa: F401 - a fixture for all
 
 
 @pytest.fixture(scope="session")

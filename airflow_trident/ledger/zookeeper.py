@@ -305,8 +305,11 @@ class _Reasons:
     """Catches what kazoo only logs: why there is no connection."""
 
     def __init__(self) -> None:
-        self.logger = logging.Logger("airflow_trident.zookeeper", logging.DEBUG)
-        self.logger.parent = logging.getLogger("kazoo.client")
+        kazoo = logging.getLogger("kazoo.client")
+        # Every task opens a session and closes it: that is no news in its log.
+        level = logging.DEBUG if kazoo.isEnabledFor(logging.DEBUG) else logging.WARNING
+        self.logger = logging.Logger("airflow_trident.zookeeper", level)
+        self.logger.parent = kazoo
         self._lines: dict[str, None] = {}
         handler = logging.Handler(logging.WARNING)
         handler.emit = self._keep  # type: ignore[method-assign]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.airflow_fixtures import AirflowHome, airflow_home  # noqa: F401
+from tests.airflow_fixtures import AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
@@ -24,7 +24,8 @@ with DAG("words", schedule=None) as dag:
 RUN = """
 from words import dag, topology
 def states(run):
-    return {f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: ti.state for ti in run.get_task_instances()}
+    names = {ti: ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]" for ti in run.get_task_instances()}
+    return {name: ti.state for ti, name in names.items()}
 def held():
     (spec,) = topology.states.values()
     with spec.factory.make_state(spec) as state:
