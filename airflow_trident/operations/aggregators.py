@@ -1,8 +1,8 @@
 """Built-in aggregators, after Trident's `operation.builtin`: Count, Sum, Min, Max.
 
 Null inputs: Count counts the tuple, the others skip the null (Trident's Sum fails on one). Sum of nothing is 0, Min and
-Max of nothing are null; NaN is greater than every other number. Engines and states do them natively by `merge_kind`; the
-Python below defines the meaning.
+Max of nothing are null; NaN is greater than every other number. Engines and states do them natively by `merge_kind`;
+the Python below defines the meaning.
 """
 
 from __future__ import annotations

@@ -1,0 +1,285 @@
+"""Topologies that every engine must run alike, and what is needed to run one batch of them."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_trident import (
+    CombinerAggregator,
+    Count,
+    Filter,
+    FixedBatchSpout,
+    Function,
+    Max,
+    Min,
+    OperationContext,
+    ReducerAggregator,
+    Sum,
+    Topology,
+)
+from airflow_trident.arrow import table_to_rows
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.operations.expressions import (
+    coalesce,
+    col,
+    concat,
+    explode,
+    length,
+    lit,
+    lower,
+    size,
+    split,
+    split_words,
+    when,
+)
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.base import Manifest, Slot
+from tests.plan_fixtures import PaperState
+
+LINES = ["the cat sat", "the dog", "", "Größe the 猫 😀", "  the\tcat \n ran  ", "dog dog dog"]
+SALES: list[tuple[Any, ...]] = [
+    ("berlin", "apple", 3, 1.5),
+    ("berlin", "pear", None, 2.25),
+    ("paris", "apple", 7, None),
+    (None, "fig", 1, 0.5),
+    ("paris", None, 4, 8.0),
+    ("berlin", "apple", 2, -1.0),
+    (None, None, None, None),
+]
+
+
+class Words(Function):
+    """Knows whether it was prepared, as one that opens a connection would."""
+
+    prepared = False
+
+    def prepare(self, context: OperationContext) -> None:
+        assert context.txid == 1
+        assert 0 <= context.partition_index < context.num_partitions
+        self.prepared = True
+
+    def execute(self, line: str) -> Iterator[str]:
+        assert self.prepared
+        yield from line.split()
+
+
+class NotThe(Filter):
+    def is_keep(self, word: str) -> bool:
+        return word != "the"
+
+
+class Longest(CombinerAggregator[str]):
+    def init(self, *values: Any) -> str:
+        return str(values[0])
+
+    def combine(self, left: str, right: str) -> str:
+        return max(left, right, key=lambda word: (len(word), word))
+
+    def zero(self) -> str:
+        return ""
+
+
+class Distinct(ReducerAggregator[str]):
+    """Does not depend on the order, which is not defined."""
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, current: str, *values: Any) -> str:
+        return " ".join(sorted({*current.split(), str(values[0])}))
+
+
+def pairs(word: str) -> Iterator[tuple[str, int]]:
+    for place, letter in enumerate(word):
+        yield letter, place
+
+
+def swap(city: str | None, n: int | None) -> tuple[int | None, str | None]:
+    return n, city
+
+
+def letters(word: str) -> Iterable[str]:
+    return list(word)
+
+
+def sales(topology: Topology, name: str = "sales") -> Any:
+    rows = [(*row, place) for place, row in enumerate(SALES)]
+    spout = FixedBatchSpout("city string, fruit string, n long, price double, id int", rows, splits=3)
+    return topology.new_stream(name, spout)
+
+
+def lines(topology: Topology, rows: list[str] = LINES, name: str = "lines") -> Any:
+    return topology.new_stream(name, FixedBatchSpout("line string", rows))
+
+
+def keep(stream: Any, name: str = "rows") -> None:
+    """Stage the stream as it is."""
+    stream.partition_persist(PaperState(), list(stream.fields), lambda state, rows: None, keys=[], name=name)
+
+
+# ---- the topologies --------------------------------------------------------------------------------------------
+
+
+def word_count(topology: Topology) -> None:
+    words = lines(topology).each("line", Words(), "word")
+    words.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+
+
+def word_count_in_the_jvm(topology: Topology) -> None:
+    words = lines(topology).each(explode(split_words(lower(col("line")))), "word")
+    words.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+
+
+def functions_and_filters(topology: Topology) -> None:
+    words = lines(topology).each("line", Words(), "word").filter("word", NotThe())
+    keep(words.each("word", pairs, "letter, place").filter(lambda line, word, letter, place: place % 2 == 0))
+
+
+def map_and_flat_map(topology: Topology) -> None:
+    swapped = sales(topology).project("city, n").map(swap, "number long, town string")
+    keep(swapped.project("town").filter(col("town").is_not_null()).flat_map(letters, "letter string"))
+
+
+def project_reorders(topology: Topology) -> None:
+    keep(sales(topology).project("price, city, id"))
+
+
+def shuffle_and_partition_by(topology: Topology) -> None:
+    keep(
+        sales(topology).shuffle().each("n", lambda n: [n, n], "again long").partition_by("city").project("city, again")
+    )
+
+
+def built_ins_by_group(topology: Topology) -> None:
+    stream = sales(topology)
+    for field, what in (("n", Sum()), ("price", Sum()), ("n", Min()), ("fruit", Max()), ("price", Max())):
+        name = f"{type(what).__name__}_{field}".lower()
+        stream.group_by("city").persistent_aggregate(PaperState(), field, what, name)
+
+
+def built_ins_after_python(topology: Topology) -> None:
+    stream = sales(topology).each("n", lambda n: [n], "m int").project("city, m, fruit, price")
+    for field, what in (("m", Sum()), ("price", Sum()), ("m", Min()), ("fruit", Max()), ("price", Max())):
+        name = f"{type(what).__name__}_{field}".lower()
+        stream.group_by("city").persistent_aggregate(PaperState(), field, what, name)
+
+
+def user_combiner(topology: Topology) -> None:
+    words = lines(topology).each("line", Words(), "word")
+    longest = words.each(length(col("word")) % 2, "odd").group_by("odd").aggregate("word", Longest(), "longest")
+    keep(longest.map(lambda odd, word: (word, odd), "word string, odd long"))
+
+
+def user_reducer(topology: Topology) -> None:
+    words = lines(topology).each("line", Words(), "word")
+    keep(words.each(length(col("word")), "n").group_by("n").aggregate("word", Distinct(), "words"))
+
+
+def global_aggregates(topology: Topology) -> None:
+    words = lines(topology).each("line", Words(), "word")
+    keep(words.aggregate(Count(), "n"), "count")
+    keep(words.aggregate("word", Longest(), "longest"), "longest")
+    keep(words.aggregate("word", Distinct(), "words"), "words")
+    words.persistent_aggregate(PaperState(), "word", Min(), "first")
+
+
+def aggregate_of_aggregate(topology: Topology) -> None:
+    counts = lines(topology).each("line", Words(), "word").group_by("word").aggregate(Count(), "n")
+    counts.group_by("n").persistent_aggregate(PaperState(), Count(), "words")
+
+
+def several_streams_and_states(topology: Topology) -> None:
+    words = lines(topology).each("line", Words(), "word")
+    words.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+    keep(words.filter("word", NotThe()).project("word"), "kept")
+    sales(topology).group_by("city, fruit").persistent_aggregate(PaperState(), "n", Sum(), "sold")
+    keep(topology.new_stream("absent", FixedBatchSpout("x long", [])), "absent_rows")
+
+
+def expressions(topology: Topology) -> None:
+    stream = sales(topology)
+    stream = stream.each(coalesce(col("n"), 0) * 2 + 1, "odd").each(col("price") / col("n"), "unit")
+    stream = stream.each(when(col("n") > 3, "many").when(col("n") > 1, "some").otherwise(col("fruit")), "how")
+    stream = stream.each(concat(col("city"), "-", col("fruit")), "both").each(split(col("both"), "e"), "parts")
+    stream = stream.filter((col("id") < 6) & (col("price").is_null() | (col("price") > -5)))
+    keep(stream.each(size(col("parts")), "n_parts").each(-col("id") % 3, "rest").each(lit(7), "seven"))
+
+
+def expressions_around_python(topology: Topology) -> None:
+    stream = sales(topology).each(col("n") + 1, "more").filter(col("id") != 5)
+    stream = stream.each("more", lambda more: [None if more is None else more * 10], "ten long")
+    keep(stream.each(col("ten") - col("n"), "less").filter(col("less") > 0).project("less, fruit"))
+
+
+def arrays_and_reals_as_groups(topology: Topology) -> None:
+    stream = sales(topology).each("price", lambda p: [math.nan if p is None else p], "real double")
+    stream = stream.each("fruit", lambda f: [[f, f]], "array array<string>")
+    keep(stream.group_by("real").aggregate(Count(), "n"), "reals")
+    keep(stream.group_by("array").aggregate(Count(), "n"), "arrays")
+    keep(stream.group_by("city").aggregate("real", Max(), "most"), "most")
+
+
+TOPOLOGIES: dict[str, Callable[[Topology], None]] = {
+    build.__name__: build
+    for build in (
+        word_count,
+        word_count_in_the_jvm,
+        functions_and_filters,
+        map_and_flat_map,
+        project_reorders,
+        shuffle_and_partition_by,
+        built_ins_by_group,
+        built_ins_after_python,
+        user_combiner,
+        user_reducer,
+        global_aggregates,
+        aggregate_of_aggregate,
+        several_streams_and_states,
+        expressions,
+        expressions_around_python,
+        arrays_and_reals_as_groups,
+    )
+}
+
+
+# ---- running one batch -----------------------------------------------------------------------------------------
+
+
+def job_of(build: Callable[[Topology], None], root: Path, *, attempt: int = 0) -> Job:
+    """The first transaction of a topology; a stream without data is absent from the metadata."""
+    topology = Topology(build.__name__)
+    build(topology)
+    given = {name: spout.coordinator().initialize_transaction(1, None) for name, spout in topology.spouts.items()}
+    return Job(
+        plan=topology.compile(),
+        slot=Slot(topology=build.__name__, incarnation=uuid.uuid4().hex[:8], txid=1, attempt=attempt),
+        metadata={name: metadata for name, metadata in given.items() if metadata is not None},
+        staging_root=str(root),
+    )
+
+
+def without_data(job: Job) -> Job:
+    return replace(job, metadata={})
+
+
+def staged(job: Job, manifest: Manifest) -> dict[str, list[str]]:
+    """State -> its staged rows as sorted texts; reals are rounded, for sums depend on the order a little."""
+    area = StagingArea(job.staging_root)
+    found = {}
+    for sink in job.plan.sinks:
+        rows = table_to_rows(area.read(manifest, sink.name, sink.schema))
+        found[sink.name] = sorted(repr(tuple(map(_rounded, row))) for row in rows)
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 9) if isinstance(value, float) else value
+
+
+def run(engine: Engine, job: Job) -> dict[str, list[str]]:
+    return staged(job, engine.run(job))
