@@ -67,7 +67,11 @@ ARG_DATA_DIR = Arg(
     ("--data-dir",), help="Folder of the server's data (default: {AIRFLOW_HOME}/trident/zookeeper)", metavar="DIR"
 )
 ARG_PORT = Arg(
-    ("--port",), help="Port of 127.0.0.1 (default: 2181)", type=positive_int(allow_zero=False), metavar="PORT"
+    ("--port",),
+    help="Port of 127.0.0.1; 0 for any free one (default: 2181)",
+    type=positive_int(allow_zero=True),
+    default=2181,
+    metavar="PORT",
 )
 
 _ZOOKEEPER = GroupCommand(

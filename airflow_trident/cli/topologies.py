@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Topologies and where each is, ``name -> (topology, place)``; `broken`: DAG files that could not be read."""
+    """Topologies and where each is, ``name -> (topology, place)``; `rivals`: where another one of the same name is;
+    `broken`: DAG files that could not be read, and why; `dags`: the ids of those that could."""
 
     topologies: dict[str, tuple[Topology, str]] = field(default_factory=dict)
+    rivals: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     dags: tuple[str, ...] = ()
 
@@ -31,9 +33,14 @@ class Found:
 def topology_named(name: str, *, dag_id: str | None = None, dag_file: str | None = None) -> Topology:
     """The topology of this name in the tasks of a DAG, in a DAG file or module, or else in any DAG.
 
-    :raises ConfigurationError: there is none; lists what was found.
+    :raises ConfigurationError: there is none, which lists what was found; or there are two different ones.
     """
     found = _search(dag_id, dag_file)
+    if name in found.rivals:
+        raise ConfigurationError(
+            f"topology {name!r} is one thing in {found.topologies[name][1]} and another in {found.rivals[name]}",
+            "Say which one with --dag DAG_ID; a name belongs to one topology.",
+        )
     if name in found.topologies:
         return found.topologies[name][0]
     where = f"DAG {dag_id!r}" if dag_id else (dag_file or "the DAGs of this Airflow")
@@ -118,11 +125,14 @@ def _from_file(path: Path) -> Found:
 
     if not path.is_file():
         raise ConfigurationError(f"there is no DAG file {path}", "Name a Python file that defines a DAG.")
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:  # as the DAG processor has it: DAG files import what lies beside them
+        sys.path.append(folder)
     bag = DagBag(dag_folder=str(path.absolute()), safe_mode=False)
     broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
     if broken:
         raise ConfigurationError(f"{path} cannot be read: {'; '.join(broken.values())}", "Correct the DAG file.")
-    return _from_dags(bag.dags.values(), broken)
+    return _from_dags(list(bag.dags.values()), broken)
 
 
 def _from_dag(dag_id: str) -> Found:
@@ -143,31 +153,31 @@ def _from_bundles(dag_id: str | None) -> Found:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag
 
-    every = Found()
+    dags: list[DAG] = []
+    broken: dict[str, str] = {}
     for bundle in DagBundlesManager().get_all_dag_bundles():
         bundle.initialize()
         bag = BundleDagBag(dag_folder=str(bundle.path), bundle_path=bundle.path, bundle_name=bundle.name)
-        broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
+        broken.update({file: _last_line(text) for file, text in bag.import_errors.items()})
         if dag_id in bag.dags:
             return _from_dags([bag.dags[dag_id]], broken)
-        part = _from_dags(bag.dags.values(), broken)
-        every = Found(
-            {**part.topologies, **every.topologies}, {**every.broken, **part.broken}, (*every.dags, *part.dags)
-        )
-    return every
+        dags += bag.dags.values()
+    return _from_dags(dags, broken)
 
 
-def _from_dags(dags: Iterable[DAG], broken: dict[str, str]) -> Found:
-    topologies: dict[str, tuple[Topology, str]] = {}
-    names: list[str] = []
+def _from_dags(dags: Sequence[DAG], broken: dict[str, str]) -> Found:
+    found = Found(broken=broken, dags=tuple(dag.dag_id for dag in dags))
     for dag in dags:
-        names.append(dag.dag_id)
         for task in dag.tasks:
             # a mapped task keeps its arguments apart
             topology = getattr(task, "partial_kwargs", {}).get("topology") or getattr(task, "topology", None)
-            if isinstance(topology, Topology):
-                topologies.setdefault(topology.name, (topology, f"DAG {dag.dag_id}"))
-    return Found(topologies, broken, tuple(names))
+            if not isinstance(topology, Topology):
+                continue
+            place = f"DAG {dag.dag_id}"
+            first, _ = found.topologies.setdefault(topology.name, (topology, place))
+            if first.compile().digest != topology.compile().digest:
+                found.rivals.setdefault(topology.name, place)
+    return found
 
 
 def _listing(found: Found) -> str:

@@ -20,9 +20,8 @@ def start(args: Namespace) -> int | None:
         print(f"ZooKeeper started at {status.hosts} (process {status.pid})")
     else:
         print(f"ZooKeeper runs already at {status.hosts} (process {status.pid})")
-        wanted = args.port
-        if wanted and not status.hosts.endswith(f":{wanted}"):
-            print(f"to move it to port {wanted}: `airflow trident zookeeper stop` first")
+        if args.port not in (0, DEFAULT_PORT) and not status.hosts.endswith(f":{args.port}"):
+            print(f"to move it to port {args.port}: `airflow trident zookeeper stop` first")
     _print_place(status)
     variable = f"AIRFLOW_CONN_{settings.text(settings.ZOOKEEPER_CONN_ID).upper()}"
     if variable not in os.environ:
@@ -61,4 +60,4 @@ def _server(args: Namespace) -> EmbeddedZooKeeper:
     from airflow.configuration import AIRFLOW_HOME
 
     folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "zookeeper"
-    return EmbeddedZooKeeper(Path(folder).expanduser(), port=getattr(args, "port", None) or DEFAULT_PORT)
+    return EmbeddedZooKeeper(Path(folder).expanduser(), port=getattr(args, "port", 0))
