@@ -145,13 +145,8 @@ class FakeZNodes:
         if fault is Fault.LATE:
             self.tree.hold(ops)
         elif fault is not Fault.LOST_BEFORE:
-            try:
-                self.tree.apply(ops)
-            except Exception:
-                if fault is not Fault.LOST_AFTER:
-                    raise
-            else:
-                self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
+            self.tree.apply(ops)  # a refusal is heard; that it gets lost is the same as the request being lost
+            self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
         if fault is not None:
             raise OutcomeUnknownError("the answer of the ledger was lost", "Run the same step again.")
 

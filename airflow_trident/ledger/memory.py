@@ -14,7 +14,6 @@ from typing import Any
 
 from airflow_trident.errors import (
     ConfigurationError,
-    DefinitionChangedError,
     FencedError,
     StaleAttemptError,
     TransitionError,
@@ -30,6 +29,7 @@ from airflow_trident.ledger.base import (
     NothingNew,
 )
 from airflow_trident.ledger.export import export_json
+from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Begin, Commit, decide_begin, decide_commit
 from airflow_trident.protocol.records import (
@@ -85,10 +85,7 @@ class MemoryLedger(Ledger):
                 )
             differences = self._topology.definition.differences(definition)
             if differences and not accept_change:
-                raise DefinitionChangedError(
-                    f"the name {self.topology_name!r} belongs to another definition: {'; '.join(differences)}",
-                    "Give the new topology another name, or accept the change (accept_change).",
-                )
+                raise definition_changed(self.topology_name, differences)
             self._topology = replace(self._topology, definition=definition)
             return self._topology
 
@@ -206,6 +203,8 @@ class MemoryLedger(Ledger):
     def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
         with self._changed:
             record = self._of_attempt(txid, attempt)
+            if attempt == NO_ATTEMPT:
+                raise never_attempted(txid)
             if record.staged == staged:
                 return record
             return self._store(record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="")
@@ -214,7 +213,7 @@ class MemoryLedger(Ledger):
         with self._changed:
             record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
             if record is None or record.staged is None or not isinstance(decision, Commit):
-                raise TransitionError(f"transaction {txid} cannot commit now: {decision}", "Ask again later.")
+                raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
             self._fence += 1
             target = move(record.status, Status.COMMITTING, txid=txid)
             self._store(record, status=target, fence=self._fence, touched=True, owner=owner)

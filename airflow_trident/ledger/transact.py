@@ -230,6 +230,7 @@ class Transactor:
             raise UnknownTopologyError(f"there is no ledger of a topology {name!r}", "Run its coordinator first.")
         found = codec.decode_topology(node.data, life.topology).incarnation
         if found != life.incarnation:
+            self.cache.forget()
             raise FencedError(
                 f"topology {name!r} was deleted and created again: it is now {found}, this was {life.incarnation}",
                 "Clear the whole run, its coordinator included.",

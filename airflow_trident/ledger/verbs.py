@@ -6,31 +6,26 @@ Statuses move through :func:`airflow_trident.protocol.statuses.move` alone, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
-    DefinitionChangedError,
     FencedError,
     StaleAttemptError,
     TransitionError,
 )
 from airflow_trident.ledger.base import BeginResult, Begun, MetadataOf, NothingNew
 from airflow_trident.ledger.pruning import prune
+from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import (
-    AlreadyCommitted,
     Begin,
-    Blocked,
     Commit,
-    Unknown,
-    Wait,
     decide_begin,
     decide_commit,
 )
@@ -71,13 +66,6 @@ def redefine(
 def set_command(snap: Snapshot, command: Command) -> Step[TopologyRecord]:
     topology = snap.topology()
     return _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
-
-
-def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChangedError:
-    return DefinitionChangedError(
-        f"the name {name!r} belongs to a topology with another definition: {'; '.join(differences)}",
-        "Give the new topology another name, or accept the change (accept_change) if its states and data go on.",
-    )
 
 
 def _new_topology(snap: Snapshot, record: TopologyRecord) -> Step[TopologyRecord]:
@@ -199,6 +187,8 @@ def _new_attempt(snap: Snapshot, tx: TxRecord, owner: str) -> Step[TxRecord]:
 
 def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Step[TxRecord] | Done[TxRecord]:
     tx = _of_attempt(snap, txid, attempt)
+    if attempt == NO_ATTEMPT:
+        raise never_attempted(txid)
     if tx.staged == staged:
         return Done(tx)
     record = _moved(snap, tx, Status.PROCESSED, staged=staged, error="")
@@ -213,7 +203,7 @@ def gate(snap: Snapshot, txid: int, owner: str) -> Step[CommitTicket]:
     decision = decide_commit(view, txid)
     tx, staged = view.tx, view.tx.staged if view.tx else None
     if not isinstance(decision, Commit) or tx is None or staged is None:
-        raise TransitionError(f"transaction {txid} cannot commit now: {_why_not(decision)}", "Ask again later.")
+        raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
     fence = view.pointer.fence + 1
     record = _moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=owner)
     pointer = CommitPointer(committed=view.pointer.committed, fence=fence)
@@ -234,20 +224,6 @@ def gate(snap: Snapshot, txid: int, owner: str) -> Step[CommitTicket]:
         # Neither a new transaction nor a lifecycle command makes a difference to one whose turn has come.
         unchecked=frozenset({snap.life.head, snap.life.topology}),
     )
-
-
-def _why_not(decision: object) -> str:
-    match decision:
-        case Unknown(next_txid=next_txid):
-            return f"it was never begun (the next one is {next_txid})"
-        case AlreadyCommitted():
-            return "it is COMMITTED already"
-        case Blocked(by=by):
-            return f"transaction {by} is FAILED or SKIPPED and must be replayed or skipped first"
-        case Wait(why=why):
-            return why
-        case _:
-            return "it has no staged batch"
 
 
 def committed(snap: Snapshot, ticket: CommitTicket, retention: int) -> Step[TxRecord] | Done[TxRecord]:

@@ -69,8 +69,7 @@ class ZooKeeperZNodes:
         self._client: KazooClient | None = None
         self._pid = os.getpid()
         self._reasons = _Reasons()
-        self._connected = threading.Event()
-        self._event = threading.Event()
+        self._connected, self._event = threading.Event(), threading.Event()
         _instances.add(self)
 
     # ---- the contract ------------------------------------------------------------------------------------------
@@ -130,8 +129,7 @@ class ZooKeeperZNodes:
         self._client = None
         self._pid = os.getpid()
         self._reasons = _Reasons()
-        self._connected = threading.Event()
-        self._event = threading.Event()
+        self._connected, self._event = threading.Event(), threading.Event()
 
     def _ready(self, deadline: float) -> KazooClient:
         """A client with a session.

@@ -1,0 +1,35 @@
+"""What every ledger says when it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_trident.errors import DefinitionChangedError, TransitionError
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, CommitDecision, Unknown, Wait
+
+
+def why_not(decision: CommitDecision) -> str:
+    """Why the gate does not open."""
+    match decision:
+        case Unknown(next_txid=next_txid):
+            return f"it was never begun (the next one is {next_txid})"
+        case AlreadyCommitted():
+            return "it is COMMITTED already"
+        case Blocked(by=by):
+            return f"transaction {by} is FAILED or SKIPPED and must be replayed or skipped first"
+        case Wait(why=why):
+            return why
+    return "it has no staged batch"
+
+
+def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChangedError:
+    return DefinitionChangedError(
+        f"the name {name!r} belongs to a topology with another definition: {'; '.join(differences)}",
+        "Give the new topology another name, or accept the change (accept_change) if its states and data go on.",
+    )
+
+
+def never_attempted(txid: int) -> TransitionError:
+    return TransitionError(
+        f"transaction {txid} was never attempted, so nothing can be processed", "Start an attempt first."
+    )
