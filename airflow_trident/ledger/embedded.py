@@ -49,6 +49,10 @@ _LOG_CONFIG = """\
 """
 
 
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Servers that this process started: they have to be waited for when they end, whoever stops them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
     """`started_here`: by this very call of :meth:`EmbeddedZooKeeper.start`; false if it ran already."""
@@ -76,7 +80,6 @@ class EmbeddedZooKeeper:
         self.host = host
         self.log = self.data_dir / "zookeeper.log"
         self._info = self.data_dir / "server.json"
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def hosts(self) -> str:
@@ -105,16 +108,17 @@ class EmbeddedZooKeeper:
                 return running
             port = self._choose_port()
             self._write_configuration(port)
-            self._process = self._spawn(java, jars)
+            process = self._spawn(java, jars)
+            _children[process.pid] = process
             try:
-                self._wait_until_serving(self._process, port)
+                self._wait_until_serving(process, port)
             except BaseException:
-                self._end(self._process.pid)
+                self._end(process.pid)
                 raise
             status = ServerStatus(
                 running=True,
                 hosts=f"{self.host}:{port}",
-                pid=self._process.pid,
+                pid=process.pid,
                 data_dir=str(self.data_dir),
                 log=str(self.log),
                 started_here=True,
@@ -140,8 +144,6 @@ class EmbeddedZooKeeper:
             pid, hosts, began = int(told["pid"]), str(told["hosts"]), str(told["began"])
         except (OSError, ValueError, KeyError, TypeError):
             return ServerStatus(running=False, data_dir=str(self.data_dir), log=str(self.log))
-        if self._process is not None and self._process.pid == pid:
-            self._process.poll()  # else our own dead child would look alive
         alive = _is_alive(pid) and _began(pid) == began
         return ServerStatus(
             running=alive,
@@ -259,8 +261,6 @@ class EmbeddedZooKeeper:
     def _wait_until_gone(self, pid: int) -> bool:
         deadline = time.monotonic() + STOP_DEADLINE_S
         while time.monotonic() < deadline:
-            if self._process is not None and self._process.pid == pid:
-                self._process.poll()
             if not _is_alive(pid):
                 return True
             time.sleep(_POLL_S)
@@ -291,13 +291,17 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return _state(pid) != "Z"
+    return child is not None or _state(pid) != "Z"
 
 
 def _stat(pid: int) -> list[str]:
