@@ -40,11 +40,12 @@ class StatefulFunction(Operation, ABC, Generic[K, V]):
     """A function that keeps a key-value state; `stream.stateful()` runs it in the commit phase, exactly once per batch.
 
     For each transaction and each partition a fresh copy of the object is made, and called in this order: `prepare`,
-    `init_state` with the state as of the transaction before, `execute` for every tuple, `pre_prepare`, `cleanup`. Keep
-    what must last in the state, not in attributes. What a failed attempt put into the state is gone.
+    after a crash `pre_rollback` or `pre_commit` for what was left, `init_state` with the state as of the transaction
+    before, `execute` for every tuple, `pre_prepare`, `pre_commit`, `cleanup`. Keep what must last in the state, not in
+    attributes. What a failed attempt put into the state is gone.
 
-    The hooks run just before the step they are named after, at least once (after a crash again, on a fresh copy that
-    has seen no tuples): what they do elsewhere must bear that. `pre_prepare` may still write to the state.
+    A hook runs just before the step it is named after, at least once: what it does elsewhere must bear repetition.
+    `pre_prepare` may still write to the state; from then on it can only be read.
     """
 
     @abstractmethod

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.types import Json, Schema, names_of
 
@@ -43,11 +44,12 @@ class Capabilities:
     """What a store can do; a topology that asks for more is refused when the DAG is built.
 
     `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
-    marker change in one step.
+    marker change in one step. `keyvalue`: it keeps the states of stateful functions, and only those.
     """
 
     durable: bool
     atomic: bool
+    keyvalue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +91,9 @@ class StateSpec:
     """One state of one topology: its names, its fields and how a batch is merged into it.
 
     `keys`/`values`: the fields of the stored map. Without keys the state holds one row (Trident: Snapshottable).
-    Exactly one of `combiners`, `reducer`, `updater` is set: `combiners`, one per value field, get staged partial
-    values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields `staged`.
+    Exactly one of `combiners`, `reducer`, `updater`, `stateful` is set: `combiners`, one per value field, get staged
+    partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields
+    `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple belongs to.
     """
 
     topology: str
@@ -103,6 +106,7 @@ class StateSpec:
     reducer: ReducerAggregator[Any] | None = None
     reads: tuple[str, ...] = ()
     updater: StateUpdater | None = None
+    stateful: Stateful | None = None
 
     @property
     def commutes(self) -> bool:
@@ -117,6 +121,8 @@ class StateSpec:
         if self.reducer is not None:
             how = type(self.reducer).__name__
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
+        if self.stateful is not None:
+            return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}"
         return f"{self.factory.describe()} ({keys}) -> ({values}) by {how or 'updater'}"
 
     @property

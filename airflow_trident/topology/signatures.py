@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.infer import output_types, returned, type_of_annotation
+from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.plan.nodes import Aggregation
 from airflow_trident.types import (
     FieldSpec,
@@ -27,6 +29,18 @@ def require_callable(verb: str, function: Any, method: str) -> None:
         raise PlanError(f"{verb} got the class {function.__name__}", f"Give an object: {function.__name__}().")
     if not callable(getattr(function, method, None)) and not callable(function):
         raise PlanError(f"{verb} got {function!r}", f"Give a function, or an object with a method {method}().")
+
+
+def require_stateful(function: object) -> None:
+    """:raises PlanError: no object of a StatefulFunction, or one whose `execute` would never run."""
+    if not isinstance(function, StatefulFunction):
+        made = function.__name__ if isinstance(function, type) else repr(function)
+        raise PlanError(f"stateful got {made}", "Give an object of a subclass of StatefulFunction.")
+    if inspect.isgeneratorfunction(function.execute) or inspect.iscoroutinefunction(function.execute):
+        raise PlanError(
+            f"{type(function).__qualname__}.execute() yields or awaits, and a stateful function has no output stream",
+            "Let it change its state only; what it should emit can be computed by another verb.",
+        )
 
 
 def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bool) -> Schema:

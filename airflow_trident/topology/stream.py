@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.expressions import Expression
+from airflow_trident.operations.stateful import Stateful, StatefulFunction
 from airflow_trident.plan.nodes import (
     AggregateNode,
     EachNode,
@@ -25,7 +26,7 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.plan.states import StateFactory, StateSpec, StateUpdater
 from airflow_trident.topology.names import require_name
-from airflow_trident.topology.signatures import aggregation, declared_outputs, require_callable
+from airflow_trident.topology.signatures import aggregation, declared_outputs, require_callable, require_stateful
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, parse_names, require_distinct, select
 
@@ -199,6 +200,45 @@ class Stream:
         )
         return self._keeping(names_of(staged))._persist(spec)
 
+    def stateful(
+        self,
+        inputs: FieldSpec,
+        function: StatefulFunction[Any, Any],
+        *,
+        provider: StateFactory,
+        keys: FieldSpec = (),
+        partitions: int = 1,
+        name: str | None = None,
+    ) -> TridentState:
+        """Run a function with a key-value state of its own over every batch, in the commit phase (Storm:
+        IStatefulBolt). Exactly once, in the order of transactions; it has no output stream.
+
+        ``stateful("word", CountWords(), provider=KeyValueStates("sqlite", {"path": "counts.db"}))``
+
+        :param inputs: the fields that `execute` gets.
+        :param keys: those of `inputs` by which tuples are spread over the partitions.
+        :param partitions: how many states the function has; part of the topology's definition.
+        :param name: of the state; default: the name of the function's class.
+        """
+        require_stateful(function)
+        staged = select(self.schema, self._select("stateful", inputs), "stateful")
+        key_fields = select(staged, parse_names(keys), "stateful keys")
+        if partitions < 1 or (partitions > 1 and not key_fields):
+            raise PlanError(
+                f"stateful() got {partitions} partitions and {len(key_fields)} keys",
+                "With more than one partition, keys=... says which state a tuple belongs to.",
+            )
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=name or type(function).__name__,
+            keys=key_fields,
+            values=(),
+            staged=staged,
+            factory=_require_factory(provider),
+            stateful=Stateful(function=function, partitions=partitions),
+        )
+        return self._keeping(names_of(staged))._persist(spec)
+
     # ---- how verbs make nodes ----------------------------------------------------------------------------------
 
     def _select(self, verb: str, names: FieldSpec) -> tuple[str, ...]:
@@ -248,6 +288,11 @@ class Stream:
 
     def _persist(self, spec: StateSpec) -> TridentState:
         require_name("state", spec.name)
+        if spec.factory.capabilities.keyvalue != (spec.stateful is not None):
+            raise PlanError(
+                f"state {spec.name!r} cannot be kept in {spec.factory.describe()}",
+                "Stateful functions need KeyValueStates(...), and nothing else can use it.",
+            )
         sink = PersistNode(name=spec.name, schema=self.schema, inputs=(self._node,), state=spec)
         self._topology.add_sink(sink)
         return TridentState(spec)

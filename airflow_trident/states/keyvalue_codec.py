@@ -1,0 +1,88 @@
+"""Keys and values of key-value states as JSON text: deterministic, the same in every process, never pickled."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from airflow_trident.errors import CorruptRecordError
+
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def encode_key(key: Any) -> str:
+    """Canonical text: equal texts, equal keys. Lists and tuples are one kind; -0.0 is 0.0.
+
+    :raises ValueError: JSON cannot hold the key, or would bring it back changed.
+    """
+    plain = _plain_key(key)
+    return _encode(plain, plain, "key")
+
+
+def decode_key(text: str, namespace: str) -> Any:
+    return _with_tuples(_decode(text, namespace, "key"))
+
+
+def encode_value(value: Any) -> str:
+    """:raises ValueError: JSON cannot hold the value, or would bring it back changed, as it does tuples."""
+    return _encode(value, value, "value")
+
+
+def decode_value(text: str, namespace: str) -> Any:
+    return _decode(text, namespace, "value")
+
+
+def _encode(plain: Any, given: Any, what: str) -> str:
+    try:
+        text = _compact(plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"the {what} {given!r:.80} of a state cannot be written as JSON ({error}): use texts, finite numbers, "
+            "booleans, None, lists, and dicts with text keys"
+        ) from error
+    if not _same(json.loads(text), plain):
+        raise ValueError(
+            f"the {what} {given!r:.80} of a state would come back from JSON as {json.loads(text)!r:.80}: use lists "
+            "for tuples and texts as keys of dicts"
+        )
+    return text
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal, with equal types all the way down: 1, 1.0 and True are three values."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
+    return bool(left == right)
+
+
+def _plain_key(key: Any) -> Any:
+    if isinstance(key, list | tuple):
+        return [_plain_key(part) for part in key]
+    if type(key) is dict:
+        return {name: _plain_key(part) for name, part in key.items()}
+    if type(key) is float and not math.isnan(key):
+        return key + 0.0
+    return key
+
+
+def _with_tuples(key: Any) -> Any:
+    if isinstance(key, list):
+        return tuple(map(_with_tuples, key))
+    if isinstance(key, dict):
+        return {name: _with_tuples(part) for name, part in key.items()}
+    return key
+
+
+def _decode(text: str, namespace: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise CorruptRecordError(
+            f"a {what} of namespace {namespace!r} is damaged: {text!r:.80} is not JSON ({error})",
+            "Restore the store from a copy, or rebuild the state.",
+        ) from error
