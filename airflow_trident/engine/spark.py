@@ -50,7 +50,8 @@ class SparkEngine(Engine):
         with self._lock:
             self._running.append(attached)
         try:
-            yield attached
+            with _quiet_errors():
+                yield attached
         except BaseException as error:
             if not isinstance(error, Exception):  # interrupted: the JVM would go on
                 attached.cancel()
@@ -70,6 +71,22 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         self._sessions.close()
+
+
+@contextmanager
+def _quiet_errors() -> Iterator[None]:
+    """Spark's client prints a page of JSON for an error in an expression, besides raising it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _what(job: Job) -> str:

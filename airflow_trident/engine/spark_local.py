@@ -36,7 +36,7 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
 """
 # the error that a task ends with comes back as an exception; these would only say it four times more
-_SILENT = ("executor.Executor", "scheduler.TaskSetManager", "util.Utils", "api.python", "sql.execution.python")
+_SILENT = ("executor.Executor", "scheduler.TaskSetManager", "util.Utils", "api.python.PythonRunner")
 _LOCK = RLock()
 
 
@@ -50,6 +50,7 @@ def local_conf(master: str, folder: str, *, one_shot: bool, ui: bool) -> dict[st
     ]
     conf = {
         "spark.driver.extraJavaOptions": " ".join(java),
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.local.dir": folder,

@@ -1,0 +1,49 @@
+"""The application that spark-submit starts: run one job, leave its result. Arguments: job file, result file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+
+
+def main(job_path: str, result_path: str) -> int:
+    """0 and the manifest in the result file, or 1 and the error.
+
+    :param job_path: a pickled `engine.base.Job`, written by `SubmitEngine`.
+    """
+    from pyspark.sql import SparkSession
+
+    from airflow_trident.engine.spark import SparkEngine
+    from airflow_trident.engine.spark_errors import to_json, translate
+    from airflow_trident.engine.spark_session import GivenSession
+    from airflow_trident.staging import manifest as manifests
+
+    session = SparkSession.builder.getOrCreate()
+    try:
+        with open(job_path, "rb") as file:
+            job = pickle.load(file)  # noqa: S301 - written by our own driver, readable by its user only
+        manifest = SparkEngine(GivenSession(session)).run(job)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
+        _write(result_path, {"error": to_json(translate(error, "Spark application"))})
+        return 1
+    else:
+        _write(result_path, {"manifest": manifests.encode(manifest).decode()})
+        return 0
+    finally:
+        session.stop()
+
+
+def _write(path: str, answer: dict[str, object]) -> None:
+    """All of it or nothing: the driver may be killed at any point."""
+    unfinished = f"{path}.unfinished"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+    os.replace(unfinished, path)
+
+
+if __name__ == "__main__":
+    # spark-submit puts this file's folder first on the path, where our modules would hide others of the same names
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+    sys.exit(main(sys.argv[1], sys.argv[2]))
