@@ -367,7 +367,7 @@ def _is_integer(value: object) -> bool:
 def _load(data: bytes, path: str) -> Any:
     try:
         return json.loads(data)
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise _corrupt(path, f"it is not JSON ({error})") from error
 
 

@@ -1,0 +1,333 @@
+"""Ledger records as bytes: what was written once loads for ever, and nothing unreadable is guessed at (P11)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.codec import BlobRef, ClaimKey
+from airflow_trident.protocol.records import (
+    NO_ATTEMPT,
+    Claim,
+    Command,
+    CommitPointer,
+    Definition,
+    Exceptions,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.statuses import Status
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "records"
+BASE = "/airflow-trident/v1/words"
+
+# ---- what version 1 wrote, for ever ----------------------------------------------------------------------------
+
+CLAIM = Claim(
+    key="word_count/scheduled__2026-01-05T00:00:00+00:00/-1",
+    dag_id="word_count",
+    run_id="scheduled__2026-01-05T00:00:00+00:00",
+    map_index=-1,
+    run_ms=1767571200000,
+    cleared=False,
+    task_ids={"emit": "trident.emit", "commit": "trident.commit"},
+)
+COMMITTED = TxRecord(
+    txid=42,
+    status=Status.COMMITTED,
+    attempt=1,
+    metadata={"lines": {"files": [["a.txt", 120, 1767571100000]]}},
+    carried={"users": {"until": 7}},
+    claim=CLAIM,
+    op="0123456789abcdef",
+    owner="worker-1/311",
+    fence=44,
+    touched=True,
+    staged=StagedRef(
+        manifest="words/3f2a9c1d/0000000000000000042/1/manifest.json",
+        rows_read=1000,
+        rows={"counts": 311},
+        bytes=20480,
+    ),
+    error="",
+    times_ms={
+        "begun": 1767571201000,
+        "PROCESSING": 1767571202000,
+        "PROCESSED": 1767571209000,
+        "COMMITTING": 1767571209500,
+        "COMMITTED": 1767571210000,
+    },
+)
+BEGUN = TxRecord(
+    txid=43,
+    status=Status.PROCESSING,
+    attempt=NO_ATTEMPT,
+    metadata=COMMITTED.metadata,
+    carried=COMMITTED.carried,
+    claim=CLAIM,
+    op="0123456789abcdef",
+    times_ms={"begun": 1767571201000, "PROCESSING": 1767571201000},
+)
+LARGE = replace(
+    BEGUN,
+    txid=44,
+    metadata={"lines": {f"part-{index:05d}.txt": [index * 1000, (index + 1) * 1000] for index in range(3000)}},
+    carried={},
+)
+TOPOLOGY = TopologyRecord(
+    name="words",
+    incarnation="3f2a9c1d",
+    definition=Definition(
+        spouts={"lines": "FileSpout transactional"}, states={"counts": "word string, n long (sqlite)"}
+    ),
+    command=Command.PAUSE,
+    epoch=3,
+    floor_ms=1767000000000,
+    created_ms=1766000000000,
+)
+
+
+def tx_path(txid: int) -> str:
+    return f"{BASE}/3f2a9c1d/tx/{txid:019d}"
+
+
+GOLDEN_RECORDS: dict[str, tuple[Callable[[bytes, str], object], str, object]] = {
+    "v1-topology.json": (codec.decode_topology, BASE, TOPOLOGY),
+    "v1-head.json": (codec.decode_head, f"{BASE}/3f2a9c1d/head", 45),
+    "v1-commit.json": (codec.decode_pointer, f"{BASE}/3f2a9c1d/commit", CommitPointer(committed=42, fence=44)),
+    "v1-exceptions.json": (
+        codec.decode_exceptions,
+        f"{BASE}/3f2a9c1d/exceptions",
+        Exceptions(failed=(43,), skipped=(7, 9), late=(8,)),
+    ),
+    "v1-claim.json": (
+        codec.decode_claim,
+        f"{BASE}/3f2a9c1d/run/aa/aaaa",
+        ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb"),
+    ),
+    "v1-tx-committed.json": (codec.decode_tx, tx_path(42), COMMITTED),
+    "v1-tx-begun.json": (codec.decode_tx, tx_path(43), BEGUN),
+    "v1-tx-large.json": (
+        lambda data, path: codec.decode_tx(data, path, lambda ref: (GOLDEN / "v1-tx-large.chunk-0").read_bytes()),
+        tx_path(44),
+        LARGE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN_RECORDS)
+def test_what_version_1_wrote_loads_for_ever(name: str) -> None:
+    decode, path, expected = GOLDEN_RECORDS[name]
+    assert decode((GOLDEN / name).read_bytes(), path) == expected
+
+
+def test_every_golden_record_is_loaded_here() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "v1-tx-large.chunk-0"}
+
+
+def test_version_1_is_still_what_is_written() -> None:
+    written = {
+        "v1-topology.json": codec.encode_topology(TOPOLOGY, op="aaaaaaaaaaaaaaaa"),
+        "v1-tx-committed.json": codec.encode_tx(COMMITTED),
+        "v1-head.json": codec.encode_head(45),
+    }
+    for name, data in written.items():
+        assert json.loads(data) == json.loads((GOLDEN / name).read_bytes()), name
+
+
+# ---- round trips -----------------------------------------------------------------------------------------------
+
+TEXTS = st.text(max_size=20)
+NUMBERS = st.integers(-(2**63), 2**63)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+METADATA = st.dictionaries(TEXTS, JSON, max_size=3)
+STAGED_REFS = st.builds(
+    StagedRef, manifest=TEXTS, rows_read=NUMBERS, rows=st.dictionaries(TEXTS, NUMBERS, max_size=3), bytes=NUMBERS
+)
+CLAIMS = st.builds(
+    Claim,
+    key=TEXTS,
+    dag_id=TEXTS,
+    run_id=TEXTS,
+    map_index=NUMBERS,
+    run_ms=NUMBERS,
+    cleared=st.booleans(),
+    task_ids=st.dictionaries(TEXTS, TEXTS, max_size=2),
+)
+RECORDS = st.builds(
+    TxRecord,
+    txid=st.integers(1, 10**18),
+    status=st.sampled_from(Status),
+    attempt=st.integers(0, 2**40),
+    metadata=METADATA,
+    carried=METADATA,
+    claim=CLAIMS,
+    op=TEXTS,
+    owner=TEXTS,
+    fence=st.integers(0, 2**63),
+    touched=st.booleans(),
+    staged=STAGED_REFS,
+    error=TEXTS,
+    times_ms=st.dictionaries(TEXTS, NUMBERS, max_size=3),
+)
+
+
+@given(RECORDS)
+def test_any_transaction_comes_back_as_it_was(record: TxRecord) -> None:
+    assert codec.decode_tx(codec.encode_tx(record), tx_path(record.txid)) == record
+    assert codec.op_of(codec.encode_tx(record), "p") == record.op
+
+
+@settings(max_examples=25, deadline=None)
+@given(RECORDS, st.integers(3_000, 6_000), st.integers(1_000, 50_000))
+def test_large_metadata_comes_back_as_it_was_from_chunks_of_any_size(
+    record: TxRecord, length: int, chunk_bytes: int
+) -> None:
+    record = replace(record, metadata={"files": [f"{index:x}" * 3 for index in range(length * 4)]})
+    packed = codec.pack_metadata(record, chunk_bytes=chunk_bytes)
+    assert packed is not None
+    ref, chunks = packed
+    data = codec.encode_tx(record, ref)
+    assert (len(chunks), codec.blob_of(data, "p")) == (ref.chunks, ref)
+    assert all(len(chunk) <= chunk_bytes for chunk in chunks)
+    assert codec.decode_tx(data, tx_path(record.txid), lambda asked: b"".join(chunks)) == record
+
+
+@given(TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS), st.sampled_from(Command), st.integers(0, 2**40), NUMBERS)
+def test_any_topology_comes_back_as_it_was(
+    name: str, incarnation: str, parts: dict[str, str], command: Command, epoch: int, time_ms: int
+) -> None:
+    record = TopologyRecord(
+        name=name.replace("/", "_"),
+        incarnation=incarnation or "x",
+        definition=Definition(spouts=parts, states=parts),
+        command=command,
+        epoch=epoch,
+        floor_ms=time_ms,
+        created_ms=time_ms,
+    )
+    assert codec.decode_topology(codec.encode_topology(record, op="o"), f"/v1/{record.name}") == record
+
+
+@given(st.integers(1), st.integers(0), st.integers(0), st.sets(st.integers(1), max_size=9))
+def test_pointers_heads_and_lists_come_back_as_they_were(head: int, committed: int, fence: int, txids: set) -> None:
+    ordered = sorted(txids)
+    exceptions = Exceptions(failed=tuple(ordered[:3]), skipped=tuple(ordered[3:6]), late=tuple(ordered[6:]))
+    assert codec.decode_head(codec.encode_head(head), "p") == head
+    assert codec.decode_exceptions(codec.encode_exceptions(exceptions), "p") == exceptions
+    pointer = CommitPointer(committed=committed, fence=fence)
+    assert codec.decode_pointer(codec.encode_pointer(pointer), "p") == pointer
+
+
+def test_small_metadata_stays_in_its_record() -> None:
+    assert codec.pack_metadata(COMMITTED) is None
+    assert codec.blob_of(codec.encode_tx(COMMITTED), "p") is None
+
+
+# ---- nothing unreadable is guessed at --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GOLDEN_RECORDS)
+def test_a_newer_version_is_refused_by_name(name: str) -> None:
+    decode, path, _ = GOLDEN_RECORDS[name]
+    newer = json.loads((GOLDEN / name).read_bytes()) | {"v": 2, "what": "is new"}
+    with pytest.raises(NewerRecordError, match=f"{path} has version 2.*reads up to 1"):
+        decode(json.dumps(newer).encode(), path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b"{}", b'{"v":0}', b'{"v":"1"}', b'{"v":true}']
+)
+@pytest.mark.parametrize("name", GOLDEN_RECORDS)
+def test_bytes_that_are_no_record_are_refused_by_name(name: str, data: bytes) -> None:
+    decode, path, _ = GOLDEN_RECORDS[name]
+    with pytest.raises(CorruptRecordError, match=f"{path} is damaged"):
+        decode(data, path)
+
+
+@pytest.mark.parametrize("name", GOLDEN_RECORDS)
+def test_a_field_that_is_missing_or_unknown_or_of_another_type_is_refused(name: str) -> None:
+    decode, path, _ = GOLDEN_RECORDS[name]
+    body = json.loads((GOLDEN / name).read_bytes())
+    changed: list[dict[str, Any]] = [body | {"surprise": 1}]
+    for field in body.keys() - {"v"}:
+        changed.append({key: value for key, value in body.items() if key != field})
+        changed.append(body | {field: object_of_another_type(body[field])})
+    for one in changed:
+        with pytest.raises(CorruptRecordError, match=path):
+            decode(json.dumps(one).encode(), path)
+
+
+def object_of_another_type(value: object) -> object:
+    return 1.5 if not isinstance(value, float) else "text"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"txid": 41},
+        {"txid": 0},
+        {"attempt": -2},
+        {"fence": -1},
+        {"status": "DONE"},
+        {"staged": None},
+        {"attempt": NO_ATTEMPT},
+        {"touched": 1},
+        {"times_ms": {"begun": "today"}},
+        {"claim": {}},
+    ],
+    ids=str,
+)
+def test_a_transaction_that_contradicts_itself_or_its_place_is_refused(change: dict[str, Any]) -> None:
+    body = json.loads(codec.encode_tx(COMMITTED)) | change
+    with pytest.raises(CorruptRecordError, match=tx_path(42)):
+        codec.decode_tx(json.dumps(body).encode(), tx_path(42))
+
+
+def test_a_topology_under_another_name_is_refused() -> None:
+    with pytest.raises(CorruptRecordError, match="speaks of topology 'words'"):
+        codec.decode_topology(codec.encode_topology(TOPOLOGY, op="o"), "/v1/other")
+
+
+def test_a_transaction_that_is_two_exceptions_at_once_is_refused() -> None:
+    with pytest.raises(CorruptRecordError, match="twice"):
+        codec.decode_exceptions(codec.encode_exceptions(Exceptions(failed=(3,), skipped=(3,))), "p")
+
+
+@pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: b"", lambda packed: packed[::-1]])
+def test_damaged_chunks_are_refused(damage: Callable[[bytes], bytes]) -> None:
+    ref, chunks = codec.pack_metadata(LARGE)  # type: ignore[misc]
+    with pytest.raises(CorruptRecordError, match=f"{tx_path(44)} metadata"):
+        codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44), lambda asked: damage(b"".join(chunks)))
+
+
+def test_chunks_of_another_transaction_are_refused() -> None:
+    ref, _ = codec.pack_metadata(LARGE)  # type: ignore[misc]
+    _, others = codec.pack_metadata(replace(LARGE, carried={"a": 1}))  # type: ignore[misc]
+    with pytest.raises(CorruptRecordError, match="sha256 differs"):
+        codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44), lambda asked: b"".join(others))
+
+
+@pytest.mark.parametrize("value", [{1: 2}, (1, 2), {"a": {1}}, float("inf"), object(), {"a": (1,)}])
+def test_what_json_would_change_is_refused_before_it_is_written(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="the metadata"):
+        codec.require_json(value, "the metadata")
+
+
+def test_chunk_names_sort_by_transaction_and_tell_their_content() -> None:
+    ref = BlobRef(sha256="abcdef0123", bytes=1, chunks=2)
+    assert codec.chunk_name(7, ref, 1) == "0000000000000000007-abcdef01-1"
