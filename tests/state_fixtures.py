@@ -1,19 +1,82 @@
-"""States of tests: specs, tickets and batches of one small word count and its relatives."""
+"""States of tests: implementations, specs, tickets and batches of one small word count and its relatives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_trident.arrow import rows_to_table
+from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
-from airflow_trident.plan.states import MapState, State, StateFactory, StateSpec
+from airflow_trident.plan.states import Applied, MapState, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.states.memory import MemoryState
+from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.types import parse_declared
 
-Rows = list[tuple[Any, ...]]
+# ---- the implementations ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Forgetful(StateFactory):
+    """Crippled: every first apply of a txid happens, and its answer is lost."""
+
+    inner: StateFactory
+
+    @property
+    def capabilities(self) -> Any:  # type: ignore[override]
+        return self.inner.capabilities
+
+    def make_state(self, spec: StateSpec) -> State:
+        return ForgetfulState(self.inner.make_state(spec))
+
+    def describe(self) -> str:
+        return f"Forgetful({self.inner.describe()})"
+
+
+class ForgetfulState(State):
+    def __init__(self, inner: State) -> None:
+        self.inner = inner
+
+    def marker(self) -> Marker | None:
+        return self.inner.marker()
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        answer = self.inner.apply(ticket, batch)
+        if answer is Applied.APPLIED:
+            raise StoreUnavailableError("the answer was lost", "Run it again.")
+        return answer
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        return self.inner.items()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
+    "sqlite": lambda folder: SqliteState(str(folder / "states.db")),
+    "memory": lambda folder: MemoryState(str(folder)),
+    "sqlite that loses its answers": lambda folder: Forgetful(SqliteState(str(folder / "states.db"))),
+    "memory that loses its answers": lambda folder: Forgetful(MemoryState(str(folder))),
+}
+
+
+def apply(state: State, ticket: CommitTicket, rows: pa.Table) -> Applied:
+    """As a committer does: when the answer is lost, the same thing again, which says ALREADY then."""
+    try:
+        return state.apply(ticket, rows)
+    except StoreUnavailableError:
+        assert state.apply(ticket, rows) is Applied.ALREADY
+        return Applied.APPLIED
+
+
+# ---- specs and batches ----------------------------------------------------------------------------------------
 
 
 def counts(factory: StateFactory, *, topology: str = "words", name: str = "counts") -> StateSpec:
@@ -105,3 +168,15 @@ def keep_longest(state: MapState, tuples: Any) -> None:
             state.multi_remove([(word,)])
         elif known is None or len(line) > len(known[0]):
             state.multi_put([(word,)], [(line,)])
+
+
+def product(factory: StateFactory) -> StateSpec:
+    """(word) -> (n), multiplied by us."""
+    return combined(factory, "word string", "n long", Product())
+
+
+def appended(factory: StateFactory) -> StateSpec:
+    spec = combined(factory, "word string", "text string")
+    return replace(
+        spec, reducer=Appended(), staged=parse_declared("word string, letter string, n long"), reads=("letter",)
+    )

@@ -1,0 +1,252 @@
+"""What states hold: values of every type, merged alike by every store, by every kind of aggregator."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.operations.aggregators import Count, Max, Min, Sum
+from airflow_trident.plan.states import StateFactory, StateSpec
+from tests.state_fixtures import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
+
+
+@pytest.fixture(params=FACTORIES)
+def factory(request: pytest.FixtureRequest, tmp_path: Path) -> StateFactory:
+    return FACTORIES[request.param](tmp_path)
+
+
+# ---- reducers, updaters, states without keys -------------------------------------------------------------------
+
+
+def test_a_reducer_folds_the_batchs_tuples_into_the_stored_value(factory: StateFactory) -> None:
+    spec = appended(factory)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", "x", 1), ("b", "y", 1), ("a", "z", 1)))
+        apply(state, ticket(2), batch(spec, ("a", "w", 1)))
+        assert content(state) == {("a",): ("xzw",), ("b",): ("y",)}
+
+
+def longest(factory: StateFactory) -> StateSpec:
+    spec = combined(factory, "word string", "line string")
+    return replace(spec, updater=keep_longest)
+
+
+def test_an_updater_sees_what_is_stored_and_what_it_has_put(factory: StateFactory) -> None:
+    spec = longest(factory)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", "xx"), ("a", "xxxx"), ("a", "xxx"), ("b", "y"), ("c", "z")))
+        assert content(state) == {("a",): ("xxxx",), ("b",): ("y",), ("c",): ("z",)}
+        apply(
+            state, ticket(2), batch(spec, ("a", "zzz"), ("b", "yy"), ("c", None), ("d", None), ("b", None), ("b", "n"))
+        )
+        assert content(state) == {("a",): ("xxxx",), ("b",): ("n",)}
+
+
+@pytest.mark.parametrize(
+    ("updater", "said"),
+    [
+        (lambda state, rows: state.multi_put([("a",), ("b",)], [("x",)]), "ValueError"),
+        (lambda state, rows: state.multi_put([("a",)], ["x"]), "a value is a tuple of 1 fields, got 'x'"),
+        (lambda state, rows: state.multi_put(["a"], [("x",)]), "a key is a tuple of 1 fields, got 'a'"),
+        (lambda state, rows: state.multi_get([("a", "b")]), "a key is a tuple of 1 fields"),
+        (lambda state, rows: state.multi_put([("a",)], [(7,)]), r"line string cannot hold 7 \(key \('a',\)\)"),
+        (lambda state, rows: next(iter([])), "StopIteration"),
+    ],
+)
+def test_an_updater_that_errs_is_named_and_nothing_is_applied(factory: StateFactory, updater: Any, said: str) -> None:
+    spec = replace(longest(factory), updater=updater)
+    with factory.make_state(spec) as state:
+        with pytest.raises(UserCodeError, match=said):
+            state.apply(ticket(1), batch(spec, ("a", "xx")))
+        assert state.marker() is None
+        assert content(state) == {}
+
+
+@pytest.mark.parametrize("combiner", [Count(), Product()])
+def test_a_state_without_keys_holds_one_row(factory: StateFactory, combiner: Any) -> None:
+    spec = combined(factory, "", "n long", combiner)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, (3,)))
+        apply(state, ticket(2), batch(spec, (5,)))
+        apply(state, ticket(3), batch(spec))
+        assert content(state) == {(): (8,) if isinstance(combiner, Count) else (15,)}
+
+
+def test_several_values_are_merged_each_by_its_own_combiner(factory: StateFactory) -> None:
+    spec = combined(factory, "k int", "n long, low double, high string", Count(), Min(), Max())
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, (1, 2, 0.5, "b"), (2, 1, None, None), (3, 1, 1.0, "z")))
+        apply(state, ticket(2), batch(spec, (1, 3, 0.25, "a"), (2, 1, 7.0, "q"), (3, 0, None, None)))
+        assert content(state) == {(1,): (5, 0.25, "b"), (2,): (2, 7.0, "q"), (3,): (1, 1.0, "z")}
+
+
+def test_an_array_as_key_is_refused_when_the_state_is_opened(factory: StateFactory) -> None:
+    with pytest.raises(ConfigurationError, match=r"key field 'words' of type array<string>"):
+        factory.make_state(combined(factory, "words array<string>", "n long", Count()))
+
+
+# ---- types -----------------------------------------------------------------------------------------------------
+
+UTC = datetime.UTC
+SAMPLES: dict[str, list[Any]] = {
+    "string": ["", "a", "A", "é\U0001f600", "\0", '"],[', "null", "NaN", "1"],
+    "long": [0, -1, 2**63 - 1, -(2**63)],
+    "int": [0, -(2**31), 2**31 - 1],
+    "double": [0.0, 0.1, -1.5, 1e308, 5e-324, math.inf, -math.inf, math.nan],
+    "float": [0.5, -2.0, math.nan],
+    "boolean": [True, False],
+    "binary": [b"", b"\0\xff", b"a"],
+    "date": [datetime.date(1, 1, 1), datetime.date(2024, 2, 29), datetime.date(9999, 12, 31)],
+    "timestamp": [
+        datetime.datetime(1, 1, 1, tzinfo=UTC),
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime.datetime(2024, 1, 1, tzinfo=UTC),
+    ],
+    "decimal(10,2)": [Decimal("0.00"), Decimal("-99999999.99"), Decimal("1.10")],
+}
+ARRAYS: dict[str, list[Any]] = {
+    "array<string>": [[], ["a", None, "\0"], None],
+    "array<double>": [[0.5, math.inf, None], []],
+    "array<binary>": [[b"\xff", None]],
+    "array<boolean>": [[True, False, None]],
+    "array<array<date>>": [[[datetime.date(2024, 1, 1)], [], None]],
+    "array<timestamp>": [[datetime.datetime(2024, 1, 1, tzinfo=UTC)]],
+    "array<decimal(5,1)>": [[Decimal("1.5"), None]],
+}
+
+
+def same(left: Any, right: Any) -> bool:
+    return repr(left) == repr(right) or left == right
+
+
+@pytest.mark.parametrize("type_text", SAMPLES)
+def test_every_type_is_a_key_and_a_value_and_comes_back_as_it_was(factory: StateFactory, type_text: str) -> None:
+    samples = [*SAMPLES[type_text], None]
+    spec = combined(factory, f"k {type_text}", f"v {type_text}", Max())
+    with factory.make_state(spec) as state:
+        for txid in (1, 2):
+            apply(state, ticket(txid), batch(spec, *((sample, sample) for sample in samples)))
+        found = sorted(state.items(), key=repr)
+        assert len(found) == len(samples)
+        for (key,), (value,) in found:
+            assert same(key, value)
+            assert any(same(value, sample) and type(value) is type(sample) for sample in samples), value
+
+
+@pytest.mark.parametrize("type_text", ARRAYS)
+def test_arrays_are_values(factory: StateFactory, type_text: str) -> None:
+    spec = replace(combined(factory, "k long", f"v {type_text}"), updater=put_all)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, *enumerate(ARRAYS[type_text])))
+        assert [value for (_,), (value,) in sorted(state.items())] == ARRAYS[type_text]
+
+
+def put_all(state: Any, rows: Any) -> None:
+    for key, value in rows:
+        state.multi_put([(key,)], [(value,)])
+
+
+def test_keys_of_several_fields_with_nulls_are_kept_apart(factory: StateFactory) -> None:
+    keys = [("a", None), (None, "a"), (None, None), ("a,null", ""), ("", "a,null"), ("a", "a"), ("null", None)]
+    spec = combined(factory, "a string, b string", "n long", Count())
+    with factory.make_state(spec) as state:
+        for txid in (1, 2):
+            apply(state, ticket(txid), batch(spec, *((*key, 1) for key in keys)))
+        assert content(state) == dict.fromkeys(keys, (2,))
+
+
+def test_the_two_zeros_are_one_key_and_so_are_all_nans(factory: StateFactory) -> None:
+    for spec in (
+        combined(factory, "k double", "n long", Count(), name="native"),
+        combined(factory, "k double", "n long", Product(), name="ours"),
+    ):
+        with factory.make_state(spec) as state:
+            apply(state, ticket(1), batch(spec, (0.0, 2), (-0.0, 3), (math.nan, 5), (float("nan"), 7)))
+            apply(state, ticket(2), batch(spec, (-0.0, 1), (-math.nan, 1)))
+            native = spec.name == "native"
+            assert sorted((repr(key), value) for (key,), (value,) in state.items()) == [
+                ("0.0", 6),
+                ("nan", 13 if native else 35),
+            ]
+
+
+def test_sums_of_decimals_are_exact_to_the_last_of_38_digits(factory: StateFactory) -> None:
+    spec = combined(factory, "k long", "total decimal(38,2)", Sum())
+    big = Decimal("123456789012345678901234567890123456.78")
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, (1, big)))
+        apply(state, ticket(2), batch(spec, (1, Decimal("0.01"))))
+        assert content(state) == {(1,): (Decimal("123456789012345678901234567890123456.79"),)}
+        with pytest.raises(UserCodeError, match=r"total decimal\(38,2\) cannot hold"):
+            state.apply(ticket(3), batch(spec, (1, Decimal("999999999999999999999999999999999999.99"))))
+
+
+def test_sums_of_doubles_reach_infinity_and_nan_as_ieee_says(factory: StateFactory) -> None:
+    spec = combined(factory, "k long", "total double", Sum())
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, (1, 1e308), (2, math.inf), (3, math.nan), (4, 0.1)))
+        apply(state, ticket(2), batch(spec, (1, 1e308), (2, -math.inf), (3, 1.0), (4, 0.2)))
+        apply(state, ticket(3), batch(spec, (2, 1.0)))
+        found = {key: value for (key,), (value,) in state.items()}
+        assert found[1] == math.inf
+        assert math.isnan(found[2])
+        assert math.isnan(found[3])
+        assert found[4] == 0.1 + 0.2
+
+
+# ---- every store means the same --------------------------------------------------------------------------------
+
+MERGES: dict[str, tuple[str, Any]] = {
+    "count": ("long", Count()),
+    "sum of longs": ("long", Sum()),
+    "sum of doubles": ("double", Sum()),
+    "sum of decimals": ("decimal(38,2)", Sum()),
+    "min of strings": ("string", Min()),
+    "max of dates": ("date", Max()),
+    "min of timestamps": ("timestamp", Min()),
+    "max of booleans": ("boolean", Max()),
+    "max of bytes": ("binary", Max()),
+    "min of decimals": ("decimal(10,2)", Min()),
+}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "long": st.integers(-(2**40), 2**40),
+    "double": st.floats(allow_nan=False, width=32),
+    "decimal(38,2)": st.decimals(-(10**9), 10**9, places=2),
+    "decimal(10,2)": st.none() | st.decimals(-99999, 99999, places=2),
+    "string": st.none() | st.text(max_size=5),
+    "date": st.none() | st.dates(),
+    "timestamp": st.none() | st.datetimes(timezones=st.just(UTC)),
+    "boolean": st.none() | st.booleans(),
+    "binary": st.none() | st.binary(max_size=4),
+}
+
+
+@pytest.mark.parametrize("merge", MERGES)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_all_stores_merge_as_the_aggregators_say(tmp_path_factory: Any, merge: str, data: st.DataObject) -> None:
+    type_text, combiner = MERGES[merge]
+    keys = st.none() | st.sampled_from(["a", "b", "é", ""])
+    batches = data.draw(st.lists(st.lists(st.tuples(keys, VALUES[type_text]), max_size=6), max_size=4))
+    expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for rows in batches:
+        for key, value in rows:
+            known = expected.get((key,))
+            expected[(key,)] = (value if known is None else combiner.combine(known[0], value),)
+    for name in ("sqlite", "memory"):
+        factory = FACTORIES[name](tmp_path_factory.mktemp("states"))
+        spec = combined(factory, "word string", f"v {type_text}", combiner)
+        with factory.make_state(spec) as state:
+            for txid, rows in enumerate(batches, 1):
+                apply(state, ticket(txid), batch(spec, *rows))
+            found = content(state)
+            assert found == expected

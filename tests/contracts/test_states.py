@@ -1,0 +1,296 @@
+"""What every state promises (T1 to T7 of `plan.states`), over every implementation and some that lose their answers."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError, UserCodeError
+from airflow_trident.operations.aggregators import Sum
+from airflow_trident.plan.states import Applied, Marker, State, StateFactory, StateSpec
+from airflow_trident.states.sqlite import OpenSqliteState
+from tests.state_fixtures import FACTORIES, Product, appended, apply, batch, combined, content, counts, product, ticket
+
+
+@pytest.fixture(params=FACTORIES)
+def factory(request: pytest.FixtureRequest, tmp_path: Path) -> StateFactory:
+    return FACTORIES[request.param](tmp_path)
+
+
+SPECS: dict[str, Callable[[StateFactory], StateSpec]] = {"added by the store": counts, "merged by us": product}
+
+
+@pytest.fixture(params=SPECS)
+def spec(request: pytest.FixtureRequest, factory: StateFactory) -> StateSpec:
+    return SPECS[request.param](factory)
+
+
+@pytest.fixture
+def state(spec: StateSpec) -> Iterator[State]:
+    with spec.factory.make_state(spec) as opened:
+        yield opened
+
+
+# ---- applying --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_state_is_empty_and_has_no_marker(state: State) -> None:
+    assert state.marker() is None
+    assert content(state) == {}
+
+
+def test_batches_are_merged_into_what_is_stored(factory: StateFactory) -> None:
+    spec = counts(factory)
+    with factory.make_state(spec) as state:
+        assert apply(state, ticket(1), batch(spec, ("a", 1), ("b", 2), (None, 3))) is Applied.APPLIED
+        assert apply(state, ticket(2), batch(spec, ("b", 10), ("c", 4), (None, 5))) is Applied.APPLIED
+        assert content(state) == {("a",): (1,), ("b",): (12,), ("c",): (4,), (None,): (8,)}
+
+
+def test_a_users_combiner_merges_as_well(factory: StateFactory) -> None:
+    spec = product(factory)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", 2), ("a", 3), ("b", 5)))
+        apply(state, ticket(2), batch(spec, ("a", 7), (None, 1)))
+        assert content(state) == {("a",): (42,), ("b",): (5,), (None,): (1,)}
+
+
+def test_an_empty_batch_moves_the_marker(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(1), batch(spec))
+    assert content(state) == {}
+    assert state.marker() == Marker(incarnation="i1", high=1, fence=10, position={"lines": {"to": 1}})
+
+
+def test_what_is_applied_is_there_for_who_opens_the_state_next(factory: StateFactory, spec: StateSpec) -> None:
+    with factory.make_state(spec) as first:
+        apply(first, ticket(1), batch(spec, ("a", 2)))
+    with factory.make_state(spec) as second:
+        assert content(second) == {("a",): (2,)}
+        assert second.marker() is not None
+        assert apply(second, ticket(1), batch(spec, ("a", 2))) is Applied.ALREADY
+
+
+def test_two_states_of_one_store_do_not_mix(factory: StateFactory) -> None:
+    one, two = counts(factory, name="one"), counts(factory, name="two")
+    other = counts(factory, topology="other", name="one")
+    with factory.make_state(one) as first, factory.make_state(two) as second, factory.make_state(other) as third:
+        apply(first, ticket(1), batch(one, ("a", 1)))
+        apply(second, ticket(4, incarnation="i9"), batch(two, ("a", 5)))
+        assert (content(first), content(second), content(third)) == ({("a",): (1,)}, {("a",): (5,)}, {})
+        assert third.marker() is None
+
+
+# ---- T1: all or nothing ----------------------------------------------------------------------------------------
+
+
+class Refusing(Product):
+    def combine(self, left: int, right: int) -> int:
+        raise ZeroDivisionError("no")
+
+
+def test_t1_when_the_users_combiner_raises_nothing_is_applied(factory: StateFactory) -> None:
+    spec = combined(factory, "word string", "n long", Refusing())
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("b", 2)))
+        before = state.marker(), content(state)
+        with pytest.raises(UserCodeError, match=r"Refusing of state 'counts' raised ZeroDivisionError: no.*Nothing"):
+            state.apply(ticket(2), batch(spec, ("a", 1), ("b", 3), ("c", 1)))
+        assert (state.marker(), content(state)) == before
+
+
+@pytest.mark.parametrize("stored", [2**63 - 1, -(2**63)])
+def test_t1_a_sum_that_overflows_is_an_error_and_nothing_is_applied(factory: StateFactory, stored: int) -> None:
+    spec = combined(factory, "word string", "total long", Sum())
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("b", stored)))
+        before = state.marker(), content(state)
+        one_more = 1 if stored > 0 else -1
+        with pytest.raises(UserCodeError, match=r"state 'counts' does not fit its field: total.*wider type"):
+            state.apply(ticket(2), batch(spec, ("a", 1), ("b", one_more), ("c", 1)))
+        assert (state.marker(), content(state)) == before
+        apply(state, ticket(2), batch(spec, ("b", -one_more)))
+        assert content(state) == {("b",): (stored - one_more,)}
+
+
+# ---- T2 to T5: what the marker decides -------------------------------------------------------------------------
+
+
+def test_t2_an_applied_txid_is_a_success_and_changes_nothing(state: State, spec: StateSpec) -> None:
+    rows = batch(spec, ("a", 2), ("b", 3))
+    apply(state, ticket(1), rows)
+    before = content(state)
+    for _ in range(3):
+        assert state.apply(ticket(1), rows) is Applied.ALREADY
+    assert content(state) == before
+
+
+def test_t3_a_lower_fence_is_refused_and_changes_nothing(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(1, fence=7), batch(spec, ("a", 2)))
+    before = state.marker(), content(state)
+    for txid in (1, 2):
+        with pytest.raises(FencedError, match="newer committer"):
+            state.apply(ticket(txid, fence=6), batch(spec, ("a", 5)))
+        assert (state.marker(), content(state)) == before
+
+
+def test_t3_a_higher_fence_is_recorded_even_when_the_txid_is_applied(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(1, fence=7), batch(spec, ("a", 2)))
+    assert apply(state, ticket(1, fence=9), batch(spec, ("a", 2))) is Applied.ALREADY
+    marker = state.marker()
+    assert marker is not None
+    assert marker.fence == 9
+    with pytest.raises(FencedError):
+        state.apply(ticket(2, fence=8), batch(spec, ("a", 5)))
+
+
+def test_t4_another_incarnation_is_refused_and_changes_nothing(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(1), batch(spec, ("a", 2)))
+    before = state.marker(), content(state)
+    for txid in (1, 2):
+        with pytest.raises(LedgerBehindStateError, match="repair"):
+            state.apply(ticket(txid, incarnation="i2", fence=10**6), batch(spec, ("a", 5)))
+        assert (state.marker(), content(state)) == before
+
+
+def test_t4_an_applied_txid_with_another_batch_is_refused_and_changes_nothing(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(1), batch(spec, ("a", 2)))
+    before = state.marker(), content(state)
+    with pytest.raises(LedgerBehindStateError, match="old copy"):
+        state.apply(ticket(1, fence=99, position={"lines": {"to": 77}}), batch(spec, ("a", 5)))
+    assert (state.marker(), content(state)) == before
+
+
+def test_t5_txids_that_were_left_out_are_applied_late_once(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(1), batch(spec, ("a", 2)))
+    apply(state, ticket(4, fence=40), batch(spec, ("b", 3)))
+    assert apply(state, ticket(3, fence=41, late=True), batch(spec, ("c", 5))) is Applied.APPLIED
+    assert apply(state, ticket(3, fence=42, late=True), batch(spec, ("c", 5))) is Applied.ALREADY
+    marker = state.marker()
+    assert marker == Marker(incarnation="i1", high=4, fence=42, holes=((2, 2),), position={"lines": {"to": 4}})
+    assert apply(state, ticket(2, fence=43, late=True), batch(spec, ("d", 7))) is Applied.APPLIED
+    assert content(state) == {("a",): (2,), ("b",): (3,), ("c",): (5,), ("d",): (7,)}
+    marker = state.marker()
+    assert marker is not None
+    assert marker.holes == ()
+
+
+def test_t5_a_late_txid_is_refused_where_order_matters(factory: StateFactory) -> None:
+    spec = appended(factory)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(2), batch(spec, ("a", "x", 1)))
+        before = state.marker(), content(state)
+        with pytest.raises(LateBatchError, match="order"):
+            state.apply(ticket(1, fence=30, late=True), batch(spec, ("a", "y", 1)))
+        assert (state.marker(), content(state)) == before
+
+
+# ---- T6: the work depends on the batch -------------------------------------------------------------------------
+
+
+def steps_of_sqlite(state: OpenSqliteState, act: Callable[[], object]) -> int:
+    """Instructions of SQLite's virtual machine."""
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    state._connection.set_progress_handler(count, 1)
+    try:
+        act()
+    finally:
+        state._connection.set_progress_handler(None, 0)
+    return steps
+
+
+def calls_of_python(act: Callable[[], object]) -> int:
+    """Calls of functions, Python's own included."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("store", ["sqlite", "memory"])
+def test_t6_the_work_of_a_batch_does_not_grow_with_the_state(tmp_path: Path, store: str, kind: str) -> None:
+    spec = SPECS[kind](FACTORIES[store](tmp_path))
+    rows = batch(spec, *((f"w{number * 37}", 1) for number in range(50)))
+    with spec.factory.make_state(spec) as state:
+        work = []
+        for txid, keys in ((1, 2_000), (3, 100_000)):
+            apply(state, ticket(txid), batch(spec, *((f"w{number}", 1) for number in range(keys))))
+
+            def act(txid: int = txid) -> object:
+                return state.apply(ticket(txid + 1), rows)
+
+            calls_of_python(lambda: None)
+            is_sqlite = isinstance(state, OpenSqliteState)
+            work.append(steps_of_sqlite(state, act) if is_sqlite else calls_of_python(act))
+        assert len(content(state)) == 100_000
+    assert work[0] > 0
+    assert abs(work[1] - work[0]) <= 0.02 * work[0], work
+
+
+# ---- T7: two at once -------------------------------------------------------------------------------------------
+
+
+def at_once(*acts: Callable[[], object]) -> list[object]:
+    """Run in threads that start behind a barrier; what each returned or raised."""
+    barrier = threading.Barrier(len(acts))
+
+    def run(act: Callable[[], object]) -> object:
+        barrier.wait()
+        try:
+            return act()
+        except Exception as error:  # noqa: BLE001
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(run, acts))
+
+
+def test_t7_one_txid_from_many_sides_is_applied_once(factory: StateFactory, spec: StateSpec) -> None:
+    rows = batch(spec, *((f"w{number}", 2) for number in range(500)))
+    for txid in (1, 2, 3):
+
+        def act(txid: int = txid) -> Applied:
+            with factory.make_state(spec) as state:
+                return apply(state, ticket(txid), rows)
+
+        assert set(at_once(act, act, act, act)) <= {Applied.APPLIED, Applied.ALREADY}
+    with factory.make_state(spec) as state:
+        expected = 6 if spec.combiners[0].merge_kind else 8
+        assert set(content(state).values()) == {(expected,)}
+        assert len(content(state)) == 500
+
+
+def test_t7_of_two_committers_the_older_one_is_first_or_refused(factory: StateFactory, spec: StateSpec) -> None:
+    for txid in range(1, 11):
+
+        def act(fence: int, txid: int = txid) -> Applied:
+            with factory.make_state(spec) as state:
+                return apply(state, ticket(txid, fence=10 * txid + fence), batch(spec, ("a", 2)))
+
+        older, newer = at_once(lambda act=act: act(1), lambda act=act: act(2))
+        assert newer in (Applied.APPLIED, Applied.ALREADY)
+        assert older in (Applied.APPLIED, Applied.ALREADY) or isinstance(older, FencedError)
+        with factory.make_state(spec) as state:
+            marker = state.marker()
+            assert marker is not None
+            assert (marker.high, marker.fence) == (txid, 10 * txid + 2)
+            assert content(state) == {("a",): (2 * txid if spec.combiners[0].merge_kind else 2**txid,)}

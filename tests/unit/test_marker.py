@@ -1,0 +1,116 @@
+"""What a store decides about a ticket: every kind of ticket against every kind of marker, and against a plain model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError
+from airflow_trident.plan.states import Marker
+from airflow_trident.states.marker import admit
+from tests.state_fixtures import ticket
+
+
+def decide(marker: Marker | None, txid: int, *, fence: int = 100, commutes: bool = True, **more: object) -> object:
+    return admit(marker, ticket(txid, fence=fence, **more), state="counts", commutes=commutes)  # type: ignore[arg-type]
+
+
+def marker(high: int, *holes: tuple[int, int], fence: int = 50) -> Marker:
+    return Marker(incarnation="i1", high=high, fence=fence, holes=holes, position={"lines": {"to": high}})
+
+
+def test_the_first_ticket_of_all_is_applied() -> None:
+    assert decide(None, 1) == (marker(1, fence=100), True)
+
+
+def test_a_state_that_joins_late_has_a_hole_before_it() -> None:
+    assert decide(None, 4) == (marker(4, (1, 3), fence=100), True)
+
+
+def test_the_next_txid_is_applied() -> None:
+    assert decide(marker(3), 4) == (marker(4, fence=100), True)
+
+
+def test_txids_that_are_passed_over_become_a_hole() -> None:
+    assert decide(marker(3, (1, 1)), 7) == (marker(7, (1, 1), (4, 6), fence=100), True)
+
+
+def test_an_applied_txid_is_not_wanted_and_its_higher_fence_is_recorded() -> None:
+    assert decide(marker(3), 3) == (marker(3, fence=100), False)
+    assert decide(marker(3), 2, late=True) == (marker(3, fence=100), False)
+
+
+def test_an_equal_fence_is_the_same_committer_again() -> None:
+    assert decide(marker(3), 3, fence=50) == (marker(3), False)
+
+
+@pytest.mark.parametrize("txid", [2, 3, 4])
+def test_a_lower_fence_is_refused_for_new_and_for_applied_txids(txid: int) -> None:
+    with pytest.raises(FencedError, match=r"newer committer \(fence 50\).*fence 49.*Nothing was changed"):
+        decide(marker(3), txid, fence=49)
+
+
+@pytest.mark.parametrize("txid", [2, 4])
+def test_another_incarnation_is_refused_whatever_its_fence(txid: int) -> None:
+    with pytest.raises(LedgerBehindStateError, match=r"belongs to incarnation i1.*repair"):
+        decide(marker(3), txid, incarnation="i2", fence=10**9)
+
+
+def test_an_applied_txid_with_another_batch_proves_that_the_ledger_is_an_old_copy() -> None:
+    with pytest.raises(LedgerBehindStateError, match=r"holds another transaction 3.*old copy.*nothing was changed"):
+        decide(marker(3), 3, position={"lines": {"to": 4}})
+
+
+def test_a_txid_below_the_highest_applied_one_that_was_never_left_out_proves_the_same() -> None:
+    with pytest.raises(LedgerBehindStateError, match="holds another transaction 2"):
+        decide(marker(3), 2)
+
+
+@pytest.mark.parametrize(
+    ("holes", "txid", "left"),
+    [
+        (((2, 2),), 2, ()),
+        (((2, 5),), 2, ((3, 5),)),
+        (((2, 5),), 5, ((2, 4),)),
+        (((2, 5),), 3, ((2, 2), (4, 5))),
+        (((1, 1), (3, 3), (5, 5)), 3, ((1, 1), (5, 5))),
+    ],
+)
+def test_a_late_txid_fills_its_hole_and_the_position_stays(
+    holes: tuple[tuple[int, int], ...], txid: int, left: tuple[tuple[int, int], ...]
+) -> None:
+    assert decide(marker(9, *holes), txid, late=True) == (marker(9, *left, fence=100), True)
+
+
+def test_a_late_txid_is_refused_where_order_matters() -> None:
+    with pytest.raises(LateBatchError, match=r"comes late \(after 9\).*depends on the order.*rebuilding"):
+        decide(marker(9, (2, 2)), 2, late=True, commutes=False)
+
+
+def test_where_order_matters_an_applied_txid_is_still_a_success() -> None:
+    assert decide(marker(9), 2, late=True, commutes=False) == (marker(9, fence=100), False)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), max_size=60))
+def test_any_sequence_of_tickets_ends_as_a_plain_set_of_applied_txids(tickets: list[tuple[int, int]]) -> None:
+    known: Marker | None = None
+    applied: set[int] = set()
+    fence = 0
+    for txid, offered in tickets:
+        if known is not None and offered < fence:
+            with pytest.raises(FencedError):
+                decide(known, txid, fence=offered, late=True)
+            continue
+        result = decide(known, txid, fence=offered, late=True)
+        assert isinstance(result, tuple)
+        known, wanted = result
+        assert wanted is (txid not in applied)
+        applied.add(txid)
+        fence = offered
+        assert known.fence == fence
+        assert known.high == max(applied)
+        assert known.position == {"lines": {"to": known.high}}
+        assert {number for number in range(1, 15) if known.has(number)} == applied
+        flat = [number for hole in known.holes for number in hole]
+        assert flat == sorted(flat), "holes are in order and do not overlap"
