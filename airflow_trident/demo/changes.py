@@ -1,0 +1,72 @@
+"""The ledger's changes as lines for people: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from airflow_trident.demo.screen import Colour
+from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+ERROR_CHARACTERS = 150
+_FOLDER = re.compile(r"/[^ '\"]*(?=input/)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line about transaction `txid`."""
+
+    txid: int
+    text: str
+    colour: Colour | None = None
+
+
+def changes(before: Mapping[int, TxRecord], after: Mapping[int, TxRecord]) -> list[Line]:
+    """What happened between two readings of the ledger, lowest transaction first."""
+    return [
+        Line(txid, text, colour) for txid in sorted(after) for text, colour in _between(before.get(txid), after[txid])
+    ]
+
+
+def _between(old: TxRecord | None, new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
+    if old is None:
+        yield f"begun      {batch_of(new)}", None
+    if new.attempt > (old.attempt if old else NO_ATTEMPT):
+        again = " (again)" if new.attempt > 0 else ""
+        yield f"PROCESSING attempt {new.attempt}{again}", None
+    if new.error and new.error != (old.error if old else "") and new.status is not Status.FAILED:
+        yield f"attempt {new.attempt} failed: {short(new.error)}", Colour.YELLOW
+    if old is None or old.status is not new.status or old.fence != new.fence:
+        yield from _status(new)
+
+
+def _status(new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
+    if new.status is Status.PROCESSED and new.staged is not None:
+        yield f"PROCESSED  {new.staged.rows_read:,} lines -> {staged_rows(new):,} counted words staged", None
+    elif new.status is Status.COMMITTING:
+        yield f"COMMITTING fence {new.fence}", None
+    elif new.status is Status.COMMITTED:
+        yield f"COMMITTED  fence {new.fence}", Colour.GREEN
+    elif new.status is Status.FAILED:
+        yield f"FAILED     {short(new.error)}", Colour.RED
+    elif new.status is Status.SKIPPED:
+        yield "SKIPPED", Colour.YELLOW
+
+
+def staged_rows(record: TxRecord) -> int:
+    return sum(record.staged.rows.values()) if record.staged is not None else 0
+
+
+def batch_of(record: TxRecord) -> str:
+    """The names of the files that the transaction reads: those in the metadata of its FileSpout."""
+    streams = (metadata for metadata in record.metadata.values() if isinstance(metadata, dict))
+    listings = (metadata.get("files") for metadata in streams)
+    return ", ".join(str(file[0]) for files in listings if isinstance(files, list) for file in files)  # type: ignore[index]
+
+
+def short(error: str) -> str:
+    """The first sentence; long paths are shortened to the part within the demonstration's folder."""
+    line = _FOLDER.sub("", " ".join(error.split())).partition(". ")[0]
+    return line if len(line) <= ERROR_CHARACTERS else line[: ERROR_CHARACTERS - 3] + "..."

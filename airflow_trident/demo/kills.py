@@ -1,0 +1,54 @@
+"""The processes that the demonstration kills with SIGKILL, at named points of the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.crash import CrashPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """Who dies, once: the first process that reaches `point` with transaction `txid`."""
+
+    name: str
+    point: CrashPoint
+    txid: int
+    story: str
+
+    def marker(self, folder: Path) -> Path:
+        """Made by the process right before it dies."""
+        return folder / self.name
+
+
+KILLS = (
+    Kill(
+        name="emitter",
+        point=CrashPoint.STAGED,
+        txid=2,
+        story="SIGKILL to the task that processed it: Spark was done and rows were staged, but not published",
+    ),
+    Kill(
+        name="committer",
+        point=CrashPoint.APPLIED,
+        txid=4,
+        story="SIGKILL to the task that committed it: the state had the batch, but the ledger did not know yet",
+    ),
+)
+
+
+def crash_setting(folder: Path) -> str:
+    """The value of the environment variable that :mod:`airflow_trident.runtime.crash` reads."""
+    return ",".join(f"{kill.point}@{kill.txid}:{kill.marker(folder)}" for kill in KILLS)
+
+
+def ending(kill: Kill, record: TxRecord) -> str:
+    """How the transaction of a kill ended, in a sentence."""
+    if record.status is not Status.COMMITTED:
+        return f"it is {record.status}"
+    if kill.point is CrashPoint.STAGED:
+        return f"attempt {record.attempt} processed it anew; what attempt 0 left behind was never read"
+    return f"the next committer (fence {record.fence}) found it applied, did not apply it again, and closed it"

@@ -1,0 +1,186 @@
+"""A small client of Airflow's REST API, of the standard library only.
+
+A burst of requests meets the lock of an SQLite database and is answered by 500 or 503: such a request is sent again.
+That is safe because every request here is either a read, or names what it makes or sets.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from airflow_trident.errors import RetryableError, TridentError
+
+REQUEST_S = 60.0
+RETRY_S = 0.5
+FINISHED_RUN = ("success", "failed")
+
+
+class ApiError(TridentError):
+    """Airflow refused a request; `status` is the HTTP status."""
+
+    def __init__(self, message: str, cure: str = "", *, status: int = 0) -> None:
+        super().__init__(message, cure)
+        self.status = status
+
+
+class ApiUnavailableError(RetryableError):
+    """Airflow's API server did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """One task instance. `state` is Airflow's word, empty where it has none yet; `tries` counts those begun."""
+
+    task_id: str
+    map_index: int
+    state: str
+    tries: int
+
+
+class AirflowApi:
+    """Talks to an API server without login (``[core] simple_auth_manager_all_admins``)."""
+
+    def __init__(self, url: str, *, deadline_s: float = REQUEST_S) -> None:
+        self.url = url.rstrip("/")
+        self._deadline_s = deadline_s
+        self._token = ""
+        # A proxy of the environment knows no way to this machine's loopback address.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    # ---- Airflow itself ----------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, str]:
+        """Component -> status; those that do not run are absent. Empty if the server does not answer."""
+        try:
+            answer = self._once("GET", "/api/v2/monitor/health", None)
+        except (OSError, ApiError):
+            return {}
+        return {name: str(part["status"]) for name, part in answer.items() if part and part.get("status")}
+
+    def has_dag(self, dag_id: str) -> bool:
+        """Has the DAG processor read it?"""
+        try:
+            self.call("GET", f"/dags/{quote(dag_id)}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    def import_errors(self) -> list[str]:
+        """The DAG files that could not be loaded, with their tracebacks."""
+        answer = self.call("GET", "/importErrors")
+        return [f"{one['filename']}: {one['stack_trace']}" for one in answer["import_errors"]]
+
+    # ---- runs --------------------------------------------------------------------------------------------------
+
+    def trigger(self, dag_id: str, run_id: str) -> None:
+        """Make a run; one with that id that exists already is as good."""
+        try:
+            self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+    def runs(self, dag_id: str) -> dict[str, str]:
+        """Run id -> state (queued, running, success, failed), oldest first."""
+        answer = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns?limit=1000&order_by=id")
+        return {run["dag_run_id"]: run["state"] for run in answer["dag_runs"]}
+
+    def tasks(self, dag_id: str, run_id: str) -> list[TaskState]:
+        answer = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances?limit=1000")
+        return [
+            TaskState(one["task_id"], one["map_index"], one["state"] or "", one["try_number"])
+            for one in answer["task_instances"]
+        ]
+
+    def clear(
+        self, dag_id: str, run_id: str, task_ids: list[str] | None = None, *, only_failed: bool = False
+    ) -> list[str]:
+        """Let tasks of a run run again, as the UI's Clear does; without `task_ids`, all of them. What was cleared."""
+        body: dict[str, Any] = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "only_failed": only_failed,
+            "include_downstream": True,
+        }
+        if task_ids is not None:
+            body["task_ids"] = task_ids
+        answer = self.call("POST", f"/dags/{quote(dag_id)}/clearTaskInstances", body)
+        return [one["task_id"] for one in answer["task_instances"]]
+
+    def set_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Mark a task as failed or success, as the UI does."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
+        self.call("PATCH", path, {"new_state": state})
+
+    # ---- the wire ----------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """One request below ``/api/v2``; its JSON answer.
+
+        :raises ApiError: refused (4xx).
+        :raises ApiUnavailableError: no answer, or only server errors, until the deadline.
+        """
+        return self._until_answered(method, f"/api/v2{path}", body)
+
+    def _until_answered(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        deadline = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                return self._with_token(method, path, body)
+            except ApiError as error:
+                if error.status < 500:
+                    raise
+                last: Exception = error
+            except OSError as error:
+                last = error
+            if time.monotonic() >= deadline:
+                raise ApiUnavailableError(
+                    f"{method} {self.url}{path} had no good answer in {self._deadline_s:.0f} s: {last}",
+                    "See the log of the API server.",
+                ) from last
+            time.sleep(RETRY_S)
+
+    def _with_token(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        for fresh in (not self._token, True):
+            if fresh:
+                self._token = str(self._once("GET", "/auth/token", None)["access_token"])
+            try:
+                return self._once(method, path, body)
+            except ApiError as error:
+                # the token is of another life of the server, or has run out
+                if error.status != 401 or fresh:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _once(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+        try:
+            with self._opener.open(request, timeout=self._deadline_s) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read().decode(errors="replace")[:2000]
+            raise ApiError(f"{method} {self.url}{path}: {error.code} {text}", status=error.code) from None
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.2) -> bool:
+    """Ask until it is true; False if it is not after `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(poll_s)
+    return True

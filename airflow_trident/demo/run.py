@@ -1,0 +1,250 @@
+"""The demonstration: starts everything, lets things go wrong, follows the ledger, and compares the result."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_trident.demo import text
+from airflow_trident.demo.changes import changes, short
+from airflow_trident.demo.folder import Folder
+from airflow_trident.demo.kills import KILLS, crash_setting
+from airflow_trident.demo.report import report
+from airflow_trident.demo.rest import FINISHED_RUN
+from airflow_trident.demo.screen import Colour, Screen
+from airflow_trident.demo.services import LocalAirflow, base_environment, processes_of
+from airflow_trident.demo.steps import Backfill, Clear, Finish, Trigger, Watch, new_run_ids, next_step
+from airflow_trident.errors import ConfigurationError, TridentError, UnknownTopologyError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import crash
+
+DAG = "word_count"
+DAG_FILES = ("word_count.py", "backfill_failed.py")
+LOOK_S = 0.3
+MAX_REPAIRS = 6
+"""Backfilling or clearing more often than this without an end is an error of its own."""
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run of the demonstration in `folder`, which nobody else uses meanwhile."""
+
+    folder: Folder
+    screen: Screen
+    keep: bool = False
+    records: dict[int, TxRecord] = field(default_factory=dict)
+    _runs: dict[str, str] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def run(self) -> bool:
+        """True if the counts are equal.
+
+        :raises TridentError: it could not come to its end; nothing is left running.
+        """
+        self._prepare()
+        with ExitStack() as stack:
+            airflow, ledger = self._services(stack)
+            self._begin(airflow, ledger)
+            if isinstance(self._step(airflow, ledger), Finish):
+                self._run_again(airflow, ledger)
+            else:
+                self._play(airflow, ledger)
+            if self.keep:
+                equal = report(self.screen, self.folder, self.records)
+                self._stay(airflow)
+                return equal
+        return report(self.screen, self.folder, self.records)
+
+    # ---- setting up --------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        remains = processes_of(self.folder).kill_remains()
+        if remains:
+            self.screen.event(
+                "clean-up", f"{remains} processes of a demo that was killed are stopped; going on from there"
+            )
+        for name in DAG_FILES:
+            shutil.copyfile(_dags_folder() / name, self.folder.dags / name)
+        made = not self.folder.input.exists()
+        found = text.make_text(self.folder.input, self.folder.damage)
+        what = f"{found.files} files, {found.lines:,} lines, {found.bytes / 1e6:.1f} MB: Python's standard library"
+        self.screen.event("input", what + ("" if made else " (of the last run)"))
+
+    def _services(self, stack: ExitStack) -> tuple[LocalAirflow, Ledger]:
+        """Everything that runs; stopped, last one first, when `stack` is left, whatever happens."""
+        from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+        from airflow_trident.ledger.open import open_ledger
+        from airflow_trident.ledger.settings import ZooKeeperSettings
+
+        os.environ.update(base_environment(self.folder))  # for Java: temporary files in the folder
+        server = EmbeddedZooKeeper(self.folder.zookeeper)
+        stack.callback(server.stop)
+        hosts = server.start().hosts
+        self.screen.event("zookeeper", f"a real server, on {hosts}")
+        extra = {crash.VARIABLE: crash_setting(self.folder.kills), "TRIDENT_DEMO_HOME": str(self.folder.root)}
+        airflow = LocalAirflow(self.folder, hosts, extra)
+        stack.callback(self._stop, airflow)
+        if not (self.folder.airflow / "migrated").exists():
+            self.screen.event("airflow", "making its database (about 5 s)")
+        airflow.migrate()
+        self.screen.event("airflow", "starting API server, scheduler, DAG processor, triggerer (about 15 s)")
+        airflow.start()
+        airflow.wait_healthy()
+        airflow.wait_for_dag(DAG)
+        self.screen.event("airflow", f"up: {airflow.api.url} (no login)")
+        return airflow, stack.enter_context(open_ledger(ZooKeeperSettings(hosts=hosts), DAG))
+
+    def _stop(self, airflow: LocalAirflow) -> None:
+        with _undisturbed():
+            self.screen.event("stop", "stopping everything")
+            airflow.processes.stop()
+
+    def _begin(self, airflow: LocalAirflow, ledger: Ledger) -> None:
+        """Read how far former runs came, without telling it as news."""
+        self._runs = airflow.api.runs(DAG)
+        self.records = _read(ledger)
+        self._told = {kill.name for kill in KILLS if kill.marker(self.folder.kills).exists()}
+        if self.records:
+            committed = sum(record.status is Status.COMMITTED for record in self.records.values())
+            self.screen.event("ledger", f"{len(self.records)} transactions of former runs, {committed} are committed")
+
+    # ---- the play ----------------------------------------------------------------------------------------------
+
+    def _play(self, airflow: LocalAirflow, ledger: Ledger) -> None:
+        """From wherever it stands to the end, following :func:`next_step`."""
+        repairs = 0
+        while True:
+            step = self._step(airflow, ledger)
+            if isinstance(step, Finish):
+                return
+            if isinstance(step, Watch):
+                time.sleep(LOOK_S)
+                continue
+            if isinstance(step, Trigger):
+                self._trigger(airflow, step)
+                continue
+            repairs += 1
+            if repairs > MAX_REPAIRS:
+                raise TridentError(
+                    f"not every transaction is committed after {MAX_REPAIRS} repairs", f"See {self.folder.logs}."
+                )
+            if isinstance(step, Backfill):
+                self._backfill(airflow, step)
+            else:
+                self._clear(airflow, step)
+
+    def _step(self, airflow: LocalAirflow, ledger: Ledger) -> Trigger | Watch | Backfill | Clear | Finish:
+        airflow.processes.require_alive()
+        # first the runs: a run that is over has written its last word into the ledger
+        self._follow_runs(airflow.api.runs(DAG))
+        self._follow_ledger(ledger)
+        return next_step(list(self.records.values()), self._runs, text.PARTS)
+
+    def _trigger(self, airflow: LocalAirflow, step: Trigger) -> None:
+        for run_id in step.run_ids:
+            airflow.api.trigger(DAG, run_id)
+            self._runs[run_id] = "queued"
+        named = f"{step.run_ids[0]} to {step.run_ids[-1]}" if len(step.run_ids) > 1 else step.run_ids[0]
+        self.screen.event(
+            "runs", f"{named} triggered; three work at a time, each starts a Spark of its own (10 to 30 s)"
+        )
+
+    def _backfill(self, airflow: LocalAirflow, step: Backfill) -> None:
+        waiting = [str(txid) for txid, record in self.records.items() if record.status is Status.PROCESSED]
+        if waiting:
+            self.screen.event("ledger", f"processed, and waiting for {step.txids[0]}: {', '.join(waiting)}")
+        for txid in step.txids:
+            self.folder.failure(txid).write_text(short(self.records[txid].error))
+        damage = text.repair(self.folder.input, self.folder.damage)
+        if damage is not None:
+            self.screen.event(
+                "repair", f"{damage.length} bytes of {damage.file} put back; its size and time are as before"
+            )
+        self.screen.event("backfill", f"airflow trident backfill {DAG} --failed")
+        command = airflow.command("trident", "backfill", DAG, "--failed")
+        airflow.processes.run("backfill", command, airflow.environment, self._backfill_line)
+
+    def _backfill_line(self, line: str) -> None:
+        if line.startswith("transaction "):
+            self.screen.event("backfill", line)
+
+    def _clear(self, airflow: LocalAirflow, step: Clear) -> None:
+        for run_id in step.run_ids:
+            airflow.api.clear(DAG, run_id, only_failed=True)
+        self.screen.event("clear", f"the failed tasks of {', '.join(step.run_ids)} run again")
+
+    def _run_again(self, airflow: LocalAirflow, ledger: Ledger) -> None:
+        """Everything was committed before: one run must find nothing and change nothing."""
+        before = dict(self.records)
+        (run_id,) = new_run_ids(self._runs, 1)
+        airflow.api.trigger(DAG, run_id)
+        self.screen.event("runs", f"{run_id} triggered: is there anything new in the input?")
+        while self._runs.get(run_id) not in FINISHED_RUN:
+            time.sleep(LOOK_S)
+            self._step(airflow, ledger)
+        if self.records != before:
+            raise TridentError(f"run {run_id} changed the ledger although the input is the same", "Please report it.")
+        self.screen.event("runs", f"{run_id}: the coordinator found nothing new and began no transaction", Colour.GREEN)
+
+    def _stay(self, airflow: LocalAirflow) -> None:
+        self.screen.title(f"Airflow goes on at {airflow.api.url} (no login). Ctrl-C stops it.")
+        try:
+            while True:
+                time.sleep(1)
+                airflow.processes.require_alive()
+        except KeyboardInterrupt:
+            self.screen.line("")
+
+    # ---- following ---------------------------------------------------------------------------------------------
+
+    def _follow_runs(self, runs: Mapping[str, str]) -> None:
+        for run_id, state in runs.items():
+            known = self._runs.get(run_id)
+            if known is not None and known != state and state == "failed":
+                self.screen.event("airflow", f"run {run_id} failed", Colour.YELLOW)
+        self._runs = dict(runs)
+
+    def _follow_ledger(self, ledger: Ledger) -> None:
+        now = _read(ledger)
+        for kill in KILLS:
+            if kill.name not in self._told and kill.marker(self.folder.kills).exists():
+                self._told.add(kill.name)
+                self.screen.event(f"tx {kill.txid}", kill.story, Colour.RED)
+        for line in changes(self.records, now):
+            self.screen.event(f"tx {line.txid}", line.text, line.colour)
+        self.records = now
+
+
+def _read(ledger: Ledger) -> dict[int, TxRecord]:
+    try:
+        return {record.txid: record for record in ledger.transactions()}
+    except UnknownTopologyError:
+        return {}  # no run has begun anything yet
+
+
+def _dags_folder() -> Path:
+    """:raises ConfigurationError: the examples are not there."""
+    folder = Path(__file__).parents[2] / "dags"
+    if not all((folder / name).is_file() for name in DAG_FILES):
+        raise ConfigurationError(
+            f"the example DAGs are not in {folder}", "Run the demonstration from a clone of the repository."
+        )
+    return folder
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not leave half of the processes behind."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

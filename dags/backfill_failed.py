@@ -1,0 +1,9 @@
+"""Replay every FAILED transaction of the word count once the cause is mended, and commit those that waited for it."""
+
+from airflow.sdk import DAG
+from word_count import topology
+
+from airflow_trident import TridentBackfillOperator
+
+with DAG("backfill_failed", max_active_runs=1):
+    TridentBackfillOperator(task_id="backfill", topology=topology)
