@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_trident.operations.base import Function as Function
     from airflow_trident.operations.base import OperationContext as OperationContext
     from airflow_trident.operations.base import ReducerAggregator as ReducerAggregator
+    from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
     from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
     from airflow_trident.operators.committer import TridentCommitterOperator as TridentCommitterOperator
     from airflow_trident.operators.coordinator import TridentCoordinatorOperator as TridentCoordinatorOperator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.file import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
+    from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.sqlite import SqliteState as SqliteState
     from airflow_trident.topology.stream import Stream as Stream
@@ -53,9 +55,11 @@ _MODULES = {
         "Min",
         "Max",
     ),
+    "operations.stateful": ("StatefulFunction",),
     "protocol.spouts": ("Spout",),
     "spouts.file": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
+    "states.keyvalue_stateful": ("KeyValueStates",),
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),
     "errors": ("TridentError",),

@@ -15,7 +15,7 @@ from airflow_trident.types import Schema
 
 ROW_CHARACTERS = 200
 """So much of a row's text comes into an error."""
-_OUR_PARTS = ("/airflow_trident/operations/", "/airflow_trident/engine/")
+_OUR_PARTS = ("/airflow_trident/operations/", "/airflow_trident/engine/", "/airflow_trident/states/")
 
 
 def callable_of(function: Any) -> Callable[..., Any]:

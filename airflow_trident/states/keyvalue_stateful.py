@@ -20,10 +20,10 @@ from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
-from airflow_trident.protocol.checkpoint import CheckpointRecord, Marks
+from airflow_trident.protocol.checkpoint import Marks
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.keyvalue import KeyValueState, ProviderConfig, namespace_of
-from airflow_trident.states.keyvalue_checkpoints import Checkpoints, Journal, shows_prepared
+from airflow_trident.states.keyvalue_checkpoints import Checkpoints, Journal, Saved, shows_prepared
 from airflow_trident.states.keyvalue_part import Part
 from airflow_trident.states.keyvalue_providers import make_provider
 from airflow_trident.states.marker import admit
@@ -95,7 +95,7 @@ class OpenStateful(State):
     # ---- applying ----------------------------------------------------------------------------------------------
 
     def marker(self) -> Marker | None:
-        return self._journal.read().marker
+        return self.saved().marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
         admit(self.marker(), ticket, state=self._spec.name, commutes=False)  # what is refused changes nothing
@@ -135,8 +135,9 @@ class OpenStateful(State):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> CheckpointRecord:
-        return self._journal.read().record
+    def saved(self) -> Saved:
+        """How far the checkpoint is, and what is applied."""
+        return self._journal.read()
 
     def marks(self) -> dict[str, Marks]:
         """What each partition's namespace knows about itself."""
@@ -145,14 +146,14 @@ class OpenStateful(State):
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """As of one transaction, although partitions commit one after the other: read again if one ended meanwhile."""
         for _ in range(_READ_TRIES):
-            before = self.checkpoint()
+            before = self.saved().record
             prepared_too = shows_prepared(before)
             found = [
                 ((key,), (value,))
                 for state in self._states
                 for key, value in (state.iterator() if prepared_too else state.committed_items())
             ]
-            if self.checkpoint() == before:
+            if self.saved().record == before:
                 return iter(found)
         raise StoreUnavailableError(
             f"state {self._spec.name!r} changes faster than it can be read", "Read it when fewer batches commit."

@@ -1,0 +1,50 @@
+"""How far the checkpoints of a topology's stateful functions are, for people: reading only.
+
+The commit sweep drives the checkpoints (`states.keyvalue_checkpoints`): whoever commits next recovers first. So there
+is nothing to repair by hand after a crash, and this says what will be done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_trident.plan.states import Marker
+from airflow_trident.protocol.checkpoint import Action, CheckpointRecord, Marks, Mode, decide
+from airflow_trident.states.keyvalue_stateful import OpenStateful
+from airflow_trident.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """One stateful node. `partitions`: namespace -> its marks. Read one after the other: while a commit is under way,
+    they may be of different moments."""
+
+    state: str
+    record: CheckpointRecord
+    marker: Marker | None
+    partitions: dict[str, Marks]
+
+    @property
+    def recovery(self) -> Action:
+        """What whoever comes next does first: INITSTATE if nothing was left unfinished."""
+        step = decide(self.record, Mode.RECOVERING)
+        assert step is not None  # the column has no gap
+        return step.action
+
+
+def checkpoints(topology: Topology) -> list[CheckpointView]:
+    """Every stateful node, in the order of the DAG file.
+
+    :raises StoreUnavailableError: a store does not answer.
+    """
+    views: list[CheckpointView] = []
+    for name, spec in topology.states.items():
+        if spec.stateful is None:
+            continue
+        with spec.factory.make_state(spec) as state:
+            if isinstance(state, OpenStateful):
+                saved = state.saved()
+                views.append(
+                    CheckpointView(state=name, record=saved.record, marker=saved.marker, partitions=state.marks())
+                )
+    return views
