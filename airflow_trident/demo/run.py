@@ -68,9 +68,8 @@ class Demo:
     def _prepare(self) -> None:
         remains = processes_of(self.folder).kill_remains()
         if remains:
-            self.screen.event(
-                "clean-up", f"{remains} processes of a demo that was killed are stopped; going on from there"
-            )
+            self.screen.event("clean-up", f"stopped {remains} processes of a demo that was killed; going on from there")
+        _empty(self.folder.work)  # a JVM that was killed leaves its files behind
         for name in DAG_FILES:
             shutil.copyfile(_dags_folder() / name, self.folder.dags / name)
         made = not self.folder.input.exists()
@@ -179,7 +178,9 @@ class Demo:
     def _clear(self, airflow: LocalAirflow, step: Clear) -> None:
         for run_id in step.run_ids:
             airflow.api.clear(DAG, run_id, only_failed=True)
-        self.screen.event("clear", f"the failed tasks of {', '.join(step.run_ids)} run again")
+        done = all(record.status is Status.COMMITTED for record in self.records.values())
+        why = ": they find their transactions committed and do nothing twice" if done else ""
+        self.screen.event("clear", f"the failed tasks of {', '.join(step.run_ids)} run again{why}")
 
     def _run_again(self, airflow: LocalAirflow, ledger: Ledger) -> None:
         """Everything was committed before: one run must find nothing and change nothing."""
@@ -238,6 +239,11 @@ def _dags_folder() -> Path:
             f"the example DAGs are not in {folder}", "Run the demonstration from a clone of the repository."
         )
     return folder
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
 
 
 @contextmanager
