@@ -142,9 +142,13 @@ class EmbeddedZooKeeper:
         try:
             told = json.loads(self._info.read_text(encoding="utf-8"))
             pid, hosts, began = int(told["pid"]), str(told["hosts"]), str(told["began"])
+            int(hosts.rpartition(":")[2])
         except (OSError, ValueError, KeyError, TypeError):
             return ServerStatus(running=False, data_dir=str(self.data_dir), log=str(self.log))
         alive = _is_alive(pid) and _began(pid) == began
+        if alive and not began:  # no process table to tell it from a later process of the same number
+            host, _, port = hosts.rpartition(":")
+            alive = bool(four_letters(host, int(port), "srvr"))
         return ServerStatus(
             running=alive,
             hosts=hosts if alive else "",

@@ -1,0 +1,297 @@
+"""Connections cut at the worst moment, servers killed, clients forked: against a real ZooKeeper server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.errors import FencedError, LedgerUnavailableError, OutcomeUnknownError
+from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition
+from airflow_trident.protocol.statuses import Status
+from tests.faults.proxy import FaultProxy, Frame, Verdict, cut_once, pass_all
+from tests.ledger_fixtures import (
+    DEFINITION,
+    STAGED,
+    begun,
+    claim,
+    commit,
+    committed_up_to,
+    gated,
+    lines,
+    processed,
+    statuses,
+)
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[FaultProxy]:
+    with FaultProxy(zookeeper.hosts) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def witness(zookeeper: EmbeddedZooKeeper, ledger_root: str) -> Iterator[Ledger]:
+    """A client with an undisturbed connection, which sees what is really there."""
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ledger_root) as ledger:
+        ledger.register(DEFINITION)
+        yield ledger
+
+
+@pytest.fixture
+def ledger(proxy: FaultProxy, witness: Ledger, ledger_root: str) -> Iterator[Ledger]:
+    with open_ledger(ZooKeeperSettings(hosts=proxy.hosts), "words", root=ledger_root) as ledger:
+        ledger.topology()
+        yield ledger
+        proxy.rule = pass_all
+
+
+# ---- before and after apply, on every verb ---------------------------------------------------------------------
+# name -> (what is there before, the verb, what must be there afterwards: (status, attempt, fence, pointer, epoch))
+
+Prepare = Callable[[Ledger], object]
+Verb = Callable[[Ledger, object], object]
+VERBS: dict[str, tuple[Prepare, Verb, tuple[Status, int, int, int, int]]] = {
+    "begin": (
+        lambda ledger: None,
+        lambda ledger, _: ledger.begin(claim(1), lines),
+        (Status.PROCESSING, NO_ATTEMPT, 0, 0, 0),
+    ),
+    "start_attempt": (
+        lambda ledger: begun(ledger, 1),
+        lambda ledger, txid: ledger.start_attempt(txid, owner="e"),
+        (Status.PROCESSING, 0, 0, 0, 0),
+    ),
+    "processed": (
+        lambda ledger: ledger.start_attempt(begun(ledger, 1), owner="e"),
+        lambda ledger, record: ledger.processed(1, 0, STAGED),
+        (Status.PROCESSED, 0, 0, 0, 0),
+    ),
+    "gate": (
+        lambda ledger: processed(ledger, begun(ledger, 1)),
+        lambda ledger, _: ledger.gate(1, owner="c"),
+        (Status.COMMITTING, 0, 1, 0, 0),
+    ),
+    "committed": (
+        lambda ledger: gated(ledger, begun(ledger, 1)),
+        lambda ledger, ticket: ledger.committed(ticket),
+        (Status.COMMITTED, 0, 1, 1, 0),
+    ),
+    "restart_attempt": (
+        lambda ledger: gated(ledger, begun(ledger, 1)),
+        lambda ledger, ticket: ledger.restart_attempt(ticket, owner="c"),
+        (Status.PROCESSING, 1, 1, 0, 0),
+    ),
+    "attempt_failed": (
+        lambda ledger: ledger.start_attempt(begun(ledger, 1), owner="e"),
+        lambda ledger, _: ledger.attempt_failed(1, 0, "x"),
+        (Status.PROCESSING, 0, 0, 0, 0),
+    ),
+    "fail": (
+        lambda ledger: ledger.start_attempt(begun(ledger, 1), owner="e"),
+        lambda ledger, _: ledger.fail(1, 0, "x"),
+        (Status.FAILED, 0, 0, 0, 0),
+    ),
+    "skip": (
+        lambda ledger: begun(ledger, 1),
+        lambda ledger, _: ledger.skip(1, "x"),
+        (Status.SKIPPED, NO_ATTEMPT, 0, 1, 0),
+    ),
+    "set_command": (
+        lambda ledger: begun(ledger, 1),
+        lambda ledger, _: ledger.set_command(Command.PAUSE),
+        (Status.PROCESSING, NO_ATTEMPT, 0, 0, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it is applied", "after it was applied"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_l3_a_connection_cut_on_a_write_is_resolved_without_double_effect(
+    proxy: FaultProxy, ledger: Ledger, witness: Ledger, verb: str, after: bool
+) -> None:
+    prepare, act, expected = VERBS[verb]
+    prepared = prepare(ledger)
+    proxy.rule = cut_once("multi", after=after)
+    result = act(ledger, prepared)
+    assert proxy.cuts == 1
+    view = witness.view(1)
+    assert view.tx is not None
+    found = (view.tx.status, view.tx.attempt, view.tx.fence, view.pointer.committed, view.topology.epoch)
+    assert found == expected
+    assert view.next_txid == 2
+    if isinstance(result, Begun):
+        assert (result.new, result.record) == (True, view.tx)
+
+
+@pytest.mark.parametrize("kind", ["get", "sync"])
+def test_a_connection_cut_on_a_read_is_read_again(
+    proxy: FaultProxy, ledger: Ledger, witness: Ledger, kind: str
+) -> None:
+    begun(witness, 1)
+    for after in (False, True):
+        proxy.rule = cut_once(kind, after=after)
+        assert ledger.view(1) == witness.view(1)
+    assert proxy.cuts == 2
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it is applied", "after it was applied"])
+def test_l3_registering_over_a_cut_connection_makes_one_life(
+    proxy: FaultProxy, zookeeper: EmbeddedZooKeeper, ledger_root: str, after: bool
+) -> None:
+    with open_ledger(ZooKeeperSettings(hosts=proxy.hosts), "other", root=ledger_root) as ledger:
+        # The multi that creates the life is the one that names its head; those before create the folders.
+        proxy.rule = cut_once("multi", after=after, containing=b"/head")
+        record = ledger.register(Definition(spouts={}, states={}))
+        assert proxy.cuts == 1
+        assert begun(ledger, 1) == 1
+        assert ledger.topology() == record
+
+
+def test_a_write_that_arrives_late_changes_nothing_more(proxy: FaultProxy, ledger: Ledger, witness: Ledger) -> None:
+    begun(ledger, 1)
+    held = []
+
+    def hold_first(frame: Frame) -> Verdict:
+        if frame.kind == "multi" and not frame.answer and not held:
+            held.append(frame)
+            return Verdict.HOLD
+        return Verdict.PASS
+
+    proxy.rule = hold_first
+    record = ledger.start_attempt(1, owner="e")
+    before = witness.export()
+    proxy.release()
+    ledger.view(1)  # a round trip through the proxy, after what was released
+    assert (record.attempt, len(held)) == (0, 1)
+    assert witness.export() == before
+
+
+def test_l3_every_transaction_survives_a_cut_every_few_frames(
+    proxy: FaultProxy, ledger: Ledger, witness: Ledger
+) -> None:
+    seen = 0
+
+    def rule(frame: Frame) -> Verdict:
+        nonlocal seen
+        seen += frame.kind == "multi"
+        return Verdict.CUT if frame.kind == "multi" and seen % 7 == 0 else Verdict.PASS
+
+    proxy.rule = rule
+    committed_up_to(ledger, 12)
+    assert proxy.cuts >= 8
+    assert list(statuses(witness).values()) == [Status.COMMITTED] * 12
+    assert witness.view(0).pointer.committed == 12
+    assert [record.attempt for record in witness.transactions()] == [0] * 12
+
+
+def test_l3_an_outcome_that_cannot_be_found_out_is_unknown_and_the_same_step_again_resolves_it(
+    zookeeper: EmbeddedZooKeeper, proxy: FaultProxy, witness: Ledger, ledger_root: str
+) -> None:
+    settings = ZooKeeperSettings(hosts=proxy.hosts, op_deadline_s=0.5, connect_deadline_s=0.5)
+    ticket = gated(witness, begun(witness, 1))
+    with ZNodeLedger(ZooKeeperZNodes(settings), "words", ledger_root, step_deadline_s=1.0) as ledger:
+        ledger.view(1)
+
+        def cut_and_stay_away(frame: Frame) -> Verdict:
+            if frame.answer and frame.kind == "multi":
+                proxy.refusing = True
+                return Verdict.CUT
+            return Verdict.PASS
+
+        proxy.rule = cut_and_stay_away
+        with pytest.raises(OutcomeUnknownError, match="Run the same step again"):
+            ledger.committed(ticket)
+        proxy.refusing, proxy.rule = False, pass_all
+        assert ledger.committed(ticket) == witness.view(1).tx
+    assert statuses(witness) == {1: Status.COMMITTED}
+
+
+# ---- two at once -----------------------------------------------------------------------------------------------
+
+
+def test_p4_a_zombie_that_wakes_up_after_a_newer_committer_changes_nothing(ledger: Ledger, witness: Ledger) -> None:
+    zombie = gated(ledger, begun(ledger, 1))
+    newer = witness.gate(1, owner="newer")
+    before = witness.export()
+    for word in (lambda: ledger.committed(zombie), lambda: ledger.restart_attempt(zombie, owner="zombie")):
+        with pytest.raises(FencedError):
+            word()
+    assert witness.export() == before
+    assert witness.committed(newer).fence == newer.fence
+
+
+def test_p1_processes_that_begin_at_once_get_dense_txids_one_for_each_claim(
+    zookeeper: EmbeddedZooKeeper, witness: Ledger, ledger_root: str
+) -> None:
+    """Three forked processes begin the same twelve claims in different orders, over clients made before the fork."""
+    claims, children = list(range(1, 13)), []
+    inherited = open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ledger_root)
+    inherited.view(0)
+    for turn in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Airflow forks with threads too; that is the point
+            pid = os.fork()
+        if pid == 0:  # pragma: no cover - another process
+            code = 1
+            try:
+                for number in claims[turn * 4 :] + claims[: turn * 4]:
+                    begun(inherited, number)
+                inherited.close()
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
+    assert list(statuses(witness)) == claims
+    assert sorted(witness.export()["claims"].values()) == claims
+    assert inherited.view(0).next_txid == 13
+    inherited.close()
+
+
+# ---- the server goes away --------------------------------------------------------------------------------------
+
+
+def test_p9_a_server_that_is_killed_and_started_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk")
+    status = server.start()
+    try:
+        with open_ledger(ZooKeeperSettings(hosts=server.hosts), "words") as ledger:
+            ledger.register(DEFINITION)
+            committed_up_to(ledger, 3)
+            ticket = gated(ledger, begun(ledger, 4))
+            os.kill(status.pid, signal.SIGKILL)
+            again = server.start()
+            assert (again.started_here, again.hosts) == (True, status.hosts)
+            assert ledger.committed(ticket).status is Status.COMMITTED
+            assert commit(ledger, begun(ledger, 5)).fence == 5
+            assert list(statuses(ledger).values()) == [Status.COMMITTED] * 5
+    finally:
+        server.stop()
+
+
+def test_a_server_that_is_away_is_one_clear_error_and_the_client_works_when_it_is_back(
+    proxy: FaultProxy, witness: Ledger, ledger_root: str
+) -> None:
+    settings = ZooKeeperSettings(hosts=proxy.hosts, op_deadline_s=1.0, connect_deadline_s=1.0)
+    with open_ledger(settings, "words", root=ledger_root) as ledger:
+        ledger.view(0)
+        proxy.refusing = True
+        proxy.cut_all()
+        for attempt in (lambda: ledger.view(0), lambda: ledger.begin(claim(1), lines)):
+            with pytest.raises(LedgerUnavailableError, match=f"ZooKeeper at {proxy.hosts} does not answer"):
+                attempt()
+        proxy.refusing = False
+        assert begun(ledger, 1) == 1
