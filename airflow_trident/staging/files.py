@@ -45,7 +45,10 @@ def make_folder(folder: str) -> None:
         if parent == above:
             break
         above = parent
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", folder) from error
     for made in missing:
         sync_folder(os.path.dirname(made))
 

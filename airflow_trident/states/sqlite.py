@@ -241,10 +241,12 @@ class OpenSqliteState(State):
     def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
         names = [self._layout.encode_key(key) for key in keys]
         found: dict[str, Value] = {}
-        for begin in range(0, len(names), _KEYS_AT_ONCE):
-            some = names[begin : begin + _KEYS_AT_ONCE]
-            with closing(self._connection.execute(self._layout.select(len(some)), some)) as rows:
-                found.update((row[0], self._layout.decode(row)[1]) for row in rows)
+        # Translated here already: above is the user's code, and the fault is not the user's.
+        with self._errors():
+            for begin in range(0, len(names), _KEYS_AT_ONCE):
+                some = names[begin : begin + _KEYS_AT_ONCE]
+                with closing(self._connection.execute(self._layout.select(len(some)), some)) as rows:
+                    found.update((row[0], self._layout.decode(row)[1]) for row in rows)
         return [found.get(name) for name in names]
 
     @contextmanager
@@ -276,8 +278,7 @@ class OpenSqliteState(State):
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
-        with self._errors():
-            return self._lookup(keys)
+        return self._lookup(keys)
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         with self._errors(), closing(self._connection.execute(self._layout.select_all)) as rows:

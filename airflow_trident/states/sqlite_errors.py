@@ -18,8 +18,10 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 def is_certain(error: sqlite3.Error) -> bool:
-    """Does a COMMIT that failed so surely not have happened?"""
-    return primary_code(error) in _BEFORE_THE_COMMIT
+    """Does a COMMIT that failed so surely not have happened? A write that failed left the log without the commit; of a
+    sync that failed nobody can tell."""
+    unwritten = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE
+    return unwritten or primary_code(error) in _BEFORE_THE_COMMIT
 
 
 def violated_column(error: sqlite3.IntegrityError) -> str:
@@ -57,5 +59,6 @@ def store_error(error: sqlite3.Error, path: str) -> TridentError:
             "Somebody changed its tables: restore it from a copy, or give the state another path.",
         )
     return StoreUnavailableError(
-        f"the state file {path!r} does not work ({error})", "Mend its file system and run the task again."
+        f"the state file {path!r} does not work ({error})",
+        "Mend its file system, or free some space, and run the task again.",
     )
