@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from airflow_trident.cli.console import UsageError
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.topology.topology import Topology
 
@@ -67,7 +68,7 @@ def topologies_of(dag_or_module: str) -> list[Topology]:
 
 def _search(dag_id: str | None, place: str | None) -> Found:
     if dag_id and place:
-        raise ConfigurationError("--dag and --dag-file exclude each other", "Give one of them.")
+        raise UsageError("--dag and --dag-file exclude each other. Give one of them.")
     if place and ":" in place:
         return _from_attribute(place)
     if place:
