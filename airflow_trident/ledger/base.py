@@ -104,9 +104,18 @@ class Ledger(ABC):
     # ---- the verbs ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def begin(self, claim: Claim, metadata_of: MetadataOf, *, max_pending: int = DEFAULT_MAX_PENDING) -> BeginResult:
+    def begin(
+        self,
+        claim: Claim,
+        metadata_of: MetadataOf,
+        *,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        attempt_by: str = "",
+    ) -> BeginResult:
         """Claim a transaction: same claim, same txid; else decide_begin(), and the batch's metadata is recorded.
 
+        :param attempt_by: whoever processes a new transaction at once, in the same process: its attempt 0 starts in the
+            same step, which saves `start_attempt`.
         :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
         """
 

@@ -139,7 +139,14 @@ class MemoryLedger(Ledger):
 
     # ---- the verbs ---------------------------------------------------------------------------------------------
 
-    def begin(self, claim: Claim, metadata_of: MetadataOf, *, max_pending: int = DEFAULT_MAX_PENDING) -> BeginResult:
+    def begin(
+        self,
+        claim: Claim,
+        metadata_of: MetadataOf,
+        *,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        attempt_by: str = "",
+    ) -> BeginResult:
         with self._changed:
             topology = self.topology()
             if claim.key in self._claims:
@@ -162,7 +169,8 @@ class MemoryLedger(Ledger):
             record = TxRecord(
                 txid=txid,
                 status=Status.PROCESSING,
-                attempt=NO_ATTEMPT,
+                attempt=0 if attempt_by else NO_ATTEMPT,
+                owner=attempt_by,
                 metadata={
                     stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
                 },
@@ -173,8 +181,7 @@ class MemoryLedger(Ledger):
             )
             self._next += 1
             self._claims[claim.key] = (txid, claim.run_ms)
-            self._store(record)
-            return Begun(record=record, txid=txid, new=True)
+            return Begun(record=self._store(record), txid=txid, new=True)
 
     def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
         with self._changed:

@@ -77,7 +77,7 @@ def _new_topology(snap: Snapshot, record: TopologyRecord) -> Step[TopologyRecord
 
 
 def begin(
-    snap: Snapshot, claim: Claim, metadata_of: MetadataOf, max_pending: int
+    snap: Snapshot, claim: Claim, metadata_of: MetadataOf, max_pending: int, attempt_by: str
 ) -> Step[BeginResult] | Done[BeginResult]:
     topology, known = snap.topology(), snap.claim(claim.key)
     if known is not None:
@@ -95,7 +95,22 @@ def begin(
     metadata = metadata_of(txid, position)
     if not metadata:
         return Done(NothingNew())
-    return _new_transaction(snap, txid, claim, metadata, position)
+    attempt, owner = (0, attempt_by) if attempt_by else (NO_ATTEMPT, "")
+    record = TxRecord(
+        txid=txid,
+        status=Status.PROCESSING,
+        attempt=attempt,
+        metadata={
+            stream: codec.require_json(value, f"the metadata of stream {stream!r}")
+            for stream, value in metadata.items()
+        },
+        carried={stream: value for stream, value in position.items() if stream not in metadata},
+        claim=claim,
+        op=snap.op,
+        owner=owner,
+        times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
+    )
+    return _new_transaction(snap, record)
 
 
 def _position_before(snap: Snapshot, txid: int) -> dict[str, Json]:
@@ -110,23 +125,8 @@ def _position_before(snap: Snapshot, txid: int) -> dict[str, Json]:
     return previous.position
 
 
-def _new_transaction(
-    snap: Snapshot, txid: int, claim: Claim, metadata: dict[str, Json], position: dict[str, Json]
-) -> Step[BeginResult]:
-    life = snap.life
-    record = TxRecord(
-        txid=txid,
-        status=Status.PROCESSING,
-        attempt=NO_ATTEMPT,
-        metadata={
-            stream: codec.require_json(value, f"the metadata of stream {stream!r}")
-            for stream, value in metadata.items()
-        },
-        carried={stream: value for stream, value in position.items() if stream not in metadata},
-        claim=claim,
-        op=snap.op,
-        times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
-    )
+def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
+    life, txid, claim = snap.life, record.txid, record.claim
     packed = codec.pack_metadata(record)
     writes: list[Write] = [
         snap.set(life.head, codec.encode_head(txid + 1)),

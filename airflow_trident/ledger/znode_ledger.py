@@ -192,13 +192,22 @@ class ZNodeLedger(Ledger):
 
     # ---- the verbs ---------------------------------------------------------------------------------------------
 
-    def begin(self, claim: Claim, metadata_of: MetadataOf, *, max_pending: int = DEFAULT_MAX_PENDING) -> BeginResult:
+    def begin(
+        self,
+        claim: Claim,
+        metadata_of: MetadataOf,
+        *,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        attempt_by: str = "",
+    ) -> BeginResult:
         life = self._life()
         if self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
             # A process that goes from one transaction to the next need not ask whether a new claim is known.
             self._transactor.cache.assume_missing(life.claim(claim.key))
         return self._run(
-            functools.partial(verbs.begin, claim=claim, metadata_of=metadata_of, max_pending=max_pending),
+            functools.partial(
+                verbs.begin, claim=claim, metadata_of=metadata_of, max_pending=max_pending, attempt_by=attempt_by
+            ),
             paths=[*self._paths(life, 0), life.claim(claim.key)],
         )
 

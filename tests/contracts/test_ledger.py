@@ -331,6 +331,17 @@ def test_p4_a_zombie_cannot_take_back_what_a_newer_attempt_committed(place: Plac
     assert statuses(ledger) == {1: Status.COMMITTED}
 
 
+def test_p3_a_first_attempt_may_begin_with_its_transaction(place: Place) -> None:
+    ledger = place.registered()
+    result = ledger.begin(claim(1), lines, attempt_by="drain")
+    assert isinstance(result, Begun)
+    assert result.record == place.open().view(1).tx
+    assert result.record is not None
+    assert (result.record.attempt, result.record.owner) == (0, "drain")
+    assert ledger.begin(claim(1), lines, attempt_by="another") == Begun(record=result.record, txid=1, new=False)
+    assert ledger.start_attempt(1, owner="another").attempt == 1
+
+
 def test_p3_nothing_is_processed_without_an_attempt(ledger: Ledger) -> None:
     begun(ledger, 1)
     with pytest.raises(TransitionError, match="transaction 1 was never attempted"):
