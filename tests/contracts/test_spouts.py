@@ -1,0 +1,268 @@
+"""What every spout promises (S1 to S5 of `protocol.spouts`), over every implementation; and that a spout that breaks a
+promise is found."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.errors import DamagedInputError, SourceChangedError
+from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.spouts.file import FileSpout
+from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.types import Json, Schema, parse_declared
+
+FIELDS = "id long, name string"
+NAMES = ["", "a", "x y", 'q"q', "comma,", "é\U0001f600", "last"]
+ROWS = [(number, NAMES[number % len(NAMES)] or "zero") for number in range(29)]
+
+
+@dataclass(frozen=True)
+class Source:
+    """`rows`: all that it holds, in any order; `take_away`: change what the transactions recorded."""
+
+    spout: Spout
+    rows: list[tuple[Any, ...]]
+    take_away: Callable[[], Spout]
+
+
+# ---- the implementations ---------------------------------------------------------------------------------------
+
+
+def fixed(folder: Path) -> Source:
+    def take_away() -> Spout:
+        return FixedBatchSpout(FIELDS, ROWS[:3], max_batch_size=7, splits=3)
+
+    return Source(FixedBatchSpout(FIELDS, ROWS, max_batch_size=7, splits=3), ROWS, take_away)
+
+
+def files(folder: Path, name: str, write: Callable[[Path, list[tuple[Any, ...]]], None], **options: Any) -> Source:
+    """Five files of unequal size."""
+    cuts = [0, 1, 8, 8, 20, len(ROWS)]
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        write(folder / f"{number}{name}", ROWS[begin:end])
+    spout = FileSpout(str(folder), max_files=2, **options)
+
+    def take_away() -> Spout:
+        for path in folder.iterdir():
+            path.write_bytes(path.read_bytes() + b"\n")
+        return spout
+
+    rows: list[tuple[Any, ...]] = [(text_of(row),) for row in ROWS] if spout.schema[0].name == "line" else ROWS
+    return Source(spout, rows, take_away)
+
+
+def text_of(row: tuple[Any, ...]) -> str:
+    return f"{row[0]} {row[1]}"
+
+
+def write_text(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    path.write_text("\r\n".join(map(text_of, rows)), newline="")
+
+
+def write_gzip(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    import gzip
+
+    path.write_bytes(gzip.compress("".join(text_of(row) + "\n" for row in rows).encode()))
+
+
+def write_csv(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    import csv
+
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("name", "id"), *((name, number) for number, name in rows)])
+
+
+def write_json(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    path.write_text("".join(json.dumps({"name": name, "id": number}) + "\n" for number, name in rows))
+
+
+def write_parquet(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    pq.write_table(rows_to_table(parse_declared(FIELDS), rows), path)
+
+
+SOURCES: dict[str, Callable[[Path], Source]] = {
+    "fixed rows": fixed,
+    "text": lambda folder: files(folder, ".txt", write_text),
+    "text in parts": lambda folder: files(folder, ".txt", write_text, split_bytes=7),
+    "gzipped text": lambda folder: files(folder, ".txt.gz", write_gzip),
+    "csv": lambda folder: files(folder, ".csv", write_csv, format="csv", fields=FIELDS),
+    "json": lambda folder: files(folder, ".json", write_json, format="json", fields=FIELDS),
+    "json in parts": lambda folder: files(folder, ".json", write_json, format="json", fields=FIELDS, split_bytes=30),
+    "parquet": lambda folder: files(folder, ".parquet", write_parquet, format="parquet", fields=FIELDS),
+}
+
+
+# ---- the promises ----------------------------------------------------------------------------------------------
+
+
+def metadata_of_all(spout: Spout) -> list[Json]:
+    """Transactions until there is nothing new, each by a coordinator of its own, as tasks do, with JSON between."""
+    all_metadata: list[Json] = []
+    previous: Json = None
+    while pickle.loads(pickle.dumps(spout)).coordinator().is_ready(previous):
+        coordinator = spout.coordinator()
+        previous = coordinator.initialize_transaction(len(all_metadata) + 1, previous)
+        coordinator.close()
+        assert previous is not None, "ready means that there is a batch"
+        assert json.loads(json.dumps(previous)) == previous, "S1: survives JSON"
+        all_metadata.append(previous)
+    assert spout.coordinator().initialize_transaction(len(all_metadata) + 1, previous) is None, (
+        "S1: None is nothing new"
+    )
+    return all_metadata
+
+
+def rows_of(spout: Spout, metadata: Json) -> list[tuple[Any, ...]]:
+    """The batch, read by emitters that were sent elsewhere, split by split, checked against the schema."""
+    rows: list[tuple[Any, ...]] = []
+    sent = pickle.dumps(spout.emitter())
+    splits = pickle.loads(sent).splits(json.loads(json.dumps(metadata)))
+    assert [split.index for split in splits] == list(range(len(splits)))
+    for split in pickle.loads(pickle.dumps(splits)):
+        for batch in pickle.loads(sent).read(split):
+            assert batch.schema == arrow_schema(spout.schema), "S5: exactly the fields of the schema"
+            batch.validate(full=True)
+            rows.extend(table_to_rows(pa.Table.from_batches([batch])))
+    return rows
+
+
+def check_replay(source: Source) -> None:
+    """S2: the batch of a txid is the same, whenever it is read."""
+    every = metadata_of_all(source.spout)
+    first = [rows_of(source.spout, metadata) for metadata in every]
+    assert [rows_of(source.spout, metadata) for metadata in reversed(every)] == first[::-1]
+
+
+def check_coverage(source: Source) -> None:
+    """S3: every row is in exactly one transaction."""
+    every = metadata_of_all(source.spout)
+    assert len(every) > 1, "the source is cut into several batches"
+    rows = [row for metadata in every for row in rows_of(source.spout, metadata)]
+    assert sorted(rows) == sorted(source.rows)
+
+
+def check_changed_source(source: Source) -> None:
+    """S4: what is not there any more is an error, never fewer rows."""
+    every = metadata_of_all(source.spout)
+    changed = source.take_away()
+    with pytest.raises((SourceChangedError, DamagedInputError)) as caught:
+        [rows_of(changed, metadata) for metadata in every]
+    assert caught.value.cure
+
+
+CHECKS = [check_replay, check_coverage, check_changed_source]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_spout_keeps_its_promises(tmp_path: Path, name: str, check: Callable[[Source], None]) -> None:
+    check(SOURCES[name](tmp_path))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_spout_says_what_it_is_in_one_line(tmp_path: Path, name: str) -> None:
+    spout = SOURCES[name](tmp_path).spout
+    assert spout.describe().startswith(type(spout).__name__)
+    assert "\n" not in spout.describe()
+    assert spout.kind is SpoutKind.TRANSACTIONAL
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"files": [1]}, {"cursor": 1}])
+def test_metadata_of_another_spout_is_an_error_and_not_a_new_beginning(
+    tmp_path: Path, name: str, metadata: Json
+) -> None:
+    spout = SOURCES[name](tmp_path).spout
+    with pytest.raises(SourceChangedError, match=r"is not that of a .*stream a new name"):
+        spout.coordinator().initialize_transaction(2, metadata)
+    with pytest.raises(SourceChangedError, match="is not that of a"):
+        spout.emitter().splits(metadata)
+
+
+# ---- spouts that break a promise are found ---------------------------------------------------------------------
+
+
+@dataclass
+class Crippled(Spout):
+    """A queue that hands out what it has now: not replayable, with a choice of further defects."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=lambda: list(ROWS))
+    doubles: bool = False
+    ends_early: bool = False
+
+    @property
+    def schema(self) -> Schema:
+        return parse_declared(FIELDS)
+
+    def coordinator(self) -> Coordinator:
+        return CrippledCoordinator(self)
+
+    def emitter(self) -> Emitter:
+        return CrippledEmitter(self)
+
+    def describe(self) -> str:
+        return "Crippled"
+
+
+_READS = iter(range(10**9))
+
+
+@dataclass
+class CrippledCoordinator(Coordinator):
+    spout: Crippled
+
+    def is_ready(self, previous: Json) -> bool:
+        return int(previous or 0) < len(self.spout.rows)  # type: ignore[arg-type]
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        at = int(previous or 0) + 10  # type: ignore[arg-type]
+        return at if self.is_ready(previous) else None
+
+
+@dataclass
+class CrippledEmitter(Emitter):
+    spout: Crippled
+
+    def splits(self, metadata: Json) -> list[Split]:
+        return [Split(0, metadata)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        end = int(split.body)  # type: ignore[arg-type]
+        begin = end - 11 if self.spout.doubles and end > 10 else end - 10
+        rows = self.spout.rows[begin:end]
+        if not (self.spout.doubles or self.spout.ends_early):
+            rows = [(next(_READS), name) for _, name in rows]
+        yield from rows_to_table(self.spout.schema, rows).to_batches()
+
+
+@pytest.mark.parametrize(
+    ("check", "spout"),
+    [
+        (check_replay, Crippled()),
+        (check_coverage, Crippled()),
+        (check_coverage, Crippled(doubles=True)),
+        (check_coverage, Crippled(rows=ROWS[:-1], ends_early=True)),
+    ],
+)
+def test_a_spout_that_breaks_a_promise_is_found(check: Callable[[Source], None], spout: Crippled) -> None:
+    with pytest.raises(AssertionError):
+        check(Source(spout, ROWS, lambda: spout))
+
+
+def test_a_spout_that_gives_fewer_rows_instead_of_an_error_is_found() -> None:
+    def take_away() -> Spout:
+        return Crippled(rows=ROWS[:5], ends_early=True)
+
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        check_changed_source(Source(Crippled(ends_early=True), ROWS, take_away))
