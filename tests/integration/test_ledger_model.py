@@ -1,0 +1,181 @@
+"""The ledger over ZooKeeper against the plain one: any sequence of calls, by two clients with outdated memories, over a
+network that loses and delays, must give the same answers and end in the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from airflow_trident.errors import TridentError
+from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.fake import FakeTree, FakeZNodes, Fault
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Op
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.statuses import Status
+from tests.ledger_fixtures import DEFINITION, OTHER_STAGED, STAGED
+
+FAULTS = st.lists(st.sampled_from([None, None, *Fault]), max_size=3)
+WHO = st.integers(0, 1)
+TXIDS = st.integers(1, 8)
+ATTEMPTS = st.integers(-1, 4)
+
+
+def alike(value: Any) -> Any:
+    """A result without what is never the same twice: ids and times."""
+    if isinstance(value, TxRecord):
+        return replace(value, op="", times_ms=dict.fromkeys(value.times_ms, 0))
+    if isinstance(value, CommitTicket):
+        return replace(value, incarnation="")
+    if isinstance(value, TopologyRecord):
+        return replace(value, incarnation="", created_ms=0)
+    if isinstance(value, Begun):
+        return replace(value, record=alike(value.record))
+    if isinstance(value, LedgerView):
+        return replace(value, topology=alike(value.topology), tx=alike(value.tx))
+    assert value is None or is_dataclass(value), value
+    return value
+
+
+class LedgerAgainstPlainLedger(RuleBasedStateMachine):
+    tickets = Bundle("tickets")
+
+    @initialize()
+    def open(self) -> None:
+        self.faults: list[Fault | None] = []
+        self.tree = FakeTree()
+        self.clients = [ZNodeLedger(FakeZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
+        self.plain = MemoryLedger("words")
+        for ledger in (*self.clients, self.plain):
+            ledger.register(DEFINITION)
+
+    def next_fault(self, ops: Sequence[Op]) -> Fault | None:
+        return self.faults.pop(0) if self.faults else None
+
+    def both(self, who: int, faults: list[Fault | None], call: Callable[[Ledger], object]) -> tuple[object, object]:
+        """The call on one of the clients and on the plain ledger; both answers, or both the same error."""
+        self.faults = list(faults)
+        found, expected = outcome(call, self.clients[who]), outcome(call, self.plain)
+        self.faults = []
+        self.tree.release()
+        assert alike_outcome(found) == alike_outcome(expected)
+        return found, expected
+
+    # ---- calls -------------------------------------------------------------------------------------------------
+
+    @rule(
+        who=WHO,
+        faults=FAULTS,
+        number=st.integers(1, 8),
+        streams=st.sets(st.sampled_from(["a", "b"])),
+        max_pending=st.integers(1, 6),
+        attempt_by=st.sampled_from(["", "drain"]),
+    )
+    def begin(self, who: int, faults: list, number: int, streams: set[str], max_pending: int, attempt_by: str) -> None:
+        def metadata_of(txid: int, position: dict) -> dict:
+            return {stream: [txid, position.get(stream)] for stream in sorted(streams)}
+
+        claim = Claim(key=f"run-{number}", run_ms=number)
+        self.both(
+            who,
+            faults,
+            lambda ledger: ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by),
+        )
+
+    @rule(who=WHO, faults=FAULTS, txid=TXIDS)
+    def start_attempt(self, who: int, faults: list, txid: int) -> None:
+        self.both(who, faults, lambda ledger: ledger.start_attempt(txid, owner="e"))
+
+    @rule(who=WHO, faults=FAULTS, txid=TXIDS, attempt=ATTEMPTS, staged=st.sampled_from([STAGED, OTHER_STAGED]))
+    def processed(self, who: int, faults: list, txid: int, attempt: int, staged: Any) -> None:
+        self.both(who, faults, lambda ledger: ledger.processed(txid, attempt, staged))
+
+    @rule(who=WHO, faults=FAULTS)
+    def process_the_next(self, who: int, faults: list) -> None:
+        """What a healthy emitter does, so that many sequences get far."""
+        txid = self.plain.view(0).pointer.committed + 1
+        attempt = getattr(outcome(lambda ledger: ledger.view(txid), self.plain).tx, "attempt", 0)
+        self.both(who, faults, lambda ledger: ledger.processed(txid, attempt, STAGED))
+
+    @rule(target=tickets, who=WHO, faults=FAULTS, txid=TXIDS, the_next=st.booleans())
+    def gate(self, who: int, faults: list, txid: int, the_next: bool) -> Any:
+        if the_next:
+            txid = self.plain.view(0).pointer.committed + 1
+        pair = self.both(who, faults, lambda ledger: ledger.gate(txid, owner="c"))
+        return pair if isinstance(pair[0], CommitTicket) else multiple()
+
+    @rule(who=WHO, faults=FAULTS, pair=tickets, retention=st.integers(1, 3))
+    def committed(self, who: int, faults: list, pair: tuple, retention: int) -> None:
+        self.with_ticket(who, faults, pair, lambda ledger, ticket: ledger.committed(ticket, retention=retention))
+
+    @rule(who=WHO, faults=FAULTS, pair=tickets)
+    def restart_attempt(self, who: int, faults: list, pair: tuple) -> None:
+        self.with_ticket(who, faults, pair, lambda ledger, ticket: ledger.restart_attempt(ticket, owner="c"))
+
+    def with_ticket(self, who: int, faults: list, pair: tuple, act: Callable[[Ledger, CommitTicket], object]) -> None:
+        self.both(who, faults, lambda ledger: act(ledger, pair[1] if ledger is self.plain else pair[0]))
+
+    @rule(who=WHO, faults=FAULTS, txid=TXIDS, attempt=ATTEMPTS, for_good=st.booleans())
+    def attempt_fails(self, who: int, faults: list, txid: int, attempt: int, for_good: bool) -> None:
+        verb = "fail" if for_good else "attempt_failed"
+        self.both(who, faults, lambda ledger: getattr(ledger, verb)(txid, attempt, "x"))
+
+    @rule(who=WHO, faults=FAULTS, txid=TXIDS)
+    def skip(self, who: int, faults: list, txid: int) -> None:
+        self.both(who, faults, lambda ledger: ledger.skip(txid, "x"))
+
+    @rule(who=WHO, faults=FAULTS, command=st.sampled_from([Command.RUN, Command.RUN, Command.PAUSE]))
+    def set_command(self, who: int, faults: list, command: Command) -> None:
+        self.both(who, faults, lambda ledger: ledger.set_command(command))
+
+    @rule(who=WHO, txid=st.integers(-1, 9))
+    def view(self, who: int, txid: int) -> None:
+        self.both(who, [], lambda ledger: ledger.view(txid))
+
+    # ---- what must always hold ---------------------------------------------------------------------------------
+
+    @invariant()
+    def the_same_is_kept(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        # A client of its own: looking must not refresh the memories of the others.
+        onlooker = ZNodeLedger(FakeZNodes(self.tree), "words")
+        assert [alike(tx) for tx in onlooker.transactions()] == [alike(tx) for tx in self.plain.transactions()]
+        found, expected = onlooker.view(0), self.plain.view(0)
+        assert alike(found) == alike(expected)
+        assert onlooker.export()["claims"] == self.plain.export()["claims"]
+
+    @invariant()
+    def p6_everything_up_to_the_pointer_let_the_others_pass(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        view = self.plain.view(0)
+        special = {*view.exceptions.failed, *view.exceptions.skipped, *view.exceptions.late}
+        for tx in self.plain.transactions():
+            if tx.txid > view.pointer.committed:
+                assert tx.status is not Status.COMMITTED
+            elif tx.txid not in special:
+                assert tx.status is Status.COMMITTED
+
+
+def outcome(call: Callable[[Ledger], Any], ledger: Ledger) -> Any:
+    try:
+        return call(ledger)
+    except TridentError as error:
+        return error
+
+
+def alike_outcome(value: Any) -> Any:
+    return type(value) if isinstance(value, TridentError) else alike(value)
+
+
+TestLedgerAgainstPlainLedger = LedgerAgainstPlainLedger.TestCase
+TestLedgerAgainstPlainLedger.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
