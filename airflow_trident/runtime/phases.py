@@ -68,10 +68,13 @@ def coordinate(
 
 def _require_ledger_ahead(ledger: Ledger, topology: Topology, incarnation: str) -> None:
     """A ledger that was wiped or restored would give used txids to new data, and the states would skip it (P11)."""
-    next_txid = ledger.view(0).next_txid
+    markers = {}
     for name, spec in topology.states.items():
         with spec.factory.make_state(spec) as state:
-            marker = state.marker()
+            markers[name] = state.marker()
+    # The ledger after the states: others begin and commit meanwhile, and what a state held by then, the ledger knows.
+    next_txid = ledger.view(0).next_txid
+    for name, marker in markers.items():
         if marker is None:
             continue
         if marker.incarnation != incarnation or marker.high >= next_txid:
