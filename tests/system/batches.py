@@ -1,0 +1,19 @@
+"""What the system tests count: known to the tests and, copied beside them, to their DAGs. Needs nothing of Airflow."""
+
+from __future__ import annotations
+
+NAMES = (
+    "deadlock_rest",
+    "deadlock_cli",
+    "kill_process",
+    "kill_commit",
+    "kill_scheduler",
+    "clear_running",
+    "mark_failed",
+    "clear_committed",
+)
+TRANSACTIONS = 5
+ROWS_OF_A_BATCH = 4
+LINES = [
+    (f"line {number} has word{number % 7} and word{number % 3}",) for number in range(TRANSACTIONS * ROWS_OF_A_BATCH)
+]

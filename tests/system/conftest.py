@@ -1,0 +1,160 @@
+"""One real Airflow for all system tests, each with a DAG, a topology and a state of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.demo.folder import Folder
+from airflow_trident.demo.rest import FINISHED_RUN, AirflowApi, wait_until
+from airflow_trident.demo.services import LocalAirflow
+from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+from tests.system import batches
+
+LIMIT_S = 120.0
+"""Far above what anything takes: only a test that would never end meets it."""
+OPTIONS = {
+    # Found dead sooner than by default, so that a test of it is over sooner.
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "2",
+    "AIRFLOW__CORE__PARALLELISM": "6",
+    "AIRFLOW__TRIDENT__POLL_S": "1",
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One DAG and its topology, both called `name`, and what a test does to them."""
+
+    name: str
+    airflow: LocalAirflow
+    ledger: Ledger
+    folder: Path
+
+    @property
+    def api(self) -> AirflowApi:
+        return self.airflow.api
+
+    def task(self, verb: str) -> str:
+        return f"{self.name}.{verb}"
+
+    # ---- the files that tasks obey -----------------------------------------------------------------------------
+
+    def tell(self, what: str) -> Path:
+        path = self.folder / what
+        path.touch()
+        return path
+
+    def held(self, txid: int, attempt: int) -> int:
+        """Wait until this attempt is being processed and held; its process id."""
+        here = self.folder / f"here-{txid}-{attempt}"
+        self.until(here.exists, f"attempt {attempt} of transaction {txid} is at work")
+        return int(here.read_text())
+
+    # ---- acts --------------------------------------------------------------------------------------------------
+
+    def trigger(self, *numbers: int) -> None:
+        """Make runs one after the other, each when the former has claimed: run tx-N gets transaction N."""
+        for number in numbers:
+            self.api.trigger(self.name, f"tx-{number}")
+            self.until(lambda number=number: number in self.records(), f"transaction {number} is begun")
+            assert self.records()[number].claim.run_id == f"tx-{number}"
+
+    def command(self, *arguments: str) -> str:
+        done = subprocess.run(
+            self.airflow.command("trident", *arguments),
+            env=self.airflow.environment,
+            cwd=self.airflow.folder.work,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def kill_owner(self, txid: int) -> None:
+        """SIGKILL to the process that wrote the transaction's record last."""
+        os.kill(int(self.records()[txid].owner.rpartition("/")[2]), signal.SIGKILL)
+
+    # ---- what is there -----------------------------------------------------------------------------------------
+
+    def records(self) -> dict[int, TxRecord]:
+        self.airflow.processes.require_alive()
+        return {record.txid: record for record in self.ledger.transactions()} if self._begun() else {}
+
+    def statuses(self) -> list[Status]:
+        return [record.status for _, record in sorted(self.records().items())]
+
+    def words(self) -> Counter[str]:
+        with closing(sqlite3.connect(self.folder / "words.db")) as connection:
+            return Counter(dict(connection.execute(f"SELECT word, count FROM {self.name}_count")))
+
+    def _begun(self) -> bool:
+        try:
+            self.ledger.topology()
+        except UnknownTopologyError:
+            return False
+        return True
+
+    # ---- waiting -----------------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        if not wait_until(condition, timeout_s=LIMIT_S, poll_s=0.1):
+            ledger = [(one.txid, str(one.status), one.attempt, one.error) for one in self.records().values()]
+            raise AssertionError(f"never: {what}; ledger: {ledger}; runs: {self.api.runs(self.name)}")
+
+    def until_finished(self) -> dict[str, str]:
+        """Wait until no run is at work; the state of each."""
+        self.until(lambda: all(state in FINISHED_RUN for state in self.api.runs(self.name).values()), "runs are over")
+        return self.api.runs(self.name)
+
+    def until_committed(self, count: int) -> None:
+        self.until(lambda: self.statuses() == [Status.COMMITTED] * count, f"{count} transactions are committed")
+
+
+@pytest.fixture(scope="session")
+def local_airflow(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+    root = tmp_path_factory.mktemp("system")
+    folder = Folder(root)
+    folder.make()
+    for name in batches.NAMES:
+        (root / name).mkdir()
+    for file in ("dags.py", "batches.py"):
+        shutil.copyfile(Path(__file__).parent / file, folder.dags / file)
+    extra = {**OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}
+    airflow = LocalAirflow(folder, zookeeper.hosts, extra)
+    try:
+        airflow.migrate()
+        airflow.start()
+        airflow.wait_healthy()
+        airflow.wait_for_dag(batches.NAMES[-1])
+        yield airflow
+    finally:
+        airflow.processes.stop()
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, local_airflow: LocalAirflow, zookeeper: EmbeddedZooKeeper) -> Iterator[Scene]:
+    """The scene named by ``@pytest.mark.parametrize("scene", [...], indirect=True)``. When the test is over, every
+    batch must be in the state exactly once and the ledger without gap."""
+    name: str = request.param
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), name, root="/system-tests") as ledger:
+        yield Scene(name, local_airflow, ledger, local_airflow.folder.root / name)

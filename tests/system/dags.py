@@ -1,0 +1,67 @@
+"""The DAGs of the system tests: one topology each, all alike. Airflow reads this file as a DAG file.
+
+Files below SYSTEM_TESTS tell a task what to do, so that a test decides and no clock does:
+
+- ``<topology>/fail-<txid>``: raise on the rows of that transaction, while it exists.
+- ``<topology>/hold-<txid>``: say who is there (``here-<txid>-<attempt>``: its process id) and wait while it exists.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG
+from batches import LINES, NAMES, ROWS_OF_A_BATCH, TRANSACTIONS
+
+from airflow_trident import (
+    Count,
+    FixedBatchSpout,
+    Function,
+    OperationContext,
+    SqliteState,
+    Topology,
+    trident_transaction,
+)
+
+HOME = Path(os.environ["SYSTEM_TESTS"])
+
+
+class Split(Function):
+    """Words of a line, and obedience to the files of a test."""
+
+    def __init__(self, topology: str) -> None:
+        self.folder = HOME / topology
+
+    def prepare(self, context: OperationContext) -> None:
+        self.txid = context.txid
+        hold = self.folder / f"hold-{context.txid}"
+        if hold.exists():
+            here = self.folder / f"here-{context.txid}-{context.attempt}"
+            partial = here.with_suffix(".partial")
+            partial.write_text(str(os.getpid()))
+            partial.rename(here)
+        while hold.exists():
+            time.sleep(0.02)
+
+    def execute(self, line: str) -> Iterator[str]:
+        if (self.folder / f"fail-{self.txid}").exists():
+            raise ValueError("told to fail")
+        yield from line.split()
+
+
+def topology(name: str) -> Topology:
+    made = Topology(name)
+    words = made.new_stream("lines", FixedBatchSpout("line string", LINES, ROWS_OF_A_BATCH))
+    counted = words.each("line", Split(name), "word").group_by("word")
+    counted.persistent_aggregate(SqliteState(str(HOME / name / "words.db")), Count(), "count")
+    return made
+
+
+for _name in NAMES:
+    with DAG(_name, max_active_runs=3, default_args={"retries": 1, "retry_delay": timedelta(0)}) as _dag:
+        trident_transaction(topology(_name), engine="local", max_pending=TRANSACTIONS, turn_sensor=False)
+    globals()[_name] = _dag

@@ -1,0 +1,149 @@
+"""Exactly-once under a real scheduler: what people and accidents do to Airflow tasks changes no count.
+
+Every test ends with `assert_exact`: each word counted as often as it occurs, the ledger dense and committed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections import Counter
+from contextlib import closing
+
+import pytest
+
+from airflow_trident.protocol.statuses import Status
+from tests.system.batches import LINES, ROWS_OF_A_BATCH
+from tests.system.conftest import Scene
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+
+def plays(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("scene", [name], indirect=True)
+
+
+def assert_exact(scene: Scene, transactions: int) -> None:
+    lines = LINES[: transactions * ROWS_OF_A_BATCH]
+    assert scene.words() == Counter(word for (line,) in lines for word in line.split())
+    assert sorted(scene.records()) == list(range(1, transactions + 1))
+    assert scene.statuses() == [Status.COMMITTED] * transactions
+
+
+def fail_for_good(scene: Scene) -> None:
+    """Runs 1 to 5: transaction 2 uses its attempts up, the later ones are processed and cannot commit."""
+    scene.tell("fail-2")
+    scene.trigger(1, 2, 3, 4, 5)
+    runs = scene.until_finished()
+    assert runs == {"tx-1": "success"} | {f"tx-{number}": "failed" for number in (2, 3, 4, 5)}
+    assert scene.statuses() == [Status.COMMITTED, Status.FAILED] + [Status.PROCESSED] * 3
+    assert scene.records()[2].attempt == 1
+    (scene.folder / "fail-2").unlink()
+
+
+@plays("deadlock_rest")
+def test_clearing_the_failed_task_of_2_commits_2_to_5_although_3_runs_at_most_are_active(scene: Scene) -> None:
+    fail_for_good(scene)
+    scene.api.clear(scene.name, "tx-2", [scene.task("emit")])
+    scene.until_committed(5)
+    assert scene.until_finished()["tx-2"] == "success"
+    for run_id in ("tx-3", "tx-4", "tx-5"):
+        scene.api.clear(scene.name, run_id, only_failed=True)
+    before = scene.records()
+    assert set(scene.until_finished().values()) == {"success"}
+    assert scene.records() == before
+    assert_exact(scene, 5)
+
+
+@plays("deadlock_cli")
+def test_the_backfill_command_commits_2_to_5_after_2_had_failed_for_good(scene: Scene) -> None:
+    fail_for_good(scene)
+    said = scene.command("backfill", scene.name, "--failed", "--engine", "local")
+    assert "transaction 2: committed, and with it [3, 4, 5]" in said
+    assert_exact(scene, 5)
+
+
+@plays("kill_process")
+def test_kill_9_of_a_task_that_processes_gives_a_new_attempt_and_no_other_effect(scene: Scene) -> None:
+    hold = scene.tell("hold-2")
+    scene.trigger(1, 2, 3)
+    os.kill(scene.held(2, 0), signal.SIGKILL)
+    hold.unlink()
+    assert set(scene.until_finished().values()) == {"success"}
+    assert scene.records()[2].attempt == 1
+    assert_exact(scene, 3)
+
+
+@plays("kill_commit")
+def test_kill_9_of_a_task_that_commits_is_repaired_by_the_next_committer(scene: Scene) -> None:
+    scene.trigger(1)
+    scene.until_finished()
+    # The store is locked, so the committer stands between the gate and the state.
+    with closing(sqlite3.connect(scene.folder / "words.db", isolation_level=None)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        scene.trigger(2, 3)
+        scene.until(lambda: scene.records()[2].status is Status.COMMITTING, "the gate of 2 is open")
+        first = scene.records()[2].fence
+        scene.kill_owner(2)
+        store.execute("ROLLBACK")
+    assert set(scene.until_finished().values()) == {"success"}
+    assert scene.records()[2].fence > first
+    assert_exact(scene, 3)
+
+
+@plays("kill_scheduler")
+def test_kill_9_of_the_scheduler_and_a_restart_run_an_attempt_twice_and_count_once(scene: Scene) -> None:
+    hold = scene.tell("hold-2")
+    scene.trigger(1, 2)
+    scene.held(2, 0)
+    scene.airflow.processes.kill("scheduler")
+    scene.airflow.start_scheduler()
+    # The orphaned task still works on attempt 0 when the new scheduler gives the transaction another one.
+    scene.held(2, 1)
+    hold.unlink()
+    scene.trigger(3)
+    assert set(scene.until_finished().values()) == {"success"}
+    assert_exact(scene, 3)
+
+
+@plays("clear_running")
+def test_clearing_a_task_while_it_runs_leaves_two_at_work_and_counts_once(scene: Scene) -> None:
+    hold = scene.tell("hold-1")
+    scene.trigger(1, 2)
+    scene.held(1, 0)
+    scene.api.clear(scene.name, "tx-1", [scene.task("emit")])
+    scene.held(1, 1)
+    hold.unlink()
+    assert set(scene.until_finished().values()) == {"success"}
+    assert_exact(scene, 2)
+
+
+@plays("mark_failed")
+def test_marking_a_running_task_as_failed_blocks_those_behind_it_until_it_is_cleared(scene: Scene) -> None:
+    hold = scene.tell("hold-2")
+    scene.trigger(1, 2, 3)
+    scene.held(2, 0)
+    scene.api.set_state(scene.name, "tx-2", scene.task("emit"), "failed")
+    runs = scene.until_finished()
+    assert runs == {"tx-1": "success", "tx-2": "failed", "tx-3": "failed"}
+    assert scene.statuses() == [Status.COMMITTED, Status.FAILED, Status.PROCESSED]
+    hold.unlink()
+    scene.api.clear(scene.name, "tx-2", [scene.task("emit")])
+    scene.until_committed(3)
+    assert scene.until_finished()["tx-2"] == "success"
+    assert_exact(scene, 3)
+
+
+@plays("clear_committed")
+def test_clearing_whole_runs_after_the_commit_changes_nothing(scene: Scene) -> None:
+    scene.trigger(1, 2)
+    scene.until_finished()
+    before = scene.records()
+    for run_id in ("tx-1", "tx-2"):
+        assert len(scene.api.clear(scene.name, run_id)) == 3
+    assert set(scene.until_finished().values()) == {"success"}
+    assert scene.records() == before
+    tasks = scene.api.tasks(scene.name, "tx-1") + scene.api.tasks(scene.name, "tx-2")
+    assert {task.tries for task in tasks} == {2}
+    assert_exact(scene, 2)
