@@ -52,7 +52,7 @@ RETENTION = Option(
 TURN_WAIT_S = Option(
     "turn_wait_s",
     "float",
-    "60",
+    "20",
     "Seconds that a task waits in its worker for its turn before it gives the worker slot back. Such a wait blocks on "
     "a ZooKeeper watch.",
 )

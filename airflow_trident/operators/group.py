@@ -100,8 +100,8 @@ def trident_transaction(
 
 
 def _map_over(coordinate: TridentCoordinatorOperator, work: Any) -> None:
-    # The triggerer can render a text, but not the argument of a mapped group.
-    turn_txid = f"{{{{ ti.xcom_pull(task_ids='{coordinate.task_id}')[ti.map_index] }}}}"
+    # The triggerer can render a text, but not the argument of a mapped group: see text_for_triggerer.
+    turn_txid = f"{{{{ ti.xcom_pull(task_ids='{coordinate.task_id}', map_indexes=-1)[ti.map_index] }}}}"
 
     @task_group(group_id="transaction")
     def transaction(txid: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, XComArg
+from airflow.sdk import BaseOperator, BaseSensorOperator
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
@@ -75,12 +75,12 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             self._begin_in_triggerer()
 
     def _begin_in_triggerer(self) -> None:
-        """Airflow renders the trigger's arguments itself (since 3.3), but only texts: an XComArg becomes one.
+        """Airflow (since 3.3) renders the trigger's arguments in the triggerer, if they are texts that it can render.
 
-        What has no text, the argument of a mapped task group, is known to a worker only: it defers from there.
+        Where they are not, a worker begins and defers.
         """
-        txid = str(self.txid) if isinstance(self.txid, PlainXComArg) else self.txid
-        if isinstance(txid, XComArg):
+        txid = text_for_triggerer(self.txid)
+        if txid is None:
             return
         trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
         trigger_cls, trigger_kwargs = trigger.serialize()
@@ -126,7 +126,9 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
     def _wait_elsewhere(self, context: Context, txid: int) -> None:
         timeout = timedelta(seconds=self.timeout)
-        if self.deferrable:
+        # Where the task should have begun in the triggerer and has not, as in `dag.test()`, there is none: its stand-in
+        # would wait here for tasks that come after this one.
+        if self.deferrable and not self.start_from_trigger:
             trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
             raise TaskDeferred(trigger=trigger, method_name="resume", timeout=timeout)
         self.look_again_later(context, txid, timeout)
@@ -134,3 +136,19 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     def resume(self, context: Context, event: Any = None) -> int:
         """Only where the triggerer could not end the task itself: read again what holds."""
         return self.execute(context)
+
+
+def text_for_triggerer(txid: Any) -> str | None:
+    """`txid` as a text that Airflow's triggerer can render; None if there is none.
+
+    Of XComs the triggerer answers only for one map index: without it Airflow 3.3 never answers, and the wait would
+    never end. The argument of a mapped task group has no text at all.
+    """
+    if isinstance(txid, PlainXComArg) and isinstance(txid.operator, BaseOperator):
+        pull = f"task_ids={txid.operator.task_id!r}, key={txid.key!r}, map_indexes=-1"
+        return f"{{{{ ti.xcom_pull({pull}) }}}}"
+    if isinstance(txid, int):
+        return str(txid)
+    if not isinstance(txid, str) or ("xcom_pull" in txid and "map_indexes" not in txid):
+        return None
+    return txid

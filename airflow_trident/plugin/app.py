@@ -1,0 +1,72 @@
+"""The plugin's web application: a JSON API and one page. Imported by the API server only.
+
+Airflow does not protect a plugin's application: every route that shows anything asks for the user itself.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_authenticated
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from airflow_trident.errors import RetryableError, TridentError, UnknownTopologyError
+from airflow_trident.plugin import reading
+
+_PAGE = Path(__file__).with_name("page.html")
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="{color}" stroke-width="2" '
+    'stroke-linecap="round" stroke-linejoin="round"><path d="M12 22V3M4 4v4a5 5 0 0 0 5 5h6a5 5 0 0 0 5-5V4M9 6l3-4 '
+    '3 4"/></svg>'
+)
+_AUTHENTICATED = [Depends(requires_authenticated())]
+
+# No generated documentation: it would be open to everybody.
+app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None)
+
+
+@app.exception_handler(TridentError)
+def _explain(_request: Request, error: TridentError) -> JSONResponse:
+    """The error's own text, which names the cure."""
+    status = 404 if isinstance(error, UnknownTopologyError) else 503 if isinstance(error, RetryableError) else 500
+    return JSONResponse({"detail": str(error)}, status_code=status, headers={"Cache-Control": "no-store"})
+
+
+@app.get("/", response_class=HTMLResponse, dependencies=_AUTHENTICATED)
+def page() -> HTMLResponse:
+    """The page; everything in it comes from the routes below."""
+    return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers={"Cache-Control": "no-cache"})
+
+
+@app.get("/api/topologies", dependencies=_AUTHENTICATED)
+def list_topologies() -> list[dict[str, Any]]:
+    return reading.topologies()
+
+
+@app.get("/api/topologies/{topology}")
+def list_transactions(topology: str, user: GetUserDep) -> dict[str, Any]:
+    return reading.transactions(topology, _visible(user))
+
+
+@app.get("/api/topologies/{topology}/transactions/{txid}")
+def show_transaction(topology: str, txid: int, user: GetUserDep) -> dict[str, Any]:
+    found = reading.transaction(topology, txid, _visible(user)) if txid > 0 else None
+    if found is None:
+        raise HTTPException(404, f"The ledger of {topology} has no record of transaction {txid}.")
+    return found
+
+
+@app.get("/icon.svg")
+def icon() -> Response:
+    return Response(_ICON.format(color="#333"), media_type="image/svg+xml")
+
+
+@app.get("/icon-dark.svg")
+def icon_dark() -> Response:
+    return Response(_ICON.format(color="#ddd"), media_type="image/svg+xml")
+
+
+def _visible(user: Any) -> set[str]:
+    """Ids of the DAGs that the user may see."""
+    return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")

@@ -1,0 +1,37 @@
+"""The UI plugin (entry point ``airflow.plugins``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from airflow_trident.links.transaction import APP_PREFIX, VIEW_ROUTE, base_path
+
+
+class TridentPlugin(AirflowPlugin):
+    """A "Transactions" page: in the navigation, on every DAG and on every task."""
+
+    name = "trident"
+
+    @property
+    def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        page = f"{base_path()}{APP_PREFIX}/"
+        here = {"name": "Transactions", "icon": f"{page}icon.svg", "icon_dark_mode": f"{page}icon-dark.svg"}
+        return [
+            {**here, "href": page, "destination": "nav", "url_route": VIEW_ROUTE, "category": "browse"},
+            {**here, "href": f"{page}?dag_id={{DAG_ID}}", "destination": "dag", "url_route": f"{VIEW_ROUTE}-dag"},
+            {
+                **here,
+                "href": f"{page}?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&map_index={{MAP_INDEX}}",
+                "destination": "task_instance",
+                "url_route": f"{VIEW_ROUTE}-task",
+            },
+        ]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        # Read only by the API server: the web framework is not imported by workers.
+        from airflow_trident.plugin.app import app
+
+        return [{"app": app, "url_prefix": APP_PREFIX, "name": "Trident"}]
