@@ -70,6 +70,23 @@ def _in_turn(*faults: Fault | None) -> Callable[[], Callable[[Sequence[Op]], Fau
 
 
 @contextmanager
+def overtaken(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Every second request is delayed, and arrives just before the one that repeats it."""
+    tree = FakeTree()
+
+    def open_one(topology: str = "words", **options: object) -> Ledger:
+        turn = itertools.cycle((Fault.LATE, None))
+
+        def fault_of(ops: Sequence[Op]) -> Fault | None:
+            tree.release()
+            return next(turn)
+
+        return ZNodeLedger(FakeZNodes(tree, fault_of=fault_of), topology, **options)
+
+    yield Place("overtaken", open_one)
+
+
+@contextmanager
 def real(request: pytest.FixtureRequest) -> Iterator[Place]:
     server = request.getfixturevalue("zookeeper")
     root = request.getfixturevalue("ledger_root")
@@ -92,6 +109,7 @@ LEDGERS = {
     "fake that applies and loses every acknowledgement": _fake("crippled", _in_turn(Fault.LOST_AFTER)),
     "fake that loses every second request": _fake("lossy", _in_turn(Fault.LOST_BEFORE, None)),
     "fake that delays every second request": _fake("late", _in_turn(Fault.LATE, None)),
+    "fake whose delayed requests arrive before the repeated ones": overtaken,
     "real ZooKeeper": real,
 }
 OVER_ZNODES = [name for name in LEDGERS if name != "memory"]

@@ -95,7 +95,16 @@ class Snapshot:
         node = self._node(path)
         if node is None:
             return None
-        return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
+        try:
+            return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
+        except _ChunkMissing:
+            # Record and chunks are pruned in one step; the record was read before, the chunks after it.
+            if self._cache.node_now(path) is None:
+                return None
+            raise CorruptRecordError(
+                f"a chunk of the metadata of {path} is missing",
+                "Restore the ledger from a back-up; nothing is guessed.",
+            ) from None
 
     def view(self, txid: int) -> LedgerView:
         """In an order that cannot mislead: the transaction after the head, so that a missing one is a pruned one."""
@@ -138,10 +147,12 @@ class Snapshot:
         self._cache.fetch(paths)
         parts = [self._cache.node(path) for path in paths]
         if None in parts:
-            raise CorruptRecordError(
-                f"a chunk of the metadata of {self.life.tx(txid)} is missing", "Restore the ledger from a back-up."
-            )
+            raise _ChunkMissing
         return b"".join(part.data for part in parts if part is not None)
+
+
+class _ChunkMissing(Exception):
+    """Metadata that is kept apart was not found."""
 
 
 class Cache:
@@ -158,6 +169,11 @@ class Cache:
     def node(self, path: str) -> Node | None:
         self.fetch([path])
         return self._nodes[path]
+
+    def node_now(self, path: str) -> Node | None:
+        """As it is now, whatever is remembered."""
+        self._nodes.pop(path, None)
+        return self.node(path)
 
     def folder(self, path: str) -> frozenset[str]:
         if path not in self._folders:

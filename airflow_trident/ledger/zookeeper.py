@@ -9,7 +9,6 @@ hangs after a restored server replaced. Nothing is ever sent twice here.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ from airflow_trident.errors import (
     LedgerUnavailableError,
     OutcomeUnknownError,
 )
+from airflow_trident.ledger.reasons import Reasons
 from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
 from airflow_trident.ledger.znodes import (
     Check,
@@ -68,7 +68,7 @@ class ZooKeeperZNodes:
         self._on_change = on_change
         self._client: KazooClient | None = None
         self._pid = os.getpid()
-        self._reasons = _Reasons()
+        self._reasons = Reasons()
         self._connected, self._event = threading.Event(), threading.Event()
         _instances.add(self)
 
@@ -128,7 +128,7 @@ class ZooKeeperZNodes:
             _inherited.append(self._client)
         self._client = None
         self._pid = os.getpid()
-        self._reasons = _Reasons()
+        self._reasons = Reasons()
         self._connected, self._event = threading.Event(), threading.Event()
 
     def _ready(self, deadline: float) -> KazooClient:
@@ -297,33 +297,6 @@ class ZooKeeperZNodes:
             f"{self.describe()} denies access: {what} (user: {user}){self._reasons.text()}",
             "Use the credentials that created the ledger: every worker needs the same.",
         )
-
-
-class _Reasons:
-    """Catches what kazoo only logs: why there is no connection."""
-
-    def __init__(self) -> None:
-        kazoo = logging.getLogger("kazoo.client")
-        # Every task opens a session and closes it: that is no news in its log.
-        level = logging.DEBUG if kazoo.isEnabledFor(logging.DEBUG) else logging.WARNING
-        self.logger = logging.Logger("airflow_trident.zookeeper", level)
-        self.logger.parent = kazoo
-        self._lines: dict[str, None] = {}
-        handler = logging.Handler(logging.WARNING)
-        handler.emit = self._keep  # type: ignore[method-assign]
-        self.logger.addHandler(handler)
-
-    def _keep(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self._lines[record.getMessage() + (f": {error!r}" if error else "")] = None
-
-    def clear(self) -> None:
-        self._lines.clear()
-
-    def text(self) -> str:
-        """The last few different ones, as the end of a sentence."""
-        lines = [line.replace("\n", " ") for line in self._lines if line != "Transition to CONNECTING"]
-        return f" ({'; '.join(lines[-3:])})" if lines else ""
 
 
 def _raise_first(ops: Sequence[Op], results: Sequence[object]) -> None:

@@ -4,7 +4,7 @@ network that loses and delays, must give the same answers and end in the same pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -21,7 +21,21 @@ from airflow_trident.protocol.records import Claim, Command, CommitTicket, Ledge
 from airflow_trident.protocol.statuses import Status
 from tests.ledger_fixtures import DEFINITION, OTHER_STAGED, STAGED
 
-FAULTS = st.lists(st.sampled_from([None, None, *Fault]), max_size=3)
+
+@dataclass(frozen=True)
+class Network:
+    """What happens to the next writes, and whether a delayed one arrives just before the one that repeats it."""
+
+    faults: tuple[Fault | None, ...]
+    late_ones_arrive_first: bool
+
+
+NETWORK = st.builds(
+    Network,
+    faults=st.lists(st.sampled_from([None, None, *Fault]), max_size=3).map(tuple),
+    late_ones_arrive_first=st.booleans(),
+)
+CALM = Network((), False)
 WHO = st.integers(0, 1)
 TXIDS = st.integers(1, 8)
 ATTEMPTS = st.integers(-1, 4)
@@ -49,6 +63,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.faults: list[Fault | None] = []
+        self.late_ones_arrive_first = False
         self.tree = FakeTree()
         self.clients = [ZNodeLedger(FakeZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
         self.plain = MemoryLedger("words")
@@ -56,11 +71,13 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
             ledger.register(DEFINITION)
 
     def next_fault(self, ops: Sequence[Op]) -> Fault | None:
+        if self.late_ones_arrive_first:
+            self.tree.release()
         return self.faults.pop(0) if self.faults else None
 
-    def both(self, who: int, faults: list[Fault | None], call: Callable[[Ledger], object]) -> tuple[object, object]:
+    def both(self, who: int, network: Network, call: Callable[[Ledger], object]) -> tuple[object, object]:
         """The call on one of the clients and on the plain ledger; both answers, or both the same error."""
-        self.faults = list(faults)
+        self.faults, self.late_ones_arrive_first = list(network.faults), network.late_ones_arrive_first
         found, expected = outcome(call, self.clients[who]), outcome(call, self.plain)
         self.faults = []
         self.tree.release()
@@ -71,72 +88,76 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
 
     @rule(
         who=WHO,
-        faults=FAULTS,
+        network=NETWORK,
         number=st.integers(1, 8),
         streams=st.sets(st.sampled_from(["a", "b"])),
         max_pending=st.integers(1, 6),
         attempt_by=st.sampled_from(["", "drain"]),
     )
-    def begin(self, who: int, faults: list, number: int, streams: set[str], max_pending: int, attempt_by: str) -> None:
+    def begin(
+        self, who: int, network: Network, number: int, streams: set[str], max_pending: int, attempt_by: str
+    ) -> None:
         def metadata_of(txid: int, position: dict) -> dict:
             return {stream: [txid, position.get(stream)] for stream in sorted(streams)}
 
         claim = Claim(key=f"run-{number}", run_ms=number)
         self.both(
             who,
-            faults,
+            network,
             lambda ledger: ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by),
         )
 
-    @rule(who=WHO, faults=FAULTS, txid=TXIDS)
-    def start_attempt(self, who: int, faults: list, txid: int) -> None:
-        self.both(who, faults, lambda ledger: ledger.start_attempt(txid, owner="e"))
+    @rule(who=WHO, network=NETWORK, txid=TXIDS)
+    def start_attempt(self, who: int, network: Network, txid: int) -> None:
+        self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e"))
 
-    @rule(who=WHO, faults=FAULTS, txid=TXIDS, attempt=ATTEMPTS, staged=st.sampled_from([STAGED, OTHER_STAGED]))
-    def processed(self, who: int, faults: list, txid: int, attempt: int, staged: Any) -> None:
-        self.both(who, faults, lambda ledger: ledger.processed(txid, attempt, staged))
+    @rule(who=WHO, network=NETWORK, txid=TXIDS, attempt=ATTEMPTS, staged=st.sampled_from([STAGED, OTHER_STAGED]))
+    def processed(self, who: int, network: Network, txid: int, attempt: int, staged: Any) -> None:
+        self.both(who, network, lambda ledger: ledger.processed(txid, attempt, staged))
 
-    @rule(who=WHO, faults=FAULTS)
-    def process_the_next(self, who: int, faults: list) -> None:
+    @rule(who=WHO, network=NETWORK)
+    def process_the_next(self, who: int, network: Network) -> None:
         """What a healthy emitter does, so that many sequences get far."""
         txid = self.plain.view(0).pointer.committed + 1
         attempt = getattr(outcome(lambda ledger: ledger.view(txid), self.plain).tx, "attempt", 0)
-        self.both(who, faults, lambda ledger: ledger.processed(txid, attempt, STAGED))
+        self.both(who, network, lambda ledger: ledger.processed(txid, attempt, STAGED))
 
-    @rule(target=tickets, who=WHO, faults=FAULTS, txid=TXIDS, the_next=st.booleans())
-    def gate(self, who: int, faults: list, txid: int, the_next: bool) -> Any:
+    @rule(target=tickets, who=WHO, network=NETWORK, txid=TXIDS, the_next=st.booleans())
+    def gate(self, who: int, network: Network, txid: int, the_next: bool) -> Any:
         if the_next:
             txid = self.plain.view(0).pointer.committed + 1
-        pair = self.both(who, faults, lambda ledger: ledger.gate(txid, owner="c"))
+        pair = self.both(who, network, lambda ledger: ledger.gate(txid, owner="c"))
         return pair if isinstance(pair[0], CommitTicket) else multiple()
 
-    @rule(who=WHO, faults=FAULTS, pair=tickets, retention=st.integers(1, 3))
-    def committed(self, who: int, faults: list, pair: tuple, retention: int) -> None:
-        self.with_ticket(who, faults, pair, lambda ledger, ticket: ledger.committed(ticket, retention=retention))
+    @rule(who=WHO, network=NETWORK, pair=tickets, retention=st.integers(1, 3))
+    def committed(self, who: int, network: Network, pair: tuple, retention: int) -> None:
+        self.with_ticket(who, network, pair, lambda ledger, ticket: ledger.committed(ticket, retention=retention))
 
-    @rule(who=WHO, faults=FAULTS, pair=tickets)
-    def restart_attempt(self, who: int, faults: list, pair: tuple) -> None:
-        self.with_ticket(who, faults, pair, lambda ledger, ticket: ledger.restart_attempt(ticket, owner="c"))
+    @rule(who=WHO, network=NETWORK, pair=tickets)
+    def restart_attempt(self, who: int, network: Network, pair: tuple) -> None:
+        self.with_ticket(who, network, pair, lambda ledger, ticket: ledger.restart_attempt(ticket, owner="c"))
 
-    def with_ticket(self, who: int, faults: list, pair: tuple, act: Callable[[Ledger, CommitTicket], object]) -> None:
-        self.both(who, faults, lambda ledger: act(ledger, pair[1] if ledger is self.plain else pair[0]))
+    def with_ticket(
+        self, who: int, network: Network, pair: tuple, act: Callable[[Ledger, CommitTicket], object]
+    ) -> None:
+        self.both(who, network, lambda ledger: act(ledger, pair[1] if ledger is self.plain else pair[0]))
 
-    @rule(who=WHO, faults=FAULTS, txid=TXIDS, attempt=ATTEMPTS, for_good=st.booleans())
-    def attempt_fails(self, who: int, faults: list, txid: int, attempt: int, for_good: bool) -> None:
+    @rule(who=WHO, network=NETWORK, txid=TXIDS, attempt=ATTEMPTS, for_good=st.booleans())
+    def attempt_fails(self, who: int, network: Network, txid: int, attempt: int, for_good: bool) -> None:
         verb = "fail" if for_good else "attempt_failed"
-        self.both(who, faults, lambda ledger: getattr(ledger, verb)(txid, attempt, "x"))
+        self.both(who, network, lambda ledger: getattr(ledger, verb)(txid, attempt, "x"))
 
-    @rule(who=WHO, faults=FAULTS, txid=TXIDS)
-    def skip(self, who: int, faults: list, txid: int) -> None:
-        self.both(who, faults, lambda ledger: ledger.skip(txid, "x"))
+    @rule(who=WHO, network=NETWORK, txid=TXIDS)
+    def skip(self, who: int, network: Network, txid: int) -> None:
+        self.both(who, network, lambda ledger: ledger.skip(txid, "x"))
 
-    @rule(who=WHO, faults=FAULTS, command=st.sampled_from([Command.RUN, Command.RUN, Command.PAUSE]))
-    def set_command(self, who: int, faults: list, command: Command) -> None:
-        self.both(who, faults, lambda ledger: ledger.set_command(command))
+    @rule(who=WHO, network=NETWORK, command=st.sampled_from([Command.RUN, Command.RUN, Command.PAUSE]))
+    def set_command(self, who: int, network: Network, command: Command) -> None:
+        self.both(who, network, lambda ledger: ledger.set_command(command))
 
     @rule(who=WHO, txid=st.integers(-1, 9))
     def view(self, who: int, txid: int) -> None:
-        self.both(who, [], lambda ledger: ledger.view(txid))
+        self.both(who, CALM, lambda ledger: ledger.view(txid))
 
     # ---- what must always hold ---------------------------------------------------------------------------------
 

@@ -147,6 +147,17 @@ def test_only_the_same_credentials_get_in(zookeeper: EmbeddedZooKeeper, ledger_r
         assert list(statuses(ledger)) == [1, 2]
 
 
+def test_the_password_is_in_no_log_however_talkative(
+    zookeeper: EmbeddedZooKeeper, ledger_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(1)
+    auth = DigestAuth(user="airflow", password="hush-hush")
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts, auth=auth), "words", root=ledger_root) as ledger:
+        ledger.register(DEFINITION)
+    assert "Sending request" in caplog.text
+    assert "hush" not in caplog.text
+
+
 def test_metadata_that_is_too_large_is_refused_before_it_is_sent(settings: ZooKeeperSettings, ledger_root: str) -> None:
     import random
 
