@@ -9,6 +9,14 @@ import pytest
 
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from tests.airflow_fixtures import airflow_home  # noqa: F401 - a fixture for all
+from tests.spark_fixtures import (  # noqa: F401 - fixtures for all
+    connect_engine,
+    connect_server,
+    job_of,
+    local_engine,
+    spark_engine,
+    submit_engine,
+)
 
 
 @pytest.fixture(scope="session")

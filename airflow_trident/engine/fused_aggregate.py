@@ -111,7 +111,8 @@ def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
     try:
         return pa.Table.from_arrays(columns, names=table.column_names).cast(table.schema)
     except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as it is in SQL
-        border = Border(node.name, function_name(node.aggregations[0].aggregator), (), txid)
+        first = node.aggregations[0]
+        border = Border(node.name, function_name(first.aggregator), first.reads, txid)
         raise border.error((), f"gave a value that does not fit ({error})") from error
 
 

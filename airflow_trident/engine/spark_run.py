@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema
@@ -47,6 +48,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+@dataclass(frozen=True)
+class Flow:
+    """Rows on their way: a DataFrame, and the Python pass behind it that is not begun yet, because what comes next may
+    still be put into it. `schema` is that of what comes out, `partitions` in how many parts."""
+
+    data: DataFrame
+    schema: Schema
+    partitions: int
+    work: Work | None = None
+    what: str = ""
+
+
 class PlanRun:
     """:param native: expressions and built-in aggregations in the JVM; else everything in the Python passes."""
 
@@ -55,11 +68,11 @@ class PlanRun:
         self._job = job
         self._native = native
         self._columns = Columns(attached.functions)
-        self._results: list[tuple[DataFrame, int]] = []
+        self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
-        root = os.path.abspath(os.path.expanduser(job.staging_root))
-        self._counts = os.path.join(root, job.slot.path, "rows-read" if native else "rows-read-again")
+        self._root = os.path.abspath(os.path.expanduser(job.staging_root))
+        self._counts = os.path.join(self._root, job.slot.path, "rows-read" if native else "rows-read-again")
 
     def manifest(self) -> Manifest:
         """Run it, and stage what the sinks get."""
@@ -68,10 +81,10 @@ class PlanRun:
             os.makedirs(self._counts, exist_ok=True)
         try:
             for stage in self._job.plan.stages:
-                data, partitions = self._stage(stage)
-                self._results.append((data, partitions))
+                flow = self._stage(stage)
+                self._results.append(flow)
                 for sink in stage.sinks:
-                    staged = self._stage_rows(sink, data, partitions)
+                    staged = self._stage_rows(sink, flow)
                     rows = sum(file.rows for file in staged)
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged
@@ -84,80 +97,77 @@ class PlanRun:
 
     # ---- stages ------------------------------------------------------------------------------------------------
 
-    def _stage(self, stage: Stage) -> tuple[DataFrame, int]:
-        """Its output, and in how many partitions that is."""
+    def _stage(self, stage: Stage) -> Flow:
+        nodes = stage.nodes
         if stage.source is not None:
-            data, nodes, before, partitions = self._read(stage.source, stage.nodes)
+            flow, nodes = self._read(stage.source, nodes)
         else:
-            data, partitions = self._results[stage.upstream or 0]
-            before = self._job.plan.stages[stage.upstream or 0].schema
-            nodes = stage.nodes
+            flow = self._results[stage.upstream or 0]
             if stage.exchange is not None:
-                data, nodes, before, partitions = self._exchange(data, stage.exchange, nodes)
-        data = self._process(data, nodes, before, partitions)
-        if stage.forks:
-            data = data.persist()
-            self._kept.append(data)
-        return data, partitions
+                flow, nodes = self._exchange(flow, stage.exchange, nodes)
+        flow = self._process(flow, nodes)
+        if not stage.forks:
+            return flow
+        kept = self._frame(flow).persist()
+        self._kept.append(kept)
+        return Flow(kept, flow.schema, flow.partitions)
 
-    def _read(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[DataFrame, tuple[Node, ...], Schema, int]:
-        """The source with the nodes that are fused with reading, the nodes that are left, and their input's schema.
+    def _read(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
+        """The source with the nodes that are fused with reading, and the nodes that are left.
 
         Every split is a partition: a range of as many numbers. (A source that the JVM could read itself would be taken
         here, leaving all nodes.)
         """
-        if source.name not in self._job.metadata:
-            return self._columns.empty(self._attached.session, source.schema), nodes, source.schema, 1
-        emitter = source.spout.emitter()
-        splits = tuple(emitter.splits(self._job.metadata[source.name]))
+        session = self._attached.session
+        emitter, splits = None, tuple[Split, ...]()
+        if source.name in self._job.metadata:
+            emitter = source.spout.emitter()
+            splits = tuple(emitter.splits(self._job.metadata[source.name]))
+        if emitter is None or not splits:
+            return Flow(self._columns.empty(session, source.schema), source.schema, 1), nodes
         self._splits[source.name] = splits
-        if not splits:
-            return self._columns.empty(self._attached.session, source.schema), nodes, source.schema, 1
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = self._with_tail(nodes, last + 1)
-        read = ReadSplits(
-            stream=source.name,
-            emitter=emitter,
-            splits=tuple(splits),
-            schema=source.schema,
-            counts=self._counts,
+        work = Work(
+            slot=self._job.slot,
+            partitions=len(splits),
+            read=ReadSplits(
+                stream=source.name, emitter=emitter, splits=splits, schema=source.schema, counts=self._counts
+            ),
+            nodes=FusedPass.of(fused, source.schema) if fused else None,
         )
-        numbers = self._attached.session.range(0, len(splits), 1, len(splits))
+        numbers = session.range(0, len(splits), 1, len(splits))
         after = fused[-1].schema if fused else source.schema
-        passed = FusedPass.of(fused, source.schema) if fused else None
-        work = Work(slot=self._job.slot, partitions=len(splits), read=read, nodes=passed)
-        return self._map(numbers, work, after, f"stream {source.name!r}"), rest, after, len(splits)
+        return Flow(numbers, after, len(splits), work, f"stream {source.name!r}"), rest
 
-    def _exchange(
-        self, data: DataFrame, how: PartitionNode, nodes: tuple[Node, ...]
-    ) -> tuple[DataFrame, tuple[Node, ...], Schema, int]:
+    def _exchange(self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
         first = nodes[0] if nodes else None
         wanted = 1 if how.grouping is Grouping.GLOBAL else self._attached.partitions
+        data = self._frame(flow)
         if isinstance(first, FinalAggregateNode) and self._native and is_builtin(first) and how.keys == first.groups:
-            return self._columns.final(data, first), nodes[1:], first.schema, wanted
+            return Flow(self._columns.final(data, first), first.schema, wanted), nodes[1:]
         keys = [self._columns.named(key) for key in how.keys]
         if isinstance(first, FinalAggregateNode) and not first.groups:
             # it must run even when nothing comes, and Spark may leave out an empty partition
             data = self._columns.marked(self._attached.session, data, how.schema)
-        return data.repartition(wanted, *keys), nodes, how.schema, wanted
+        return Flow(data.repartition(wanted, *keys), how.schema, wanted), nodes
 
-    def _process(self, data: DataFrame, nodes: tuple[Node, ...], before: Schema, partitions: int) -> DataFrame:
+    def _process(self, flow: Flow, nodes: tuple[Node, ...]) -> Flow:
+        """Nodes in the JVM, a Python pass from the first to the last node that needs one, nodes in the JVM."""
         places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
-        first = places[0] if places else len(nodes)
-        schema = before
-        for node in nodes[:first]:
-            data = self._columns.apply(data, node, schema)
-            schema = node.schema
+        for node in nodes[: places[0] if places else len(nodes)]:
+            flow = Flow(self._columns.apply(self._frame(flow), node, flow.schema), node.schema, flow.partitions)
         if not places:
-            return data
-        fused, rest = self._with_tail(nodes[first:], places[-1] - first + 1)
-        passed = FusedPass.of(fused, schema)
+            return flow
+        first, last = places[0], places[-1]
+        fused, rest = self._with_tail(nodes[first:], last - first + 1)
+        passed = FusedPass.of(fused, flow.schema)
+        data = self._frame(flow)
         marked = data.columns[-1:] == [MARKER]
-        needed = [name for name in names_of(schema) if name in passed.reads] or [schema[0].name]
+        needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
         data = data.select(*map(self._columns.named, [*needed, *([MARKER] if marked else [])]))
-        work = Work(slot=self._job.slot, partitions=partitions, marked=marked, nodes=passed)
-        data = self._map(data, work, passed.schema, fused[0].name)
-        return self._process(data, rest, passed.schema, partitions)
+        work = Work(slot=self._job.slot, partitions=flow.partitions, marked=marked, nodes=passed)
+        return self._process(Flow(data, passed.schema, flow.partitions, work, fused[0].name), rest)
 
     def _with_tail(self, nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         """The first `end` nodes, which Python runs, with those behind that are cheaper there than after crossing to the
@@ -175,31 +185,34 @@ class PlanRun:
             return node.expression is not None
         return isinstance(node, PartialAggregateNode) and is_builtin(node)
 
+    def _frame(self, flow: Flow) -> DataFrame:
+        """With the pass that was still waiting."""
+        return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.what)
+
     def _map(self, data: DataFrame, work: Work, after: Schema, what: str) -> DataFrame:
         call: Any = WorkerPass(ship(work, f"{what} of topology {self._job.slot.topology!r}"))
         return data.mapInArrow(call, self._columns.ddl(after))
 
     # ---- sinks -------------------------------------------------------------------------------------------------
 
-    def _stage_rows(self, sink: PersistNode, data: DataFrame, partitions: int) -> list[StagedFile]:
+    def _stage_rows(self, sink: PersistNode, flow: Flow) -> list[StagedFile]:
         """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
         the driver will not hold, are written where they are."""
         if not sink.state.combiners:
-            return self._write_parts(sink, data, partitions)
+            return self._write_parts(sink, flow)
         try:
-            table = data.toArrow()
+            table = self._frame(flow).toArrow()
         except Exception as error:
             if "maxResultSize" not in str(error):
                 raise
-            return self._write_parts(sink, data, partitions)
+            return self._write_parts(sink, flow)
         area = StagingArea(self._job.staging_root)
         return [area.write(self._job.slot, sink.name, _plain(table, sink.schema))]
 
-    def _write_parts(self, sink: PersistNode, data: DataFrame, partitions: int) -> list[StagedFile]:
-        root = os.path.abspath(os.path.expanduser(self._job.staging_root))
-        write = WriteParts(root=root, slot=self._job.slot, state=sink.name, schema=sink.schema)
-        work = Work(slot=self._job.slot, partitions=partitions, write=write)
-        parts = self._map(data, work, PARTS, f"state {sink.name!r}").toArrow().to_pylist()
+    def _write_parts(self, sink: PersistNode, flow: Flow) -> list[StagedFile]:
+        write = WriteParts(root=self._root, slot=self._job.slot, state=sink.name, schema=sink.schema)
+        work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
+        parts = self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}").toArrow().to_pylist()
         return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
 
     def _rows_read(self) -> int:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_local import LocalSessions
-from tests.engine_fixtures import TOPOLOGIES, job_of, run
+from airflow_trident.errors import DamagedInputError, TridentError, UserCodeError
+from airflow_trident.staging.area import StagingArea
+from tests.engine_fixtures import FAILING, TOPOLOGIES, DamagedSpout, JobOf, keep, run, staged, without_data
 
 pytestmark = pytest.mark.spark
 
+ENGINES = {"local": "local_engine", "spark": "spark_engine", "connect": "connect_engine"}
+"""Name -> fixture. That of spark-submit starts a JVM for every job, so it runs a few topologies only, further down."""
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkEngine]:
-    with SparkEngine(LocalSessions("local[2]")) as engine:
-        yield engine
-
-
-ENGINES: dict[str, str] = {"spark": "spark"}
+FAILING_BY_CONNECT = ("a_function_raises", "an_expression_overflows")
+"""The errors come by the same way from all functions; these two ways are enough for a second kind of session."""
 
 
 @pytest.fixture(params=ENGINES)
@@ -32,6 +28,83 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_a_batch_gives_the_same_rows_as_on_the_local_engine(engine: Engine, name: str, tmp_path: Path) -> None:
-    job = job_of(TOPOLOGIES[name], tmp_path)
+def test_a_batch_gives_the_same_rows_as_on_the_local_engine(engine: Engine, name: str, job_of: JobOf) -> None:
+    job = job_of(TOPOLOGIES[name])
+    given = run(engine, job)
+    assert any(given.values())
+    assert given == run(LocalEngine(partitions=3), job)
+
+
+@pytest.mark.parametrize("name", ["word_count", "global_aggregates", "several_streams_and_states", "user_reducer"])
+def test_an_empty_batch_stages_nothing_but_the_rows_of_global_aggregates(
+    engine: Engine, name: str, job_of: JobOf
+) -> None:
+    job = without_data(job_of(TOPOLOGIES[name]))
+    given = run(engine, job)
+    assert given == run(LocalEngine(), job)
+    assert {state for state, rows in given.items() if rows} <= {"count", "longest", "words", "first"}
+
+
+def test_the_rows_that_came_out_of_the_spouts_are_counted(engine: Engine, job_of: JobOf) -> None:
+    assert engine.run(job_of(TOPOLOGIES["several_streams_and_states"])).rows_read == 13
+    assert engine.run(job_of(TOPOLOGIES["functions_and_filters"])).rows_read == 6
+
+
+def test_what_was_staged_can_be_published_and_read_again_from_the_manifest_alone(engine: Engine, job_of: JobOf) -> None:
+    job = job_of(TOPOLOGIES["several_streams_and_states"])
+    manifest = engine.run(job)
+    area = StagingArea(job.staging_root)
+    assert staged(job, area.load(area.publish(manifest))) == run(LocalEngine(), job)
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_of_users_code_names_node_fields_row_and_transaction(
+    spark_engine: Engine, name: str, job_of: JobOf
+) -> None:
+    """E3, and the same words as from the local engine."""
+    job = job_of(FAILING[name])
+    error, meant = _error(spark_engine, job), _error(LocalEngine(), job)
+    assert isinstance(error, UserCodeError)
+    assert isinstance(meant, UserCodeError)
+    assert (error.node, error.fields, error.row) == (meant.node, meant.fields, meant.row)
+    assert "transaction 1" in error.message
+    if name not in ("a_sum_overflows", "a_combiner_raises"):  # where the rows met is not defined
+        assert str(error) == str(meant)
+
+
+@pytest.mark.parametrize("name", FAILING_BY_CONNECT)
+def test_an_error_of_users_code_comes_through_spark_connect(connect_engine: Engine, name: str, job_of: JobOf) -> None:
+    job = job_of(FAILING[name])
+    assert str(_error(connect_engine, job)) == str(_error(LocalEngine(), job))
+
+
+def test_a_spouts_own_error_keeps_its_type(engine: Engine, job_of: JobOf) -> None:
+    error = _error(engine, job_of(lambda topology: keep(topology.new_stream("bad", DamagedSpout()))))
+    assert isinstance(error, DamagedInputError)
+    assert str(error) == "line 3 of x.csv has 2 fields. Mend the file."
+
+
+def test_a_failed_job_leaves_the_engine_usable(engine: Engine, job_of: JobOf) -> None:
+    _error(engine, job_of(FAILING["a_function_raises"]))
+    job = job_of(TOPOLOGIES["word_count"])
     assert run(engine, job) == run(LocalEngine(), job)
+
+
+def test_spark_submit_gives_the_same_rows_and_leaves_only_staged_files(submit_engine: Engine, job_of: JobOf) -> None:
+    job = job_of(TOPOLOGIES["several_streams_and_states"])
+    manifest = submit_engine.run(job)
+    left = {path.name for path in Path(job.staging_root, job.slot.path).iterdir()}
+    assert left == {Path(file.path).name for file in manifest.files}
+    assert staged(job, manifest) == run(LocalEngine(), job)
+    assert manifest.rows_read == 13
+
+
+def test_spark_submit_brings_the_typed_error_back(submit_engine: Engine, job_of: JobOf) -> None:
+    job = job_of(FAILING["a_function_raises"])
+    assert str(_error(submit_engine, job)) == str(_error(LocalEngine(), job))
+
+
+def _error(engine: Engine, job: Job) -> TridentError:
+    with pytest.raises(TridentError) as caught:
+        engine.run(job)
+    return caught.value
