@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_trident.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
     from airflow_trident.engine.base import Engine
 
 
@@ -46,12 +44,12 @@ def make_engine(kind: EngineKind, *, conn_id: str | None, conf: Mapping[str, str
 
         return SparkEngine(ConnectSessions(SparkConnectHook(conn_id).get_connection_url(), conf=conf))
     if connection.conn_type == "spark":
-        return _submitted(connection, conf, app_name)
+        from airflow_trident.engine.spark_submit import SubmitEngine
+        from airflow_trident.operators.spark_submit import HookSubmit
+
+        submit = HookSubmit(conn_id, conf, app_name)
+        return SubmitEngine(submit, submit.cancel)
     raise ConfigurationError(
         f"connection {conn_id!r} is of type {connection.conn_type!r}, by which Spark cannot be reached",
         "Name one of type spark (submitted) or spark_connect, or none for a session in the task's process.",
     )
-
-
-def _submitted(connection: Connection, conf: Mapping[str, str], app_name: str) -> Engine:
-    raise ConfigurationError("spark-submit is not there yet", "Use spark_connect.")

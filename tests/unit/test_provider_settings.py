@@ -1,0 +1,93 @@
+"""Options and connections: what is written is what is meant, or one clear error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.zookeeper import settings_of
+
+
+def connection(**fields: Any) -> Connection:
+    return Connection(**{"conn_id": "zk", "conn_type": "zookeeper", "host": "zk1:2181,zk2:2181", **fields})
+
+
+def test_hosts_login_and_extras_become_settings() -> None:
+    found = settings_of(
+        connection(login="airflow", password="secret", extra='{"chroot": "/trident", "session_timeout_s": 12}')
+    )
+    assert (found.hosts, found.chroot, found.session_timeout_s, found.tls) == (
+        "zk1:2181,zk2:2181",
+        "/trident",
+        12.0,
+        None,
+    )
+    assert found.auth is not None
+    assert (found.auth.user, found.auth.password) == ("airflow", "secret")
+    assert "secret" not in repr(found)
+
+
+def test_a_port_of_its_own_belongs_to_a_single_host() -> None:
+    assert settings_of(connection(host="zk1", port=2182)).hosts == "zk1:2182"
+
+
+def test_tls_checks_the_host_name_unless_told_otherwise(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    strict = settings_of(connection(extra=f'{{"use_ssl": true, "ca": "{ca}"}}')).tls
+    loose = settings_of(connection(extra=f'{{"use_ssl": "True", "ca": "{ca}", "check_hostname": "false"}}')).tls
+    assert strict is not None
+    assert strict.check_hostname
+    assert loose is not None
+    assert not loose.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"conn_type": "http"}, "type 'http'"),
+        ({"host": ""}, "no host"),
+        ({"host": "zk1:port"}, "no host:port"),
+        ({"login": "airflow"}, "only one of login and password"),
+        ({"extra": '{"use_tls": true}'}, "use_tls"),
+        ({"extra": '{"use_ssl": "perhaps"}'}, "neither true nor false"),
+        ({"extra": '{"ca": "/ca.pem"}'}, "without use_ssl"),
+        ({"extra": '{"session_timeout_s": "soon"}'}, "no number of seconds"),
+        ({"extra": '{"chroot": "airflow"}'}, "chroot"),
+    ],
+)
+def test_a_connection_that_cannot_be_meant_is_one_clear_error(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        settings_of(connection(**fields))
+
+
+def test_options_have_defaults_and_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.number(settings.MAX_PENDING, least=1) == 2
+    monkeypatch.setenv("AIRFLOW__TRIDENT__MAX_PENDING", "7")
+    assert settings.number(settings.MAX_PENDING, least=1) == 7
+
+
+@pytest.mark.parametrize("written", ["0", "2.5", "many"])
+def test_a_number_that_cannot_be_meant_names_the_option(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__MAX_PENDING", written)
+    with pytest.raises(ConfigurationError, match="AIRFLOW__TRIDENT__MAX_PENDING"):
+        settings.number(settings.MAX_PENDING, least=1)
+
+
+def test_a_switch_that_cannot_be_meant_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__DEFERRABLE", "maybe")
+    with pytest.raises(ConfigurationError, match="AIRFLOW__TRIDENT__DEFERRABLE"):
+        settings.flag(settings.DEFERRABLE)
+
+
+def test_staging_is_where_the_task_says_else_as_configured_else_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", "/somewhere/airflow")
+    assert settings.staging_root() == "/somewhere/airflow/trident/staging"
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", "/shared/staging")
+    assert settings.staging_root() == "/shared/staging"
+    assert settings.staging_root("/mine") == "/mine"
