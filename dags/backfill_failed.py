@@ -5,5 +5,5 @@ from word_count import topology
 
 from airflow_trident import TridentBackfillOperator
 
-with DAG("backfill_failed", max_active_runs=1):
+with DAG("backfill_failed", max_active_runs=1) as dag:
     TridentBackfillOperator(task_id="backfill", topology=topology)

@@ -22,5 +22,6 @@ lines = topology.new_stream("lines", FileSpout(f"{HOME}/input/*", format="text",
 words = lines.each("line", Split(), "word").group_by("word")
 words.persistent_aggregate(SqliteState(f"{HOME}/counts.db"), Count(), "count")
 
-with DAG("word_count", max_active_runs=3, default_args={"retries": 2, "retry_delay": timedelta(seconds=1)}):
-    trident_transaction(topology, max_pending=4)
+# Not registered by itself but as `dag`: backfill_failed.py imports this file and must not define the DAG once more.
+with DAG("word_count", max_active_runs=3, auto_register=False) as dag:
+    trident_transaction(topology, max_pending=4, retries=2, retry_delay=timedelta(seconds=1))

@@ -1,0 +1,91 @@
+"""Every example in dags/ loads without a heavy import, and runs as it is, on Spark."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.airflow_fixtures import PROJECT, AirflowHome
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+EXAMPLES = sorted((PROJECT / "dags").glob("*.py"))
+TEXTS = ("to be or not to be\n" * 50, "that is the question\n" * 50)
+
+LOAD = """
+import sys
+before = set(sys.modules)
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag()
+heavy = {"pyspark", "kazoo", "pyarrow", "pandas"} & {name.partition(".")[0] for name in set(sys.modules) - before}
+tell({"dags": sorted(bag.dags), "errors": bag.import_errors, "heavy": sorted(heavy), "tasks":
+    {dag_id: sorted(dag.task_ids) for dag_id, dag in bag.dags.items()}})
+"""
+RUN = """
+import word_count, backfill_failed
+def run(dag):
+    done = dag.test()
+    return [done.state, {ti.task_id: ti.state for ti in done.get_task_instances()}]
+def words():
+    (spec,) = word_count.topology.states.values()
+    with spec.factory.make_state(spec) as state:
+        return {key[0]: value[0] for key, value in state.items()}
+"""
+
+
+@pytest.fixture
+def examples(airflow_home: AirflowHome) -> AirflowHome:
+    """A home with the examples, and two files of input: plain text, and a compressed one."""
+    for path in EXAMPLES:
+        shutil.copy(path, airflow_home.dags)
+    folder = airflow_home.folder / "demo" / "input"
+    folder.mkdir(parents=True)
+    (folder / "1.txt").write_text(TEXTS[0])
+    (folder / "2.txt.gz").write_bytes(gzip.compress(TEXTS[1].encode()))
+    airflow_home.options |= {
+        "TRIDENT_DEMO_HOME": str(folder.parent),
+        "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
+    }
+    return airflow_home
+
+
+def test_all_examples_load_without_spark_zookeeper_client_and_arrow(examples: AirflowHome) -> None:
+    told = examples.python(LOAD)
+    assert told["errors"] == {}
+    assert told["heavy"] == []
+    assert told["dags"] == [path.stem for path in EXAMPLES] == ["backfill_failed", "word_count"]
+    assert told["tasks"]["word_count"] == [f"word_count.{verb}" for verb in ("commit", "coordinate", "emit", "turn")]
+
+
+@pytest.mark.spark
+def test_the_word_count_commits_file_by_file_and_the_backfill_replays_the_damaged_one(examples: AirflowHome) -> None:
+    packed = examples.folder / "demo" / "input" / "2.txt.gz"
+    good = packed.read_bytes()
+    packed.write_bytes(good[:-12] + bytes(4) + good[-8:])  # of the same size, and not to be unpacked
+    program = f"""
+import os
+from pathlib import Path
+first, second = run(word_count.dag), run(word_count.dag)
+packed = Path({str(packed)!r})
+times = packed.stat()
+packed.write_bytes(bytes.fromhex({good.hex()!r}))
+os.utime(packed, ns=(times.st_atime_ns, times.st_mtime_ns))
+tell({{"first": first, "second": second, "backfill": run(backfill_failed.dag), "again": run(word_count.dag),
+    "words": words()}})
+"""
+    told = examples.python(RUN + program)
+    assert told["first"][0] == "success"
+    assert told["second"][0] == "failed"
+    assert told["second"][1]["word_count.emit"] == "failed"
+    assert told["backfill"] == ["success", {"backfill": "success"}]
+    assert told["again"][1]["word_count.coordinate"] == "skipped"
+    assert told["words"] == Counter(" ".join(TEXTS).split())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_can_be_read_at_a_glance(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 30
