@@ -68,7 +68,9 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
     yield Check(Level.OK, "connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
     from airflow_trident.ledger.diagnose import server_facts
 
-    if not wanted.tls:
+    if wanted.tls:
+        yield Check(Level.OK, "server", "not asked for its version and limits, which it tells only without TLS")
+    else:
         for facts in server_facts(wanted):
             yield from _server(facts, wanted.session_timeout_s)
     znodes = hook.get_conn()

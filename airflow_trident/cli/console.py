@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
     from airflow_trident.ledger.base import Ledger
 
-OK, PROBLEM, USAGE = 0, 1, 2
+OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
 Handler = Callable[[Namespace], "int | None"]
@@ -45,6 +45,8 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
                 sys.exit(handler(args) or OK)
             except UsageError as error:
                 _fail(error, USAGE)
+            except KeyboardInterrupt:
+                sys.exit(INTERRUPTED)
             except Exception as error:
                 if args.verbose or not _is_expected(error):
                     raise

@@ -43,11 +43,14 @@ ARG_SPARK_CONN_ID = Arg(
     "machine)",
     metavar="CONN_ID",
 )
+ARG_SPARK_CONF = Arg(
+    ("--spark-conf",), help="A Spark setting; may be repeated", action="append", default=[], metavar="KEY=VALUE"
+)
 ARG_STAGING_DIR = Arg(
     ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
 )
 TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
-ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_STAGING_DIR)
+ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 
 def _command(name: str, module: str, function: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
@@ -165,7 +168,7 @@ ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_tr
 ARG_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
-ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", required=True)
+ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
 
 _BACKFILL = _command(
     "backfill",
@@ -175,7 +178,7 @@ _BACKFILL = _command(
     "and committed exactly once, whoever else is at work. Later transactions that were waiting are committed with it.",
     (ARG_TOPOLOGY, ARG_BACKFILL_TXID, ARG_FROM, ARG_TO, ARG_FAILED, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "backfill word_count --failed",
-    "backfill word_count --txid 42",
+    "backfill word_count --txid 42 --spark-conf spark.sql.shuffle.partitions=8",
     "backfill word_count --from 40 --to 44 --dag-file dags/word_count.py",
 )
 _REPLAY = _command(

@@ -21,6 +21,7 @@ from airflow_trident.errors import UserCodeError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.znodes import Set
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
@@ -238,6 +239,22 @@ def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
     ]
 
 
+def test_a_damaged_record_is_named_and_the_other_topologies_are_shown_all_the_same(site: Site) -> None:
+    site.run_all()
+    with open_ledger(ZooKeeperSettings(hosts=site.home.hosts), "damaged", root=site.home.root) as ledger:
+        ledger.register(site.topology.definition())
+        path = f"{site.home.root}/v1/damaged"
+        node = ledger.znodes.read([path]).nodes[path]
+        assert node is not None
+        ledger.znodes.multi([Set(path, b"{not json", node.version)])
+    every, one, healthy = site.tridents("ledger list -o json", "ledger list damaged", "ledger list words")
+    assert every.code == 1
+    assert [row["topology"] for row in every.json()] == ["damaged", "words"]
+    assert path in every.json()[0]["problem"]
+    assert (one.code, healthy.code) == (1, 0)
+    assert path in one.error
+
+
 def test_show_says_what_a_transaction_waits_for(site: Site) -> None:
     site.run_all()
     text, as_json, never = site.tridents("ledger show words 3", "ledger show words 2 -o json", "ledger show words 9")
@@ -303,11 +320,13 @@ def test_backfill_of_the_failed_transaction_commits_it_and_those_that_waited_onc
 def test_a_skipped_transaction_lets_others_pass_and_is_backfilled_late_exactly_once(site: Site) -> None:
     site.run_all()
     site.mend()
-    skipped, later = site.tridents(
+    skipped, listed, later = site.tridents(
         "skip words 2 --reason 'it was withdrawn'",
+        "ledger list words -o json",
         "backfill words --txid 3 --engine local --dag-file dags/words_dag.py",
     )
     assert (skipped.code, later.code) == (0, 0), later.err
+    assert listed.json()[1]["error"].startswith("it was withdrawn (skipped by ")
     assert site.statuses() == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED]
     late = site.trident("backfill", "words", "--txid", "2", "--engine", "local", "--dag-file", "dags/words_dag.py")
     assert late.code == 0, late.err
@@ -355,6 +374,17 @@ def test_two_different_topologies_of_one_name_are_refused_until_the_dag_is_named
     assert refused.code == 1
     assert "topology 'words' is one thing in DAG" in refused.error
     assert named.code == 0, named.err
+    assert site.counts() == COUNTS
+
+
+@pytest.mark.spark
+def test_backfill_runs_on_spark_unless_told_otherwise(site: Site) -> None:
+    site.run_all()
+    site.mend()
+    conf = ("--spark-conf", "spark.master=local[2]", "--spark-conf", "spark.sql.shuffle.partitions=2")
+    mended = site.trident("backfill", "words", "--failed", *conf)
+    assert mended.code == 0, mended.err
+    assert site.statuses() == [Status.COMMITTED] * 3
     assert site.counts() == COUNTS
 
 
@@ -499,8 +529,8 @@ def test_command_lines_that_cannot_be_meant_end_with_code_2(site: Site) -> None:
         "backfill words --failed --txid 1",
         "backfill words --from 2",
         "replay words --txid 1",
-        "skip words 2",
-        "skip words 2 --reason ' '",
+        "skip words",
+        "backfill words --failed --dag-file dags/words_dag.py --spark-conf spark.ui.enabled",
         "plan words_dag --format svg",
         "ledger accept words --dag a --dag-file b",
     )

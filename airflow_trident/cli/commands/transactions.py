@@ -19,14 +19,14 @@ def backfill(args: Namespace) -> int | None:
     from airflow_trident.runtime.backfill import Backfill, BackfillOutcome
     from airflow_trident.runtime.local import owner_of_this_process
 
-    selection = _selection(args)
+    selection, conf = _selection(args), _spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
         results = Backfill(
             ledger=ledger,
             topology=topology,
-            engine=lambda: _engine(args),
+            engine=lambda: _engine(args, conf),
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process(),
             retention=int(settings.number(settings.RETENTION, least=1)),
@@ -55,8 +55,9 @@ def _selection(args: Namespace) -> Selection:
 def replay(args: Namespace) -> int | None:
     from airflow_trident.runtime.replay import dry_replay
 
+    conf = _spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    with open_ledger(args) as ledger, _engine(args) as engine:
+    with open_ledger(args) as ledger, _engine(args, conf) as engine:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
         differences = dry_replay(ledger, topology, args.txid, engine, root, _say)
@@ -74,10 +75,12 @@ def replay(args: Namespace) -> int | None:
 
 @trident_command
 def skip(args: Namespace) -> int | None:
-    if not args.reason.strip():
-        raise UsageError("--reason is empty. Say why; it is kept in the ledger.")
+    from airflow_trident.runtime.local import owner_of_this_process
+
+    who = f"skipped by {owner_of_this_process()}"
+    reason = args.reason.strip()
     with open_ledger(args) as ledger:
-        ledger.skip(args.txid, args.reason.strip())
+        ledger.skip(args.txid, f"{reason} ({who})" if reason else who)
     _say(
         f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` applies it after all."
@@ -85,12 +88,25 @@ def skip(args: Namespace) -> int | None:
     return OK
 
 
-def _engine(args: Namespace) -> Engine:
+def _engine(args: Namespace, conf: dict[str, str]) -> Engine:
     from airflow_trident.operators.engines import EngineKind, make_engine
 
     return make_engine(
-        EngineKind(args.engine), conn_id=args.spark_conn_id, conf={}, app_name=f"airflow trident {args.topology}"
+        EngineKind(args.engine),
+        conn_id=args.spark_conn_id,
+        conf=conf,
+        app_name=f"airflow trident {args.topology}",
     )
+
+
+def _spark_conf(lines: list[str]) -> dict[str, str]:
+    conf: dict[str, str] = {}
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if not (key.strip() and equals):
+            raise UsageError(f"--spark-conf {line!r} is not KEY=VALUE. Write it like spark.sql.shuffle.partitions=8.")
+        conf[key.strip()] = value
+    return conf
 
 
 def _say(line: str) -> None:
