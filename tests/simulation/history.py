@@ -1,0 +1,410 @@
+"""One history: processes of an imagined Airflow that run the production code against each other, then a clean end.
+
+python -m tests.simulation 4711        runs one seed and prints what happened
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest import mock
+
+from airflow_trident import Count, Topology
+from airflow_trident.errors import (
+    FencedError,
+    LedgerBehindStateError,
+    RetryableError,
+    TransitionError,
+    TridentError,
+    UnknownTopologyError,
+    UserCodeError,
+)
+from airflow_trident.ledger.base import Begun, NothingNew
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.plan.states import Applied
+from airflow_trident.protocol.records import Claim, Command, CommitTicket
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import commit, phases
+from airflow_trident.runtime.backfill import Backfill, Selection
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.crash import CrashPoint
+from airflow_trident.runtime.phases import Attempts, OnFailure
+from tests.simulation.judge import Broken, Judge
+from tests.simulation.pieces import Rows, SimArea, SimEngine, SimSpout, SimStates, SimTree, SimZNodes, Staging, Store
+from tests.simulation.scheduler import Faults, Killed, Scheduler
+
+RUNS = 4
+MAX_STEPS = 20_000
+END_ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a history. `broken` is empty if every promise held."""
+
+    seed: int
+    broken: str
+    steps: int
+    transactions: int
+    trace: tuple[str, ...]
+
+
+@dataclass
+class World:
+    """Everything that a history has. All of its choices come from `scheduler.random`."""
+
+    scheduler: Scheduler
+    judge: Judge
+    tree: SimTree
+    staging: Staging
+    topology: Topology
+    retention: int
+    poison: float
+    rough: float
+    total: int
+    restores: bool
+    calm: bool = False
+    copy: tuple[object, ...] | None = None
+    at_work: int = 0
+    given: dict[str, int] = field(default_factory=dict)
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def random(self) -> random.Random:
+        return self.scheduler.random
+
+    def note(self, line: str) -> None:
+        self.trace.append(f"{self.scheduler.steps:5d} {line}")
+
+    def area(self, _root: str = "") -> SimArea:
+        return SimArea(self.staging, self.scheduler)
+
+    def engine(self) -> SimEngine:
+        return SimEngine(self.area(), self.judge.attempt_begins, 0.0 if self.calm else self.poison)
+
+    def ledger(self) -> ZNodeLedger:
+        deadline_s = 120.0 if self.calm else self.random.choice((120.0, 120.0, -1.0))
+        return ZNodeLedger(SimZNodes(self.tree, self.scheduler), "simulated", step_deadline_s=deadline_s)
+
+
+def world_of(seed: int, *, restores: bool) -> World:
+    """A history's setting: how much goes wrong in it is left to chance, too."""
+    faults = Faults()
+    scheduler = Scheduler(seed, faults, max_steps=MAX_STEPS)
+    chance = scheduler.random
+    faults.killed = chance.choice((0.0, 0.01, 0.03))
+    faults.paused = chance.choice((0.0, 0.02, 0.06))
+    faults.lost_before, faults.lost_after = chance.choice(((0.0, 0.0), (0.03, 0.03), (0.1, 0.1)))
+    faults.late = chance.choice((0.0, 0.05))
+    faults.unavailable = chance.choice((0.0, 0.02))
+    stores: dict[str, Store] = {}
+    retention = chance.choice((1, 2, 50))
+    judge = Judge(stores, max_pending=chance.choice((1, 2, 3, 5)), retention=retention)
+    tree = SimTree(judge.ledger_step)
+    total = chance.randint(3, 9)
+
+    def watch(name: str, store: Store, ticket: CommitTicket, batch: Rows, applied: Applied) -> None:
+        world.note(f"state {name}: {ticket.txid} attempt {ticket.attempt} fence {ticket.fence} {applied}")
+        judge.state_step(name, store, ticket, batch, applied)
+
+    topology = Topology("simulated")
+    stream = topology.new_stream("records", SimSpout(total, scheduler))
+    states = SimStates(stores, scheduler, watch)
+    for name in ("first", "second"):
+        stream.group_by("record").persistent_aggregate(states, Count(), "n", name=name)
+    world = World(
+        scheduler=scheduler,
+        judge=judge,
+        tree=tree,
+        staging=Staging(),
+        topology=topology,
+        retention=retention,
+        poison=chance.choice((0.0, 0.1, 0.3)),
+        rough=chance.choice((0.3, 1.0, 4.0)),
+        total=total,
+        restores=restores,
+    )
+    return world
+
+
+# ---- what processes do ---------------------------------------------------------------------------------------------
+
+
+def coordinate(world: World, ledger: ZNodeLedger) -> None:
+    key = f"run-{world.random.randrange(RUNS)}"
+    result = phases.coordinate(ledger, world.topology, Claim(key=key), max_pending=world.judge.max_pending)
+    world.note(f"{key}: {type(result).__name__} {getattr(result, 'txid', '')}")
+    if isinstance(result, Begun):
+        world.judge.claimed(key, result.txid)
+        world.given[key] = result.txid
+
+
+def _some_txid(world: World) -> int | None:
+    return world.random.choice(sorted(world.given.values())) if world.given else None
+
+
+def _attempts(world: World) -> Attempts:
+    chance = world.random
+    on_failure = chance.choice((OnFailure.BLOCK, OnFailure.SKIP))
+    return Attempts(owner="simulated", last_try=chance.random() < 0.3, on_failure=on_failure)
+
+
+def emit(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is not None:
+        result = phases.process(ledger, world.topology, txid, world.engine(), "", _attempts(world))
+        world.note(f"emit {txid}: {result.outcome} {result.attempt}")
+
+
+def commit_one(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is None:
+        return
+    take_over = world.random.random() < 0.5
+    committer = Committer(
+        ledger=ledger,
+        topology=world.topology,
+        staging_root="",
+        attempts=_attempts(world),
+        engine=world.engine,
+        retention=world.retention,
+    )
+    result = committer.commit(txid, take_over=take_over)
+    world.note(f"commit {txid}: {result.committed}, {result.own}")
+
+
+def backfill(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is not None:
+        _backfill(world, ledger, Selection(first=txid, last=txid))
+
+
+def _backfill(world: World, ledger: ZNodeLedger, selection: Selection) -> None:
+    work = Backfill(
+        ledger=ledger,
+        topology=world.topology,
+        engine=world.engine,
+        staging_root="",
+        owner="person",
+        retention=world.retention,
+    )
+    for done in work.run(selection):
+        world.note(f"backfill {done.txid}: {done.outcome} {done.detail}")
+
+
+def skip(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is not None:
+        world.note(f"skip {txid}: {ledger.skip(txid, 'a person said so').status}")
+
+
+def fail(world: World, ledger: ZNodeLedger) -> None:
+    """A failure callback that comes at any time, from any attempt."""
+    txid = _some_txid(world)
+    if txid is None:
+        return
+    tx = ledger.view(txid).tx
+    if tx is not None and tx.attempt >= 0:
+        attempt = world.random.choice((tx.attempt, max(0, tx.attempt - 1)))
+        record = ledger.fail(txid, attempt, "callback")
+        world.note(f"fail {txid} attempt {attempt}: {record.status}")
+        if record.attempt != attempt:
+            world.judge.broken("P4", f"attempt {attempt} of {txid} made attempt {record.attempt} FAILED")
+
+
+def command(world: World, ledger: ZNodeLedger) -> None:
+    ledger.set_command(world.random.choice((Command.RUN, Command.RUN, Command.PAUSE)))
+
+
+def lose_staged(world: World, ledger: ZNodeLedger) -> None:
+    """Somebody empties the staging folder."""
+    world.note("the staging folder is emptied")
+    world.staging.manifests.clear()
+    world.staging.files.clear()
+
+
+def deliver(world: World, ledger: ZNodeLedger) -> None:
+    """A write that was under way for long arrives."""
+    if world.tree.held:
+        world.note("a late write arrives")
+        world.tree.deliver(world.random.randrange(len(world.tree.held)))
+
+
+Job = Callable[[World, ZNodeLedger], None]
+JOBS: dict[Job, float] = {
+    coordinate: 5,
+    emit: 7,
+    commit_one: 7,
+    backfill: 1.5,
+    skip: 0.7,
+    fail: 0.5,
+    command: 0.5,
+    lose_staged: 0.2,
+    deliver: 1,
+}
+WORKERS = 3
+JOBS_PER_WORKER = (10, 40)
+
+
+def work(world: World) -> None:
+    """A slot of the scheduler: one process after another."""
+    for _ in range(world.random.randint(*JOBS_PER_WORKER)):
+        world.scheduler.step(safe=True)
+        if world.calm:
+            return
+        job = world.random.choices(list(JOBS), [weight * _often(world, job) for job, weight in JOBS.items()])[0]
+        world.at_work += job in (emit, commit_one, backfill)
+        try:
+            job(world, world.ledger())
+        except Killed:
+            world.note(f"{job.__name__}: killed")
+        except TridentError as error:
+            _expected(world, job, error)
+        finally:
+            world.at_work -= job in (emit, commit_one, backfill)
+        _accident(world)
+
+
+def _often(world: World, job: Job) -> float:
+    """In rough histories people skip and replay a lot."""
+    return world.rough if job in (skip, fail, backfill) else 1.0
+
+
+def _expected(world: World, job: Job, error: TridentError) -> None:
+    """:raises Broken: no interleaving may lead to this error."""
+    world.note(f"{job.__name__}: {type(error).__name__} {error.message}")
+    fine: tuple[type[TridentError], ...] = (RetryableError, FencedError, UserCodeError)
+    if job is command:
+        fine += (UnknownTopologyError,)
+    if world.judge.restored:
+        fine += (LedgerBehindStateError, TransitionError)
+    if not isinstance(error, fine) and not (isinstance(error, TransitionError) and job is not commit_one):
+        world.judge.broken("P11", f"{job.__name__} ended with {type(error).__name__}: {error}")
+
+
+def _accident(world: World) -> None:
+    """The ledger is copied, and put back later: only coordinators live through that."""
+    if not world.restores or world.at_work:
+        return
+    if world.copy is None and world.judge.next_txid > 1 and world.random.random() < 0.3:
+        world.note("the ledger is copied")
+        world.copy = world.tree.copy()
+    elif world.copy is not None and not world.judge.restored and world.random.random() < 0.1:
+        world.note("the ledger is restored")
+        world.tree.held.clear()
+        world.tree.restore(world.copy)
+        world.judge.restored = world.judge.silent = True
+
+
+# ---- the end -------------------------------------------------------------------------------------------------------
+
+
+def end(world: World) -> None:
+    """When nothing goes wrong any more, everything gets committed; zombies that wake up then change nothing (P9)."""
+    try:
+        while world.scheduler.others_at_work():
+            world.scheduler.step()
+        _settle(world)
+        for number in range(WORKERS):
+            world.scheduler.freeze(f"worker-{number}", frozen=False)
+        while world.tree.held:
+            world.tree.deliver(0)
+        while world.scheduler.others_at_work():
+            world.scheduler.step()
+        _settle(world)
+    except LedgerBehindStateError as error:
+        if not world.judge.restored:
+            world.judge.broken("P11", f"nobody restored the ledger: {error}")
+        world.note(f"refused: {error.message}")
+        _nothing_is_called_committed_that_is_not(world)
+
+
+def calm_down(world: World) -> None:
+    """Wait until the others have done enough, end all faults, and let some of them sleep until the end is over."""
+    for _ in range(world.random.choice((40, 100, 250))):
+        world.scheduler.step(safe=True)
+    world.calm = True
+    world.scheduler.faults.none()
+    for number in range(WORKERS):
+        if world.random.random() < 0.4:
+            world.scheduler.freeze(f"worker-{number}", frozen=True)
+    end(world)
+
+
+def _settle(world: World) -> None:
+    ledger = world.ledger()
+    ledger.register(world.topology.definition())
+    ledger.set_command(Command.RUN)
+    for number in range(END_ROUNDS):
+        view = ledger.view(0)
+        if view.next_txid > 1:
+            _backfill(world, ledger, Selection())
+        claim = Claim(key=f"end-{world.scheduler.steps}-{number}")
+        result = phases.coordinate(ledger, world.topology, claim, max_pending=world.judge.max_pending)
+        view = ledger.view(0)
+        open_ones = [tx.txid for tx in ledger.transactions() if tx.status is not Status.COMMITTED]
+        if isinstance(result, NothingNew) and not open_ones:
+            break
+    else:
+        if not world.judge.restored:
+            world.judge.broken("P9", f"after {END_ROUNDS} rounds {open_ones} are not committed, and {result}")
+    if world.judge.restored:
+        _nothing_is_called_committed_that_is_not(world)
+        return
+    if view.pointer.committed != view.next_txid - 1:
+        world.judge.broken("P9", f"the pointer is {view.pointer.committed} and the next txid is {view.next_txid}")
+    for name in ("first", "second"):
+        records = world.judge.stores[name].records
+        if dict(records) != dict.fromkeys(range(world.total), 1):
+            world.judge.broken("P9", f"state {name} has {dict(records)} of {world.total} records")
+    claims = ledger.export()["claims"]
+    if claims != world.judge.claims:
+        world.judge.broken("P1", f"the ledger has the claims {claims} instead of {world.judge.claims}")
+
+
+def _nothing_is_called_committed_that_is_not(world: World) -> None:
+    """After a restore: no record is skipped in silence (P8), none is there twice (P7, checked at each step)."""
+    for tx in world.ledger().transactions():
+        if tx.status is not Status.COMMITTED:
+            continue
+        lo, hi = tx.metadata["records"]["from"], tx.metadata["records"]["to"]  # type: ignore[index,call-overload]
+        for name, store in world.judge.stores.items():
+            if any(store.records[record] != 1 for record in range(lo, hi)):
+                world.judge.broken("P8", f"{tx.txid} is COMMITTED, and state {name} has {dict(store.records)}")
+
+
+@contextmanager
+def instead_of_the_world(world: World) -> Iterator[None]:
+    """Production code, but for the disk: crash points and the staging folder are simulated."""
+
+    def point(where: CrashPoint, txid: int) -> None:
+        world.note(f"crash point {where} of {txid}")
+        world.scheduler.step()
+
+    with (
+        mock.patch.object(phases, "crash_point", point),
+        mock.patch.object(commit, "crash_point", point),
+        mock.patch.object(phases, "StagingArea", world.area),
+        mock.patch.object(commit, "StagingArea", world.area),
+    ):
+        yield
+
+
+def play(seed: int, *, restores: bool = False) -> Verdict:
+    """Play the history of a seed: always the same one."""
+    world = world_of(seed, restores=restores)
+    broken = ""
+    with instead_of_the_world(world):
+        bodies: dict[str, Callable[[], None]] = {"end": lambda: calm_down(world)}
+        bodies.update({f"worker-{number}": lambda: work(world) for number in range(WORKERS)})
+        try:
+            world.scheduler.play(bodies)
+        except Broken as error:
+            broken = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no interleaving may lead to it
+            broken = f"P11: {type(error).__name__}: {error}"
+    if world.scheduler.out_of_steps and not broken:
+        broken = f"P9: no end after {MAX_STEPS} steps"
+    return Verdict(seed, broken, world.scheduler.steps, world.judge.next_txid - 1, tuple(world.trace))

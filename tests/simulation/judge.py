@@ -1,0 +1,180 @@
+"""Watches every step of a history and knows the promises P1 to P10. The first broken one ends the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from airflow_trident.ledger.znodes import Create, Delete, Op, Set
+from airflow_trident.plan.states import Applied
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, TxRecord
+from airflow_trident.protocol.statuses import TRANSITIONS, Status
+from airflow_trident.staging.base import Slot
+from tests.simulation.pieces import Rows, Store, batch_of
+
+
+class Broken(BaseException):
+    """A promise is broken. Not an Exception, so that no production code catches it."""
+
+
+@dataclass
+class Judge:
+    """
+    :param restored: the ledger was put back to an old copy: it knows less than the states from then on.
+    """
+
+    stores: dict[str, Store]
+    max_pending: int
+    retention: int
+    next_txid: int = 1
+    pointer: CommitPointer = field(default_factory=lambda: CommitPointer(committed=0, fence=0))
+    exceptions: Exceptions = field(default_factory=Exceptions)
+    records: dict[int, TxRecord] = field(default_factory=dict)
+    claims: dict[str, int] = field(default_factory=dict)
+    attempts: set[tuple[int, int]] = field(default_factory=set)
+    restored: bool = False
+    silent: bool = False
+    applications: int = 0
+
+    def broken(self, promise: str, what: str) -> None:
+        raise Broken(f"{promise}: {what}")
+
+    # ---- the ledger ----------------------------------------------------------------------------------------------
+
+    def ledger_step(self, ops: Sequence[Op]) -> None:
+        """One `multi` that was applied: what it changed, and what holds after it."""
+        before, pointer = dict(self.records), self.pointer
+        begun = [op for op in ops if isinstance(op, Create) and "/tx/" in op.path]
+        for op in ops:
+            if isinstance(op, Create | Set):
+                self._take_in(op)
+            elif isinstance(op, Delete) and "/tx/" in op.path:
+                self._pruned(int(op.path.rpartition("/")[2]))
+        if self.silent:
+            return
+        if len(begun) > 1:
+            self.broken("P1", "one step began two transactions")
+        if begun and self.next_txid - 1 - self.pointer.committed > self.max_pending:
+            self.broken("P5", f"{self.next_txid - 1 - self.pointer.committed} transactions are pending")
+        for txid, record in self.records.items():
+            if record is not before.get(txid):
+                self._changed(txid, before.get(txid), record, pointer)
+        self._pointer_moved(pointer)
+
+    def _take_in(self, op: Create | Set) -> None:
+        kind, _, name = op.path.rpartition("/")
+        if name == "head":
+            following = codec.decode_head(op.data, op.path)
+            if following not in (1, self.next_txid + 1):
+                self.broken("P1", f"the next txid went from {self.next_txid} to {following}")
+            self.next_txid = following
+        elif name == "commit":
+            self.pointer = codec.decode_pointer(op.data, op.path)
+        elif name == "exceptions":
+            self.exceptions = codec.decode_exceptions(op.data, op.path)
+        elif kind.endswith("/tx"):
+            self.records[int(name)] = codec.decode_tx(op.data, op.path)
+
+    def _changed(self, txid: int, old: TxRecord | None, new: TxRecord, pointer: CommitPointer) -> None:
+        if old is None:
+            if txid != self.next_txid - 1:
+                self.broken("P1", f"transaction {txid} was begun and the next one is {self.next_txid}")
+            if self.claims.setdefault(new.claim.key, txid) != txid:
+                self.broken("P1", f"claim {new.claim.key} has {self.claims[new.claim.key]} and {txid}")
+            return
+        if (old.metadata, old.carried, old.claim) != (new.metadata, new.carried, new.claim):
+            self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
+        if new.attempt not in (old.attempt, old.attempt + 1):
+            self.broken("P3", f"the attempt of {txid} went from {old.attempt} to {new.attempt}")
+        if new.status is not old.status and new.status not in TRANSITIONS[old.status]:
+            self.broken("P4", f"{txid} went from {old.status} to {new.status}")
+        if new.staged is not None and new.staged.manifest.split("/")[-2] != str(new.attempt):
+            self.broken("P4", f"{txid} is {new.status} with {new.staged.manifest}; its attempt is {new.attempt}")
+        if new.status is Status.COMMITTING and old.fence != new.fence:
+            self._gate_opened(txid, new, pointer)
+        if new.status is Status.COMMITTED and old.status is not Status.COMMITTED:
+            self._committed(txid, new)
+        if new.status is Status.SKIPPED and (new.touched or any(self._has(store, txid) for store in self._all())):
+            self.broken("P8", f"{txid} is SKIPPED and a state may hold it")
+
+    def _gate_opened(self, txid: int, record: TxRecord, pointer: CommitPointer) -> None:
+        if record.fence <= pointer.fence or self.pointer.fence != record.fence:
+            self.broken("P7", f"fence {record.fence} was given out after {pointer.fence}")
+        for lower in range(pointer.committed + 1, txid):
+            found = self.records.get(lower)
+            if found is not None and not found.status.lets_others_pass:
+                self.broken("P6", f"the commit of {txid} began while {lower} is {found.status}")
+
+    def _committed(self, txid: int, record: TxRecord) -> None:
+        if self.pointer.committed < txid:
+            self.broken("P8", f"{txid} is COMMITTED and the pointer is at {self.pointer.committed}")
+        if len(self._all()) < 2:
+            self.broken("P8", f"{txid} is COMMITTED and a state was never written")
+        for name, store in self.stores.items():
+            missing = [one for one in batch_of(record.metadata) if store.records[one] != 1]
+            if not self._has(store, txid) or missing:
+                self.broken("P8", f"{txid} is COMMITTED, and state {name} has not records {missing}")
+
+    def _pointer_moved(self, before: CommitPointer) -> None:
+        if self.pointer.committed < before.committed or self.pointer.fence < before.fence:
+            self.broken("P8", f"the pointer went back from {before} to {self.pointer}")
+        away = {*self.exceptions.late, *self.exceptions.failed}
+        for txid, record in self.records.items():
+            passed = txid <= self.pointer.committed
+            if passed and not record.status.lets_others_pass and txid not in away:
+                self.broken("P6", f"the pointer {self.pointer.committed} passed {txid}, which is {record.status}")
+            if not passed and record.status is Status.COMMITTED:
+                self.broken("P8", f"{txid} is COMMITTED above the pointer {self.pointer.committed}")
+        first = self.records.get(self.pointer.committed + 1)
+        if first is not None and first.status.lets_others_pass:
+            self.broken("P8", f"the pointer did not pass {first.txid}, which is {first.status}")
+        done = sum(record.status is Status.COMMITTED for record in self.records.values())
+        if done > self.retention + 1:
+            self.broken("P10", f"{done} committed records are kept instead of {self.retention}")
+
+    def _pruned(self, txid: int) -> None:
+        record = self.records.pop(txid, None)
+        if record is not None and record.status is not Status.COMMITTED and not self.silent:
+            self.broken("P10", f"the record of {txid} was pruned while it was {record.status}")
+
+    # ---- the rest of the world -----------------------------------------------------------------------------------
+
+    def attempt_begins(self, slot: Slot) -> None:
+        if self.silent:
+            return
+        who = (slot.txid, slot.attempt)
+        record = self.records.get(slot.txid)
+        if record is not None and record.attempt < slot.attempt:
+            self.broken("P3", f"attempt {who} is at work and the ledger knows {record.attempt} only")
+        if who in self.attempts:
+            self.broken("P3", f"attempt {who} is at work a second time")
+        self.attempts.add(who)
+
+    def state_step(self, name: str, store: Store, ticket: CommitTicket, batch: Rows, applied: Applied) -> None:
+        self.applications += applied is Applied.APPLIED
+        twice = [record for record, count in store.records.items() if count > 1]
+        if twice:
+            self.broken("P7", f"state {name} has records {twice} twice, the last time by transaction {ticket.txid}")
+        if self.silent or self.restored or applied is Applied.ALREADY:
+            return
+        for lower in range(1, ticket.txid):
+            found = self.records.get(lower)
+            waits = found is not None and not found.status.lets_others_pass and lower > self.pointer.committed
+            if waits and not self._has(store, lower):
+                self.broken("P6", f"state {name} got {ticket.txid} before {lower}")
+
+    def claimed(self, key: str, txid: int) -> None:
+        if self.claims.setdefault(key, txid) != txid:
+            self.broken("P1", f"claim {key} was given {txid} after {self.claims[key]}")
+
+    def _all(self) -> list[Store]:
+        return list(self.stores.values())
+
+    @staticmethod
+    def _has(store: Store, txid: int) -> bool:
+        """From the marker as it is written: what the store itself makes of it is production code, or a mutant."""
+        marker = store.marker
+        if marker is None or txid > marker.high:
+            return False
+        return not any(first <= txid <= last for first, last in marker.holes)

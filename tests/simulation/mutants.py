@@ -1,0 +1,427 @@
+"""Deliberate defects of the production code: each takes one guard of the protocol away. The simulation must find them.
+
+A mutant that is not found is a hole in the simulation, or a guard that nothing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from airflow_trident.errors import OutcomeUnknownError
+from airflow_trident.ledger import pruning, transact, verbs
+from airflow_trident.ledger.transact import Done, Step, Transactor
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
+from airflow_trident.plan.states import Marker
+from airflow_trident.protocol import codec, decide
+from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import phases
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.states import marker as marker_module
+from tests.simulation.history import Verdict, play
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`patches`: what is replaced. `restores`: it shows only where the ledger is restored from an old copy."""
+
+    patches: Sequence[Patch]
+    restores: bool = False
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for where, name, instead in self.patches:
+                stack.enter_context(mock.patch.object(where, name, instead))
+            yield
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(name: str, *, restores: bool = False) -> Callable[[Callable[[], Sequence[Patch]]], None]:
+    def register(make: Callable[[], Sequence[Patch]]) -> None:
+        MUTANTS[name] = Mutant(make(), restores)
+
+    return register
+
+
+def first_found(one: Mutant, limit: int) -> Verdict | None:
+    """The first history below `limit` in which the defect breaks a promise."""
+    with one.alive():
+        verdicts = (play(seed, restores=one.restores) for seed in range(limit))
+        return next((verdict for verdict in verdicts if verdict.broken), None)
+
+
+def _forgiving(admit: Callable[..., Any]) -> Callable[..., Any]:
+    """`admit` that takes any txid that it holds for the same transaction."""
+
+    def admitted(marker: Marker | None, ticket: Any, **named: Any) -> Any:
+        if marker is not None and marker.has(ticket.txid) and ticket.fence >= marker.fence:
+            return replace(marker, fence=ticket.fence), False
+        return admit(marker, ticket, **named)
+
+    return admitted
+
+
+# ---- lost answers, conditions ----------------------------------------------------------------------------------
+
+
+@mutant("a lost answer is taken for applied")
+def _() -> Sequence[Patch]:
+    return [(Transactor, "_is_marked", lambda self, witness, op, deadline: True)]
+
+
+@mutant("a refused write is taken for applied")
+def _() -> Sequence[Patch]:
+    def applied(self: Transactor, ops: Sequence[Op], witness: str, op: str, deadline: float) -> bool:
+        try:
+            return original(self, ops, witness, op, deadline)
+        except WriteRefusedError:
+            return True
+
+    def original(self: Transactor, ops: Sequence[Op], witness: str, op: str, deadline: float) -> bool:
+        while True:
+            try:
+                self._znodes.multi(ops)
+                return True
+            except OutcomeUnknownError:
+                if self._is_marked(witness, op, deadline):
+                    return True
+
+    return [(Transactor, "_applied", applied)]
+
+
+@mutant("a write whose answer was lost is sent again without its conditions")
+def _() -> Sequence[Patch]:
+    def applied(self: Transactor, ops: Sequence[Op], witness: str, op: str, deadline: float) -> bool:
+        while True:
+            try:
+                self._znodes.multi(ops)
+                return True
+            except WriteRefusedError:
+                return False
+            except OutcomeUnknownError:
+                ops = [replace(one, version=-1) for one in ops if isinstance(one, Set)]
+
+    return [(Transactor, "_applied", applied)]
+
+
+@mutant("writes without versions")
+def _() -> Sequence[Patch]:
+    def unconditional(step: Step[Any], used: Any) -> list[Op]:
+        return [write if isinstance(write, Create) else replace(write, version=-1) for write in step.writes]
+
+    return [(transact, "conditional", unconditional)]
+
+
+@mutant("what was looked at and not written is not checked")
+def _() -> Sequence[Patch]:
+    return [(transact, "conditional", lambda step, used: list(step.writes))]
+
+
+# ---- coordinator -----------------------------------------------------------------------------------------------
+
+
+@mutant("a claim is not remembered")
+def _() -> Sequence[Patch]:
+    def begin(snap: Any, *args: Any, **named: Any) -> Any:
+        claim = named.pop("claim")
+        return original(snap, *args, claim=replace(claim, key=f"{claim.key}/{snap.op}"), **named)
+
+    original = verbs.begin
+    return [(verbs, "begin", begin)]
+
+
+@mutant("no limit of pending transactions")
+def _() -> Sequence[Patch]:
+    original = decide.decide_begin
+    return [(verbs, "decide_begin", lambda view, max_pending: original(view, max_pending=1_000))]
+
+
+@mutant("a new attempt decides the batch anew")
+def _() -> Sequence[Patch]:
+    def other(step: Any, snap: Any) -> Any:
+        record = step.result
+        shorter = {name: {**one, "to": one["from"] + 1} for name, one in record.metadata.items()}
+        record = replace(record, metadata=shorter)
+        return replace(step, writes=(snap.set_tx(record), *step.writes[1:]), result=record)
+
+    original = verbs.start_attempt
+    return [(verbs, "start_attempt", lambda snap, txid, owner: other(original(snap, txid, owner), snap))]
+
+
+@mutant("the coordinator looks at the ledger before it looks at the states")
+def _() -> Sequence[Patch]:
+    original = phases._require_ledger_ahead
+
+    def early(ledger: Any, topology: Any, incarnation: str) -> None:
+        view = ledger.view(0)
+        with mock.patch.object(ledger, "view", return_value=view):
+            original(ledger, topology, incarnation)
+
+    return [(phases, "_require_ledger_ahead", early)]
+
+
+@mutant("nobody notices a restored ledger", restores=True)
+def _() -> Sequence[Patch]:
+    return [
+        (phases, "_require_ledger_ahead", lambda ledger, topology, incarnation: None),
+        (marker_module, "admit", _forgiving(marker_module.admit)),
+    ]
+
+
+# ---- emitter ---------------------------------------------------------------------------------------------------
+
+
+@mutant("an attempt begins before it is durable")
+def _() -> Sequence[Patch]:
+    original = verbs.start_attempt
+    return [(verbs, "start_attempt", lambda snap, txid, owner: Done(original(snap, txid, owner).result))]
+
+
+@mutant("attempts begin at 0 again after FAILED")
+def _() -> Sequence[Patch]:
+    original = verbs._new_attempt
+
+    def reset(snap: Any, tx: TxRecord, owner: str) -> Any:
+        return original(snap, replace(tx, attempt=-1) if tx.status is Status.FAILED else tx, owner)
+
+    return [(verbs, "_new_attempt", reset)]
+
+
+@mutant("PROCESSED from any attempt")
+def _() -> Sequence[Patch]:
+    return [(verbs, "_of_attempt", lambda snap, txid, attempt: verbs._existing(snap, txid))]
+
+
+@mutant("FAILED from any attempt")
+def _() -> Sequence[Patch]:
+    def fail(snap: Any, txid: int, attempt: int, error: str) -> Any:
+        return original(snap, txid, verbs._existing(snap, txid).attempt, error)
+
+    original = verbs.fail
+    return [(verbs, "fail", fail)]
+
+
+# ---- committer -------------------------------------------------------------------------------------------------
+
+
+def _own_only(self: Committer, own: int, states: Any, take_over: bool) -> list[int]:
+    """A sweep that has lost its order: without this the gate's order is never asked for in vain."""
+    return [own] if self._try(self.ledger.view(own), own, states) else []
+
+
+@mutant("the gate does not ask for the order")
+def _() -> Sequence[Patch]:
+    return [
+        (LedgerView, "waits_for", lambda self, txid: None),
+        (LedgerView, "blocked_by", lambda self, txid: None),
+        (Committer, "_sweep", _own_only),
+    ]
+
+
+@mutant("a FAILED transaction lets others pass")
+def _() -> Sequence[Patch]:
+    def waits_for(self: LedgerView, txid: int) -> int | None:
+        away = {*self.exceptions.skipped, *self.exceptions.failed}
+        return next((lower for lower in range(txid - 1, self.pointer.committed, -1) if lower not in away), None)
+
+    return [
+        (LedgerView, "waits_for", waits_for),
+        (LedgerView, "blocked_by", lambda self, txid: None),
+        (Committer, "_sweep", _own_only),
+    ]
+
+
+@mutant("the sweep commits what is still PROCESSING")
+def _() -> Sequence[Patch]:
+    original, moved = decide.decide_commit, verbs._moved
+
+    def decide_commit(view: LedgerView, txid: int) -> Any:
+        tx = view.tx
+        if tx is not None and tx.status is Status.PROCESSING and tx.staged is not None:
+            return original(replace(view, tx=replace(tx, status=Status.PROCESSED)), txid)
+        return original(view, txid)
+
+    def keep_staged(snap: Any, tx: TxRecord, status: Status, **changes: Any) -> TxRecord:
+        if status is Status.PROCESSING and tx.staged is not None:
+            changes["staged"] = tx.staged
+        if status is Status.COMMITTING and tx.status is Status.PROCESSING:
+            tx = replace(tx, status=Status.PROCESSED)
+        return moved(snap, tx, status, **changes)
+
+    from airflow_trident.runtime import commit
+
+    return [
+        (verbs, "decide_commit", decide_commit),
+        (commit, "decide_commit", decide_commit),
+        (verbs, "_moved", keep_staged),
+    ]
+
+
+@mutant("the fence does not rise")
+def _() -> Sequence[Patch]:
+    def gate(snap: Any, txid: int, owner: str) -> Any:
+        step = original(snap, txid, owner)
+        pointer = CommitPointer(committed=snap.pointer().committed, fence=max(1, snap.pointer().fence))
+        writes = (step.writes[0], snap.set(snap.life.commit, codec.encode_pointer(pointer)))
+        return replace(step, writes=writes, result=replace(step.result, fence=pointer.fence))
+
+    original = verbs.gate
+    return [(verbs, "gate", gate)]
+
+
+@mutant("the pointer moves in a second step")
+def _() -> Sequence[Patch]:
+    def committed(self: ZNodeLedger, ticket: Any, *, retention: int = 50) -> Any:
+        def without(snap: Any) -> Any:
+            step = verbs.committed(snap, ticket, retention)
+            if isinstance(step, Done):
+                return step
+            return replace(step, writes=tuple(one for one in step.writes if one.path != snap.life.commit))
+
+        def pointer(snap: Any) -> Any:
+            now = snap.pointer()
+            write = snap.set(
+                snap.life.commit, codec.encode_pointer(replace(now, committed=max(now.committed, ticket.txid)))
+            )
+            return Step(writes=(write,), witness=snap.life.head, result=None)
+
+        record = self._on(ticket.txid, without, prunes=True)
+        self._on(ticket.txid, pointer)
+        return record
+
+    return [(ZNodeLedger, "committed", committed)]
+
+
+@mutant("the pointer moves over what is not skipped")
+def _() -> Sequence[Patch]:
+    def over_all(upto: int, exceptions: Exceptions) -> int:
+        return max([upto, *exceptions.skipped])
+
+    return [(verbs, "over_skipped", over_all)]
+
+
+@mutant("a late commit moves the pointer back")
+def _() -> Sequence[Patch]:
+    def committed(snap: Any, ticket: Any, retention: int) -> Any:
+        step = original(snap, ticket, retention)
+        if isinstance(step, Done) or ticket.txid >= snap.pointer().committed:
+            return step
+        back = snap.set(snap.life.commit, codec.encode_pointer(replace(snap.pointer(), committed=ticket.txid)))
+        return replace(step, writes=(*step.writes, back))
+
+    original = verbs.committed
+    return [(verbs, "committed", committed)]
+
+
+@mutant("COMMITTED before the states have it")
+def _() -> Sequence[Patch]:
+    original = Committer._apply
+
+    def too_early(self: Committer, ticket: Any, states: Any) -> Any:
+        self.ledger.committed(ticket, retention=self.retention)
+        return original(self, ticket, states)
+
+    return [(Committer, "_apply", too_early)]
+
+
+@mutant("COMMITTED when the first state has it")
+def _() -> Sequence[Patch]:
+    original = Committer._apply
+
+    class First:
+        def __init__(self, states: Any) -> None:
+            self.states = states
+
+        def opened(self) -> dict[str, Any]:
+            return dict([next(iter(self.states.opened().items()))])
+
+    return [(Committer, "_apply", lambda self, ticket, states: original(self, ticket, First(states)))]
+
+
+# ---- states ----------------------------------------------------------------------------------------------------
+
+
+@mutant("a state skips the equal txid only (Storm's rule)")
+def _() -> Sequence[Patch]:
+    return [(Marker, "has", lambda self, txid: txid == self.high)]
+
+
+@mutant("a state takes what is below its highest txid for applied (holes ignored)")
+def _() -> Sequence[Patch]:
+    return [(Marker, "has", lambda self, txid: txid <= self.high)]
+
+
+@mutant("filling one hole fills its neighbours")
+def _() -> Sequence[Patch]:
+    def without(holes: Any, txid: int) -> Any:
+        return tuple((first, last) for first, last in holes if not first <= txid <= last)
+
+    return [(marker_module, "_without", without)]
+
+
+@mutant("data and marker are two steps")
+def _() -> Sequence[Patch]:
+    from tests.simulation.pieces import OpenStore
+
+    def apply(self: OpenStore, ticket: Any, batch: Any) -> Any:
+        store = self.store
+        marker, wanted = marker_module.admit(store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes)
+        if wanted:
+            store.records.update(batch.records)
+        self.where.scheduler.step()
+        store.marker = marker
+        applied = marker_module_applied(wanted)
+        self.where.watch(self.spec.name, store, ticket, batch, applied)
+        return applied
+
+    def marker_module_applied(wanted: bool) -> Any:
+        from airflow_trident.plan.states import Applied
+
+        return Applied.APPLIED if wanted else Applied.ALREADY
+
+    return [(OpenStore, "apply", apply)]
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------
+
+
+@mutant("a transaction is skipped although a state may hold it")
+def _() -> Sequence[Patch]:
+    original = verbs.skip
+
+    def skip(snap: Any, txid: int, reason: str) -> Any:
+        with mock.patch.object(verbs, "_existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
+            return original(snap, txid, reason)
+
+    existing = verbs._existing
+    return [(verbs, "skip", skip)]
+
+
+@mutant("pruning takes what was skipped, too")
+def _() -> Sequence[Patch]:
+    def prune(snap: Any, upto: int, exceptions: Exceptions, retention: int, *, just_committed: int) -> Any:
+        return original(snap, upto, Exceptions(), retention, just_committed=just_committed)
+
+    original = pruning.prune
+    return [(verbs, "prune", prune)]
+
+
+@mutant("nothing is pruned")
+def _() -> Sequence[Patch]:
+    return [(verbs, "prune", lambda *args, **named: [])]
+
+
+@mutant("a late replay is not listed as late")
+def _() -> Sequence[Patch]:
+    original = verbs._exceptions_write
+    return [(verbs, "_exceptions_write", lambda snap, txid, to: original(snap, txid, "" if to == "late" else to))]

@@ -1,0 +1,298 @@
+"""Stand-ins for what surrounds the protocol: a ZooKeeper, a staging folder, stores, a source, an engine. Each lets
+others go on, or dies, wherever the real one could."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, StagingError, UserCodeError
+from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.znodes import Op, Reading, WriteRefusedError, require_sizes
+from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.protocol.spouts import Coordinator, Emitter, Spout
+from airflow_trident.staging.area import reference
+from airflow_trident.staging.base import Manifest, Slot, StagedFile
+from airflow_trident.states import marker as marker_module
+from airflow_trident.types import Field, Json, Schema
+from tests.simulation.scheduler import Scheduler
+
+AT_ONCE = 0.3
+"""How often several nodes are read with somebody else's write in between."""
+
+
+# ---- ZooKeeper -------------------------------------------------------------------------------------------------
+
+
+class SimTree(FakeTree):
+    """:param watch: is called with every step that was applied."""
+
+    def __init__(self, watch: Callable[[Sequence[Op]], None]) -> None:
+        super().__init__()
+        self._watch = watch
+        self.held: list[tuple[Op, ...]] = []
+
+    def apply(self, ops: Sequence[Op]) -> None:
+        super().apply(ops)
+        self._watch(ops)
+
+    def deliver(self, index: int) -> None:
+        """A write that was under way in the network for long arrives."""
+        try:
+            self.apply(self.held.pop(index))
+        except WriteRefusedError:
+            return
+
+    def copy(self) -> tuple[Any, ...]:
+        return dict(self._nodes), {path: set(names) for path, names in self._children.items()}
+
+    def restore(self, copy: tuple[Any, ...]) -> None:
+        self._nodes, self._children = dict(copy[0]), {path: set(names) for path, names in copy[1].items()}
+
+
+class SimZNodes(FakeZNodes):
+    """One client."""
+
+    def __init__(self, tree: SimTree, scheduler: Scheduler) -> None:
+        super().__init__(tree)
+        self.sim_tree = tree
+        self.scheduler = scheduler
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+        self.scheduler.step()
+        if self.scheduler.random.random() < self.scheduler.faults.unavailable:
+            raise LedgerUnavailableError("the simulated ledger does not answer", "Try again later.")
+        nodes, names = {}, {}
+        slowly = self.scheduler.random.random() < AT_ONCE
+        for path in paths:
+            nodes[path] = self.tree.get(path)
+            if slowly:
+                self.scheduler.step()
+        for path in folders:
+            names[path] = self.tree.children(path)
+        return Reading(nodes, names)
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        require_sizes(ops)
+        self.scheduler.step()
+        faults, luck = self.scheduler.faults, self.scheduler.random.random()
+        if luck < faults.lost_before:
+            self._lost()
+        luck -= faults.lost_before
+        if luck < faults.late:
+            self.sim_tree.held.append(tuple(ops))
+            self._lost()
+        luck -= faults.late
+        self.tree.apply(ops)
+        if luck < faults.lost_after:
+            self._lost()
+
+    def _lost(self) -> None:
+        self.scheduler.step()
+        raise OutcomeUnknownError("the answer of the simulated ledger was lost", "Run the same step again.")
+
+    def ensure(self, path: str) -> None:
+        self.scheduler.step()
+        super().ensure(path)
+
+    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
+        self.scheduler.step()
+        return True
+
+
+# ---- staging ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Staging:
+    """What is in the staging folder, seen by all."""
+
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    files: dict[str, Rows] = field(default_factory=dict)
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Stands for an Arrow table: the numbers of the source's records."""
+
+    records: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class SimArea:
+    """Stands for StagingArea: the same promises, no disk."""
+
+    staging: Staging
+    scheduler: Scheduler
+
+    def write(self, slot: Slot, state: str, rows: Rows) -> StagedFile:
+        self.scheduler.step()
+        self.staging.number += 1
+        path = f"{slot.path}/{state}-{self.staging.number}"
+        self.staging.files[path] = rows
+        return StagedFile(state=state, path=path, rows=rows.num_rows, bytes=rows.num_rows)
+
+    def publish(self, manifest: Manifest) -> StagedRef:
+        self.scheduler.step()
+        found = self.staging.manifests.setdefault(f"{manifest.slot.path}/manifest.json", manifest)
+        if found != manifest:
+            raise StagingError(f"{manifest.slot.path} has published another staged batch already", "")
+        return reference(manifest)
+
+    def load(self, what: StagedRef) -> Manifest:
+        self.scheduler.step()
+        if what.manifest not in self.staging.manifests:
+            raise StagingError(f"{what.manifest} is not there", "")
+        return self.staging.manifests[what.manifest]
+
+    def read(self, manifest: Manifest, state: str, schema: Schema) -> Rows:
+        files = [file.path for file in manifest.files if file.state == state]
+        if any(path not in self.staging.files for path in files):
+            raise StagingError(f"a file of {manifest.slot.path} is missing", "")
+        return Rows(tuple(record for path in files for record in self.staging.files[path].records))
+
+    def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
+        old = [path for path, manifest in self.staging.manifests.items() if manifest.slot.txid < txid]
+        for path in old:
+            del self.staging.manifests[path]
+        return len(old)
+
+
+# ---- states ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Store:
+    """What one state holds: how often each record, and the marker."""
+
+    marker: Marker | None = None
+    records: Counter[int] = field(default_factory=Counter)
+
+
+Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
+
+
+@dataclass(frozen=True)
+class SimStates(StateFactory):
+    """Stores that outlive every process. The decision is the production one: `states.marker.admit`."""
+
+    stores: dict[str, Store]
+    scheduler: Scheduler
+    watch: Watch
+
+    capabilities = Capabilities(durable=True, atomic=True)
+
+    def make_state(self, spec: StateSpec) -> OpenStore:
+        return OpenStore(self, spec)
+
+    def describe(self) -> str:
+        return "SimStates"
+
+
+class OpenStore(State):
+    def __init__(self, where: SimStates, spec: StateSpec) -> None:
+        self.where = where
+        self.spec = spec
+        self.store = where.stores.setdefault(spec.name, Store())
+
+    def marker(self) -> Marker | None:
+        self.where.scheduler.step()
+        return self.store.marker
+
+    def apply(self, ticket: CommitTicket, batch: Rows) -> Applied:
+        self.where.scheduler.step()
+        store = self.store
+        store.marker, wanted = marker_module.admit(
+            store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes
+        )
+        if wanted:
+            store.records.update(batch.records)
+        applied = Applied.APPLIED if wanted else Applied.ALREADY
+        self.where.watch(self.spec.name, store, ticket, batch, applied)
+        self.where.scheduler.step()
+        return applied
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        return iter([((record,), (count,)) for record, count in self.store.records.items()])
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+# ---- source and engine -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SimSpout(Spout):
+    """Records 0 to `total` - 1. How many a new batch takes is left to chance, each time anew."""
+
+    total: int
+    scheduler: Scheduler
+
+    @property
+    def schema(self) -> Schema:
+        return (Field("record", "long"),)
+
+    def coordinator(self) -> SimCoordinator:
+        return SimCoordinator(self.total, self.scheduler)
+
+    def emitter(self) -> Emitter:
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        return "SimSpout"
+
+
+@dataclass(frozen=True)
+class SimCoordinator(Coordinator):
+    total: int
+    scheduler: Scheduler
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.initialize_transaction(0, previous) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        self.scheduler.step()
+        begin = previous["to"] if isinstance(previous, dict) else 0
+        if begin >= self.total:
+            return None
+        return {"from": begin, "to": min(begin + self.scheduler.random.randint(1, 2), self.total)}
+
+
+def batch_of(metadata: dict[str, Json]) -> tuple[int, ...]:
+    """The records that a transaction's metadata names."""
+    of_stream: Any = metadata["records"]
+    return tuple(range(of_stream["from"], of_stream["to"]))
+
+
+@dataclass
+class SimEngine(Engine):
+    """Reads the batch and stages it for each state.
+
+    :param begun: is told of each attempt at work.
+    """
+
+    area: SimArea
+    begun: Callable[[Slot], None]
+    poison: float
+
+    name = "simulated"
+
+    def run(self, job: Job) -> Manifest:
+        self.begun(job.slot)
+        scheduler = self.area.scheduler
+        scheduler.step()
+        if scheduler.random.random() < self.poison:
+            raise UserCodeError("poison", "Mend it.")
+        rows = Rows(batch_of(job.metadata))
+        files = tuple(self.area.write(job.slot, sink.name, rows) for sink in job.plan.sinks)
+        return Manifest(slot=job.slot, files=files, rows_read=rows.num_rows)

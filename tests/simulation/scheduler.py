@@ -1,0 +1,158 @@
+"""One thread at a time, and one seeded random number generator that decides which: threads hand a baton around.
+
+Nothing runs between two calls of :meth:`Scheduler.step` but the thread that holds the baton, so that a history is a
+function of its seed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+class Stopped(BaseException):
+    """The history is over: leave."""
+
+
+class Killed(BaseException):
+    """The process died here. Not an Exception, so that no production code catches it."""
+
+
+@dataclass
+class Faults:
+    """How likely each accident is, per step."""
+
+    killed: float = 0.0
+    paused: float = 0.0
+    lost_before: float = 0.0
+    lost_after: float = 0.0
+    late: float = 0.0
+    unavailable: float = 0.0
+
+    def none(self) -> None:
+        self.killed = self.paused = self.lost_before = self.lost_after = self.late = self.unavailable = 0.0
+
+
+@dataclass(eq=False)
+class _Player:
+    name: str
+    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    asleep_until: int = 0
+    frozen: bool = False
+    gone: bool = False
+
+
+class Scheduler:
+    """
+    :param max_steps: a history that takes more is stopped and said to have made no progress.
+    """
+
+    def __init__(self, seed: int, faults: Faults, *, max_steps: int) -> None:
+        self.random = random.Random(seed)
+        self.restless = self.random.choice((0.15, 0.4, 1.0))
+        self.faults = faults
+        self.steps = 0
+        self.out_of_steps = False
+        self._max_steps = max_steps
+        self._players: list[_Player] = []
+        self._here = threading.local()
+        self._over = threading.Semaphore(0)
+        self._stopping = False
+
+    # ---- for the players -----------------------------------------------------------------------------------------
+
+    def step(self, *, safe: bool = False) -> None:
+        """Let somebody else go on, perhaps; sleep or die here, perhaps, unless it is `safe`.
+
+        :raises Killed: the process that the caller plays dies here.
+        """
+        me: _Player | None = getattr(self._here, "player", None)
+        if me is None:
+            return  # outside of a history: the checker reads undisturbed
+        self._check(me)
+        if not safe and self.random.random() < self.faults.killed:
+            raise Killed
+        if not safe and self.random.random() < self.faults.paused:
+            me.asleep_until = self.steps + self.random.choice((5, 20, 60, 200))
+        elif not safe and self.random.random() > self.restless:
+            return  # some bugs need long stretches by one, some need many turns
+        self._pass_on(me)
+
+    def freeze(self, name: str, *, frozen: bool) -> None:
+        """Take a player out of the game, or let it in again: a zombie that outsleeps everything else."""
+        for player in self._players:
+            if player.name == name:
+                player.frozen = frozen
+
+    def others_at_work(self) -> bool:
+        """Is anybody but the caller still playing, and not frozen?"""
+        me = self._here.player
+        return any(not player.gone and not player.frozen and player is not me for player in self._players)
+
+    # ---- for the one who starts it -------------------------------------------------------------------------------
+
+    def play(self, bodies: dict[str, Callable[[], None]]) -> None:
+        """Run the bodies to their end, one step of one of them at a time.
+
+        :raises Exception: whatever a body raised.
+        """
+        errors: list[BaseException] = []
+        self._players = [_Player(name) for name in bodies]
+        threads = [
+            threading.Thread(target=self._live, args=(player, body, errors), name=player.name, daemon=True)
+            for player, body in zip(self._players, bodies.values(), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        self._players[0].baton.release()
+        self._over.acquire()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    def _live(self, me: _Player, body: Callable[[], None], errors: list[BaseException]) -> None:
+        me.baton.acquire()
+        self._here.player = me
+        try:
+            body()
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that plays
+            errors.append(error)
+            self._stopping = True
+        me.gone = True
+        following = self._next()
+        (self._over if following is None else following.baton).release()
+
+    def _check(self, me: _Player) -> None:
+        self.steps += 1
+        if self.steps > self._max_steps:
+            self.out_of_steps = self._stopping = True
+        if self._stopping:
+            raise Stopped
+
+    def _pass_on(self, me: _Player) -> None:
+        following = self._next()
+        if following is me or following is None:
+            return
+        following.baton.release()
+        me.baton.acquire()
+        if self._stopping:
+            raise Stopped
+
+    def _next(self) -> _Player | None:
+        playing = [player for player in self._players if not player.gone]
+        if self._stopping:
+            return playing[0] if playing else None
+        playing = [player for player in playing if not player.frozen]
+        awake = [player for player in playing if player.asleep_until <= self.steps]
+        if awake:
+            return self.random.choice(awake)
+        if not playing:
+            return next((player for player in self._players if not player.gone), None)
+        first = min(playing, key=lambda player: player.asleep_until)
+        self.steps = first.asleep_until
+        return first
