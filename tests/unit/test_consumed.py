@@ -1,0 +1,277 @@
+"""Each file is in exactly one batch, or a person is asked: random lives of a folder in a simulated file system."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.spouts import consumed
+from airflow_trident.spouts.consumed import BatchLimits, Consumed, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.listing import FoundFile, Listing
+
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+LIMITS = BatchLimits(max_files=3, max_bytes=10**9, min_age_ns=0, late_window_ns=HOUR, late_files=LateFiles.ERROR)
+
+
+@dataclass
+class Folder:
+    """A folder with a clock. Files are known by a number that no other file has."""
+
+    now: int = 1_000_000 * SECOND
+    files: dict[str, tuple[int, FoundFile]] = field(default_factory=dict)
+    read: Counter[int] = field(default_factory=Counter)
+    made: int = 0
+    touched: set[int] = field(default_factory=set)
+    state: Any = None
+
+    def add(self, folder: str, age: int, *, moved: bool = False) -> None:
+        """A file appears with a time `age` before now; `moved`: with its whole folder, so that its ctime is old too."""
+        self.made += 1
+        path = f"{folder}/{self.made % 7}-{self.made}".removeprefix("/")
+        mtime = self.now - age
+        # The clock of a file system ticks every 4 ms.
+        ctime = (mtime if moved else self.now) // 4_000_000 * 4_000_000
+        self.files[path] = (self.made, FoundFile(path, 1, mtime, ctime))
+
+    def touch_status(self, place: int) -> None:
+        """As chmod does."""
+        if self.files:
+            path = sorted(self.files)[place % len(self.files)]
+            number, file = self.files[path]
+            self.files[path] = (number, replace(file, ctime_ns=self.now // 4_000_000 * 4_000_000))
+            self.touched.add(number)
+
+    def remove(self, place: int) -> None:
+        if self.files:
+            del self.files[sorted(self.files)[place % len(self.files)]]
+
+    def listing(self) -> Listing:
+        return Listing(tuple(file for _, file in self.files.values()), took_ns=0)
+
+    def transact(self, limits: BatchLimits, listing: Listing | None = None) -> bool:
+        """One transaction, with a person who answers questions about late files; False: nothing new."""
+        while True:
+            seen = listing or self.listing()
+            before = consumed_from_json(self.state)
+            try:
+                chosen = next_batch(seen, before, limits, base="/in", now_ns=self.now)
+            except ConfigurationError as error:
+                self.answer(str(error))
+                listing = None
+                continue
+            if chosen is None:
+                return False
+            files, after = chosen
+            assert files == sorted(files, key=lambda file: file.place)
+            assert 0 < len(files) <= limits.max_files
+            for file in files:
+                self.read[self.files[file.path][0]] += 1
+            self.state = json.loads(json.dumps(after.to_json()))
+            assert consumed_from_json(self.state) == after
+            return True
+
+    def answer(self, question: str) -> None:
+        """A person knows: a new file gets the present time, one that was read goes away."""
+        found = re.search(r"the file '([^']+)'", question)
+        assert found
+        number, file = self.files[found[1]]
+        before = consumed_from_json(self.state)
+        if self.read[number]:
+            assert number in self.touched, f"a needless question: {question}"
+            del self.files[found[1]]
+        else:
+            assert file.place < before.cursor, f"a needless question: {question}"
+            assert file.mtime_ns < before.window_ns, f"a needless question: {question}"
+            self.files[found[1]] = (number, replace(file, mtime_ns=self.now, ctime_ns=self.now))
+
+
+AGES = st.one_of(st.just(0), st.integers(0, 10 * SECOND), st.integers(0, HOUR), st.integers(0, 30 * HOUR))
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.sampled_from(["", "a", "b"]), AGES),
+    st.tuples(st.just("burst"), st.integers(2, 6), AGES),
+    st.tuples(st.just("move in"), st.integers(1, 4), AGES),
+    st.tuples(st.just("chmod"), st.integers(0, 50), st.none()),
+    st.tuples(st.just("remove"), st.integers(0, 50), st.none()),
+    st.tuples(st.just("wait"), st.one_of(st.integers(0, 5_000_000), st.integers(0, 3 * HOUR)), st.none()),
+    st.tuples(st.just("transact"), st.integers(1, 4), st.none()),
+    st.tuples(st.just("transact"), st.integers(1, 4), st.none()),
+    st.tuples(st.just("appears while listed"), st.integers(0, 60 * SECOND), AGES),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEPS, max_size=40), st.sampled_from([10_000, 3, 1]))
+@example([("add", "", 0), ("transact", 1, None), ("move in", 1, 2 * HOUR)], 10_000)
+@example([("add", "", 0), ("transact", 1, None), ("chmod", 0, None), ("wait", HOUR, None), ("add", "a", 0)], 1)
+@example([("burst", 6, 0), ("transact", 2, None), ("transact", 2, None)], 1)
+@example(
+    [("add", "a", 0), ("add", "b", 0), ("transact", 4, None), ("appears while listed", 30 * SECOND, 2 * HOUR)], 10_000
+)
+@example(
+    [("add", "a", 0), ("transact", 1, None), ("burst", 3, HOUR // 2), ("wait", HOUR, None), ("add", "a", 0)]
+    + [("transact", 2, None)] * 2,
+    1,
+)
+def test_every_file_is_read_exactly_once_or_a_person_is_asked(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
+    folder = Folder()
+    moved = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumed, "MAX_SEEN", max_seen)
+        for kind, one, other in steps:
+            if kind == "add":
+                folder.add(one, other)
+            elif kind == "burst":
+                for _ in range(one):
+                    folder.add("a", other)
+            elif kind == "move in":
+                moved += 1
+                for _ in range(one):
+                    folder.add(f"moved{moved}", other, moved=True)
+            elif kind == "chmod":
+                folder.touch_status(one)
+            elif kind == "remove":
+                folder.remove(one)
+            elif kind == "wait":
+                folder.now += one
+            elif kind == "transact":
+                folder.transact(replace(LIMITS, max_files=one))
+            else:
+                # The folder "a" was listed before the file came, "b" after a later one.
+                seen = folder.listing().files
+                folder.add("a", other)
+                folder.now += one
+                known = set(folder.files)
+                folder.add("b", 0)
+                late = tuple(file for path, (_, file) in folder.files.items() if path not in known)
+                folder.transact(LIMITS, Listing(seen + late, took_ns=one))
+            folder.now += 1
+        rounds = 0
+        while folder.transact(LIMITS):
+            folder.now += SECOND
+            rounds += 1
+            assert rounds < 1000
+    assert all(times == 1 for times in folder.read.values()), "no file is read twice"
+    assert all(folder.read[number] == 1 for number, _ in folder.files.values()), "no file is lost"
+
+
+# ---- single rules ----------------------------------------------------------------------------------------------
+
+
+def file(path: str, mtime_s: float, ctime_s: float | None = None, size: int = 1) -> FoundFile:
+    ctime_s = mtime_s if ctime_s is None else ctime_s
+    return FoundFile(path, size, int(mtime_s * SECOND), int(ctime_s * SECOND))
+
+
+def choose(
+    files: list[FoundFile], before: Consumed | None = None, now_s: float = 10**6, **limits: Any
+) -> tuple[list[str], Consumed]:
+    given = replace(LIMITS, **limits)
+    chosen = next_batch(Listing(tuple(files), 0), before or Consumed(), given, base="/in", now_ns=int(now_s * SECOND))
+    return ([found.path for found in chosen[0]], chosen[1]) if chosen else ([], before or Consumed())
+
+
+def test_oldest_files_come_first_and_equal_times_by_path() -> None:
+    assert choose([file("b", 5), file("c", 4), file("a", 5)])[0] == ["c", "a", "b"]
+
+
+def test_a_batch_ends_before_it_is_too_large_but_has_a_file() -> None:
+    files = [file("a", 1, size=60), file("b", 2, size=40), file("c", 3, size=1), file("d", 4, size=500)]
+    read: list[list[str]] = []
+    before = Consumed()
+    while (chosen := choose(files, before, max_bytes=100, max_files=9))[0]:
+        read.append(chosen[0])
+        before = chosen[1]
+    assert read == [["a", "b"], ["c"], ["d"]]
+
+
+def test_young_files_wait_and_are_not_lost_behind_older_ones() -> None:
+    files = [file("old", 100), file("young", 995)]
+    names, before = choose(files, now_s=1000, min_age_ns=10 * SECOND)
+    assert names == ["old"]
+    assert choose(files, before, now_s=1004, min_age_ns=10 * SECOND)[0] == []
+    assert choose(files, before, now_s=1005, min_age_ns=10 * SECOND)[0] == ["young"]
+
+
+def test_a_file_that_comes_late_within_the_window_is_read() -> None:
+    _, before = choose([file("a", 10_000)])
+    names, after = choose([file("a", 10_000), file("late", 7_000, 10_001)], before)
+    assert names == ["late"]
+    assert after.cursor == before.cursor
+    assert choose([file("a", 10_000), file("late", 7_000, 10_001)], after)[0] == []
+
+
+LATE = [file("a", 10_000), file("very late", 100, 10_001)]
+
+
+def test_a_file_that_comes_after_the_window_is_asked_about() -> None:
+    _, before = choose(LATE[:1])
+    with pytest.raises(ConfigurationError, match=r"'very late' in '/in' .*late_files=\"take\".*\"ignore\""):
+        choose(LATE, before)
+    with pytest.raises(ConfigurationError, match="'very late' and 1 more in"):
+        choose([*LATE, file("z", 101, 10_001)], before)
+
+
+def test_late_files_can_be_taken_once_or_ignored_for_ever() -> None:
+    _, before = choose(LATE[:1])
+    names, after = choose(LATE, before, late_files=LateFiles.TAKE)
+    assert names == ["very late"]
+    assert choose(LATE, after)[0] == []
+    assert choose(LATE, before, late_files=LateFiles.IGNORE)[0] == []
+    newer = [*LATE, file("new", 20_000)]
+    names, after = choose(newer, before, late_files=LateFiles.IGNORE)
+    assert names == ["new"]
+    assert choose(newer, after)[0] == [], "the ignored one is not asked about again"
+
+
+def test_late_files_that_do_not_fit_the_batch_are_not_lost() -> None:
+    files = [file("a", 10_000), *(file(f"late {number}", 100 + number, 10_001) for number in range(5))]
+    _, before = choose(files[:1])
+    read: list[str] = []
+    while (chosen := choose(files, before, late_files=LateFiles.TAKE, max_files=2))[0]:
+        read += chosen[0]
+        before = chosen[1]
+    assert read == [f"late {number}" for number in range(5)]
+
+
+def test_a_read_file_that_changed_is_an_error_within_the_window() -> None:
+    _, before = choose([file("a", 10_000)])
+    for changed in (file("a", 10_001), file("a", 9_000), file("a", 10_000, size=2)):
+        with pytest.raises(SourceChangedError, match=r"'a' in '/in' was consumed by an earlier .* Write new files"):
+            choose([changed], before)
+
+
+def test_a_read_file_that_was_only_touched_is_still_read() -> None:
+    _, before = choose([file("a", 10_000)])
+    assert choose([file("a", 10_000, 99_999)], before)[0] == []
+
+
+def test_a_folder_that_is_moved_in_is_asked_about() -> None:
+    _, before = choose([file("x/a", 10_000)])
+    with pytest.raises(ConfigurationError, match="'y/b'"):
+        choose([file("x/a", 10_000), file("y/b", 100)], before)
+
+
+def test_what_is_kept_of_read_files_is_bounded() -> None:
+    files = [file(f"f{number:06}", 10_000 + number / 1000) for number in range(30_000)]
+    names, after = choose(files, max_files=10**6)
+    assert len(names) == 30_000
+    assert len(after.seen) <= consumed.MAX_SEEN + 5_001, "those of the last five seconds besides"
+    assert choose(files, after)[0] == []
+    assert len(json.dumps(after.to_json())) < 512 * 1024
+    _, later = choose([*files, file("new", 20_000)], after)
+    assert len(later.seen) == 1
+
+
+def test_names_that_are_no_utf8_are_names(tmp_path: Any) -> None:
+    strange = b"a\xff".decode(errors="surrogateescape")
+    _, after = choose([file(strange, 10)])
+    assert choose([file(strange, 10)], consumed_from_json(json.loads(json.dumps(after.to_json()))))[0] == []
