@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, SourceChangedError
@@ -121,13 +122,19 @@ def next_batch(
     if late and limits.late_files is LateFiles.ERROR:
         raise _late(late, base)
     offered = sorted(fresh + late if limits.late_files is LateFiles.TAKE else fresh, key=lambda file: file.place)
-    ready = [file for file in offered if file.mtime_ns <= now_ns - limits.min_age_ns]
-    batch = _cut(ready, limits)
+    # None is passed over: the cursor must not move beyond a file that is left for later.
+    ready = takewhile(lambda file: _is_old_enough(file, limits, now_ns), offered)
+    batch = _cut(list(ready), limits)
     if not batch:
         return None
     taken = {file.path for file in batch}
     left = [file for file in offered if file.path not in taken]
     return batch, _after(listing, before, limits, batch=batch, read=known + batch, left=left)
+
+
+def _is_old_enough(file: FoundFile, limits: BatchLimits, now_ns: int) -> bool:
+    """A time that lies in the future says nothing about the age."""
+    return limits.min_age_ns == 0 or min(file.mtime_ns, file.ctime_ns) <= now_ns - limits.min_age_ns
 
 
 def _cut(files: Sequence[FoundFile], limits: BatchLimits) -> list[FoundFile]:

@@ -201,6 +201,12 @@ def test_young_files_wait_and_are_not_lost_behind_older_ones() -> None:
     assert choose(files, before, now_s=1005, min_age_ns=10 * SECOND)[0] == ["young"]
 
 
+def test_a_time_in_the_future_does_not_hold_a_file_back() -> None:
+    assert choose([file("future", 5_000, 900)], now_s=1000)[0] == ["future"]
+    assert choose([file("future", 5_000, 900)], now_s=1000, min_age_ns=10 * SECOND)[0] == ["future"]
+    assert choose([file("future", 5_000, 995)], now_s=1000, min_age_ns=10 * SECOND)[0] == []
+
+
 def test_a_file_that_comes_late_within_the_window_is_read() -> None:
     _, before = choose([file("a", 10_000)])
     names, after = choose([file("a", 10_000), file("late", 7_000, 10_001)], before)

@@ -1,0 +1,387 @@
+"""FileSpout on real folders: which files are meant, in which batch they are, and what becomes of changed ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts import formats
+from airflow_trident.spouts.file import FileSpout
+from airflow_trident.types import Json, names_of
+
+
+def put(folder: Path, name: str, content: str | bytes = "", mtime_s: float | None = None) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if mtime_s is not None:
+        os.utime(path, (mtime_s, mtime_s))
+    return path
+
+
+def begin(spout: FileSpout, previous: Json = None) -> Any:
+    metadata = spout.coordinator().initialize_transaction(1, previous)
+    return json.loads(json.dumps(metadata))
+
+
+def names(metadata: Any) -> list[str]:
+    return [path for path, _, _ in metadata["files"]] if metadata else []
+
+
+def lines(spout: FileSpout, metadata: Json) -> list[str]:
+    emitter = spout.emitter()
+    batches = [batch for split in emitter.splits(metadata) for batch in emitter.read(split)]
+    return [line for batch in batches for line in batch.column(0).to_pylist()]
+
+
+# ---- which files are meant -------------------------------------------------------------------------------------
+
+TREE = [
+    "a.txt",
+    "b.log",
+    ".hidden",
+    "_SUCCESS",
+    "c.txt.tmp",
+    "d.part",
+    "e._COPYING_",
+    "x[1].txt",
+    "sub/f.txt",
+    "sub/deep/g.txt",
+    "sub/_temporary/h.txt",
+    ".git/i.txt",
+    "day=1/j.txt",
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "recursive", "expected"),
+    [
+        ("", False, ["a.txt", "b.log", "x[1].txt"]),
+        ("", True, ["a.txt", "b.log", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
+        ("*.txt", False, ["a.txt", "x[1].txt"]),
+        ("?.txt", False, ["a.txt"]),
+        ("*/*.txt", False, ["sub/f.txt", "day=1/j.txt"]),
+        ("**/*.txt", False, ["a.txt", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
+        ("**", False, ["a.txt", "b.log", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
+        ("sub/**/g.txt", False, ["deep/g.txt"]),
+        ("sub/**/**/*.txt", False, ["f.txt", "deep/g.txt"]),
+        ("[ab].*", False, ["a.txt", "b.log"]),
+        ("day=[12]/*", False, ["day=1/j.txt"]),
+        ("a.txt", False, ["a.txt"]),
+        ("x[1].txt", False, ["x[1].txt"]),
+        ("_SUCCESS", False, ["_SUCCESS"]),
+        ("c.txt.tmp", False, ["c.txt.tmp"]),
+        ("_*", False, ["_SUCCESS"]),
+        (".h*", False, [".hidden"]),
+        ("sub/_temporary/*", False, ["h.txt"]),
+        ("nothing-*", False, []),
+    ],
+)
+def test_a_path_a_folder_and_a_pattern_mean_these_files(
+    tmp_path: Path, path: str, recursive: bool, expected: list[str]
+) -> None:
+    for number, name in enumerate(TREE):
+        put(tmp_path, name, mtime_s=1000 + number)
+    found = begin(FileSpout(str(tmp_path / path), recursive=recursive))
+    assert names(found) == expected
+
+
+def test_links_to_files_are_read_and_links_in_a_circle_do_no_harm(tmp_path: Path) -> None:
+    put(tmp_path, "real/a.txt", "a\n")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
+    (folder / "broken.txt").symlink_to(tmp_path / "nowhere")
+    (folder / "circle").symlink_to(folder)
+    os.mkfifo(folder / "pipe.txt")
+    spout = FileSpout(str(folder), recursive=True)
+    metadata = begin(spout)
+    assert names(metadata) == ["link.txt"]
+    assert lines(spout, metadata) == ["a"]
+
+
+def test_a_tilde_and_a_relative_path_are_resolved_where_they_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = FileSpout("~/in/*.txt"), FileSpout("in")
+    put(tmp_path, "in/a.txt", "x\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for spout in (home, here):
+        assert lines(spout, begin(spout)) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/*.txt", "missing.txt"])
+def test_a_path_that_is_not_there_is_retryable_and_named(tmp_path: Path, name: str) -> None:
+    coordinator = FileSpout(str(tmp_path / name)).coordinator()
+    for ask in (coordinator.is_ready, lambda previous: coordinator.initialize_transaction(1, previous)):
+        with pytest.raises(SourceUnavailableError, match=r"there is no '.*missing.*'\. Make it"):
+            ask(None)
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_cut_by_files_and_bytes_oldest_first(tmp_path: Path) -> None:
+    for number, size in enumerate([10, 10, 10, 100, 1, 1]):
+        put(tmp_path, f"{9 - number}.txt", "x" * size, mtime_s=1000 + number)
+    spout = FileSpout(str(tmp_path), max_files=3, max_bytes=20)
+    read, previous = [], None
+    while (previous := begin(spout, previous)) is not None:
+        read.append(names(previous))
+    assert read == [["9.txt", "8.txt"], ["7.txt"], ["6.txt"], ["5.txt", "4.txt"]]
+
+
+def test_a_listing_that_changes_between_attempts_does_not_change_the_batch(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", "1\n", mtime_s=1000)
+    spout = FileSpout(str(tmp_path))
+    metadata = begin(spout)
+    put(tmp_path, "0.txt", "new\n", mtime_s=900)
+    assert lines(spout, metadata) == ["1"]
+    assert names(begin(spout, metadata)) == ["0.txt"]
+
+
+def test_is_ready_says_whether_there_is_a_batch_and_changes_nothing(tmp_path: Path) -> None:
+    spout = FileSpout(str(tmp_path))
+    assert not spout.coordinator().is_ready(None)
+    put(tmp_path, "a.txt")
+    assert spout.coordinator().is_ready(None)
+    assert spout.coordinator().is_ready(None)
+    assert not spout.coordinator().is_ready(begin(spout))
+
+
+def test_a_file_of_the_future_or_of_the_year_1970_is_a_file(tmp_path: Path) -> None:
+    put(tmp_path, "old.txt", mtime_s=0)
+    put(tmp_path, "older.txt", mtime_s=-86400)
+    put(tmp_path, "future.txt", mtime_s=4e9)
+    spout = FileSpout(str(tmp_path), late_window_s=1e10)
+    metadata = begin(spout)
+    assert names(metadata) == ["older.txt", "old.txt", "future.txt"]
+    assert begin(spout, metadata) is None
+    put(tmp_path, "now.txt")
+    assert names(begin(spout, metadata)) == ["now.txt"]
+
+
+def test_a_file_that_comes_very_late_is_asked_about_with_both_choices(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", mtime_s=1_000_000)
+    metadata = begin(FileSpout(str(tmp_path)))
+    put(tmp_path, "late.txt", mtime_s=500_000)
+    with pytest.raises(ConfigurationError, match=r"'late\.txt' in '.*late_files=\"take\".*late_files=\"ignore\""):
+        begin(FileSpout(str(tmp_path)), metadata)
+    assert names(begin(FileSpout(str(tmp_path), late_files="take"), metadata)) == ["late.txt"]
+    assert begin(FileSpout(str(tmp_path), late_files="ignore"), metadata) is None
+    assert names(begin(FileSpout(str(tmp_path), late_window_s=600_000), None)) == ["late.txt", "a.txt"]
+
+
+def test_a_folder_that_is_moved_in_with_old_files_is_asked_about(tmp_path: Path) -> None:
+    """A move leaves the times of what is inside as they are, the unchangeable ones too."""
+    backlog = put(tmp_path, "elsewhere/b.txt", mtime_s=500_000).parent
+    put(tmp_path, "in/a/a.txt", mtime_s=1_000_000)
+    spout = FileSpout(str(tmp_path / "in"), recursive=True)
+    metadata = begin(spout)
+    put(tmp_path, "in/a/c.txt", mtime_s=1_000_001)
+    later = begin(spout, metadata)
+    backlog.rename(tmp_path / "in" / "backlog")
+    with pytest.raises(ConfigurationError, match=r"'backlog/b\.txt'"):
+        begin(spout, later)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["create", "copy with old time", "move in"]), st.integers(0, 120)),
+        st.tuples(st.just("transact"), st.integers(1, 3)),
+        st.tuples(st.just("remove a read one"), st.integers(0, 9)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS)
+def test_each_file_is_in_exactly_one_batch_or_a_clear_error(
+    tmp_path_factory: Any, steps: list[tuple[str, int]]
+) -> None:
+    """Times are seconds around a fixed one; the window is 60 s, so that some files are late and some too late."""
+    root = tmp_path_factory.mktemp("spout")
+    folder = root / "in"
+    folder.mkdir()
+    read: Counter[str] = Counter()
+    previous: Any = None
+    made: list[str] = []
+    newest = 0.0
+
+    def transact(max_files: int) -> bool:
+        nonlocal previous, newest
+        spout = FileSpout(str(folder), max_files=max_files, late_window_s=60)
+        try:
+            metadata = begin(spout, previous)
+        except ConfigurationError as error:
+            late = str(error).split("'")[1]
+            assert read[late] == 0
+            assert (folder / late).stat().st_mtime < newest - 60
+            newest = max(newest, 1_000_200.0)
+            os.utime(folder / late, (1_000_200, 1_000_200))
+            return True
+        if metadata is None:
+            return False
+        assert sorted(lines(spout, metadata)) == sorted(names(metadata)), "each file holds its own name"
+        read.update(names(metadata))
+        newest = max(newest, *(mtime_ns / 1e9 for _, _, mtime_ns in metadata["files"]))
+        previous = metadata
+        return True
+
+    for kind, number in steps:
+        name = f"{number % 3}-{len(made)}.txt"
+        if kind == "create":
+            put(folder, name, name, mtime_s=1_000_000)
+        elif kind == "copy with old time":
+            put(folder, name, name, mtime_s=1_000_000 - number)
+        elif kind == "move in":
+            put(root, name, name, mtime_s=1_000_000 - number).rename(folder / name)
+        elif kind == "transact":
+            transact(number)
+            continue
+        else:
+            for old in [old for old in made if read[old]][:number]:
+                (folder / old).unlink(missing_ok=True)
+            continue
+        made.append(name)
+    rounds = 0
+    while transact(2):
+        rounds += 1
+        assert rounds < 100
+    assert read == Counter(made)
+
+
+# ---- changed and vanished files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "same size", "gone", "a folder now", "its folder is gone"])
+def test_a_file_that_is_not_as_recorded_is_an_error_never_other_rows(tmp_path: Path, change: str) -> None:
+    path = put(tmp_path, "in/a.txt", "1\n2\n", mtime_s=1000)
+    put(tmp_path, "in/b.txt", "3\n", mtime_s=1001)
+    spout = FileSpout(str(tmp_path / "in"))
+    metadata = begin(spout)
+    if change == "its folder is gone":
+        (tmp_path / "in").rename(tmp_path / "out")
+    elif change in ("gone", "a folder now"):
+        path.unlink()
+        if change == "a folder now":
+            path.mkdir()
+    else:
+        path.write_text({"longer": "1\n2\n3\n", "shorter": "1\n", "same size": "9\n9\n"}[change])
+    with pytest.raises(SourceChangedError, match=r"replay"):
+        lines(spout, metadata)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "BATCH_ROWS", 1)
+    path = put(tmp_path, "a.txt", "1\n2\n", mtime_s=1000)
+    spout = FileSpout(str(tmp_path))
+    emitter = spout.emitter()
+    (split,) = emitter.splits(begin(spout))
+    batches = emitter.read(split)
+    assert next(batches).num_rows == 1
+    with path.open("a") as file:
+        file.write("3\n")
+    with pytest.raises(SourceChangedError, match=r"a\.txt' changed since"):
+        list(batches)
+
+
+def test_a_single_file_that_vanished_is_an_error_of_the_recorded_batch(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.txt", "1\n")
+    spout = FileSpout(str(path))
+    metadata = begin(spout)
+    path.unlink()
+    with pytest.raises(SourceChangedError, match="which the transaction recorded"):
+        lines(spout, metadata)
+
+
+def test_putting_the_file_back_as_it_was_makes_the_transaction_replayable(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.txt", "1\n", mtime_s=1000)
+    spout = FileSpout(str(tmp_path))
+    metadata = begin(spout)
+    path.unlink()
+    with pytest.raises(SourceChangedError):
+        lines(spout, metadata)
+    put(tmp_path, "a.txt", "1\n", mtime_s=1000)
+    assert lines(spout, metadata) == ["1"]
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"format": "xml"}, "format='xml'. Use one of text, csv, json, parquet"),
+        ({"format": "csv"}, "does not know their columns"),
+        ({"format": "parquet"}, "does not know their columns"),
+        ({"fields": "a string, b string"}, "has one string field"),
+        ({"fields": "n long"}, "has one string field"),
+        ({"format": "csv", "fields": "a array<string>"}, "cannot hold the field 'a'"),
+        ({"late_files": "maybe"}, "late_files='maybe'. Use one of error, take, ignore"),
+        ({"extra_columns": "maybe"}, "extra_columns='maybe'"),
+        ({"max_files": 0}, "max_files=0. It must be at least 1"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"min_age_s": -1}, "min_age_s=-1"),
+        ({"late_window_s": -1}, "late_window_s=-1"),
+        ({"split_bytes": 0}, "split_bytes=0"),
+        ({"path": ""}, "without a path"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_where_the_spout_is_made(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FileSpout(**{"path": "in", **arguments})
+    assert said in str(caught.value)
+
+
+def test_text_has_the_field_line_unless_another_name_is_given() -> None:
+    assert names_of(FileSpout("in").schema) == ("line",)
+    assert names_of(FileSpout("in", fields="sentence").schema) == ("sentence",)
+    assert FileSpout("in", recursive=True).describe() == "FileSpout(text, in, recursive)"
+
+
+# ---- splits ----------------------------------------------------------------------------------------------------
+
+
+def test_large_text_files_are_read_in_parts_that_hold_every_line_once(tmp_path: Path) -> None:
+    text = "".join(f"line {number}{'x' * (number % 50)}\n" for number in range(1000)) + "no end"
+    put(tmp_path, "a.txt", text)
+    for split_bytes in (1000, 4096, len(text) - 1, len(text)):
+        spout = FileSpout(str(tmp_path), split_bytes=split_bytes)
+        metadata = begin(spout)
+        assert len(spout.emitter().splits(metadata)) == -(-len(text) // split_bytes)
+        assert lines(spout, metadata) == text.split("\n")
+
+
+def test_only_files_that_can_be_cut_at_lines_are_cut(tmp_path: Path) -> None:
+    import gzip
+
+    put(tmp_path, "a.txt.gz", gzip.compress(os.urandom(3000).hex().encode()))
+    put(tmp_path, "b.csv", "n\n" + "1\n" * 3000)
+    for options in ({}, {"format": "csv", "fields": "n long"}):
+        spout = FileSpout(str(tmp_path), split_bytes=100, **options)
+        splits = spout.emitter().splits(begin(spout))
+        cut = [split for split in splits if isinstance(split.body, dict) and "begin" in split.body]
+        assert bool(cut) is not bool(options)
+        assert all(str(split.body["path"]).endswith("b.csv") for split in cut)  # type: ignore[index, call-overload]
+
+
+def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", "x\n" * 200_000)
+    spout = FileSpout(str(tmp_path))
+    (split,) = spout.emitter().splits(begin(spout))
+    sizes = [batch.num_rows for batch in spout.emitter().read(split)]
+    assert sum(sizes) == 200_000
+    assert max(sizes) <= formats.BATCH_ROWS
+    assert pa.record_batch([["x"]], names=["line"]).num_rows == 1
