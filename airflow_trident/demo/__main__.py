@@ -30,7 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="make demo", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--keep", action="store_true", help="leave Airflow running in the end, until Ctrl-C")
-    keep = parser.parse_args(arguments).keep
+    parser.add_argument(
+        "--lines",
+        type=int,
+        metavar="N",
+        help="with a new folder: take N lines for each transaction instead of about 100,000",
+    )
+    given = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     screen, folder = Screen(), folder_from_environment()
@@ -38,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.make()
         with folder.locked():
             _headline(screen, folder)
-            equal = Demo(folder, screen, keep).run()
+            equal = Demo(folder, screen, keep=given.keep, lines_of_a_part=given.lines).run()
     except KeyboardInterrupt:
         screen.line(f"\nInterrupted; nothing is left running. The next run goes on from here. Logs: {folder.logs}")
         return INTERRUPTED

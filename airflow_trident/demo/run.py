@@ -40,6 +40,7 @@ class Demo:
     folder: Folder
     screen: Screen
     keep: bool = False
+    lines_of_a_part: int | None = None
     records: dict[int, TxRecord] = field(default_factory=dict)
     _runs: dict[str, str] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
@@ -73,7 +74,7 @@ class Demo:
         for name in DAG_FILES:
             shutil.copyfile(_dags_folder() / name, self.folder.dags / name)
         made = not self.folder.input.exists()
-        found = text.make_text(self.folder.input, self.folder.damage)
+        found = text.make_text(self.folder.input, self.folder.damage, lines_of_a_part=self.lines_of_a_part)
         what = f"{found.files} files, {found.lines:,} lines, {found.bytes / 1e6:.1f} MB: Python's standard library"
         self.screen.event("input", what + ("" if made else " (of the last run)"))
 
@@ -114,6 +115,10 @@ class Demo:
         if self.records:
             committed = sum(record.status is Status.COMMITTED for record in self.records.values())
             self.screen.event("ledger", f"{len(self.records)} transactions of former runs, {committed} are committed")
+        if any(state not in FINISHED_RUN for state in self._runs.values()):
+            self.screen.event(
+                "airflow", "goes on with what a former demo left (it takes 30 s to believe a scheduler dead)"
+            )
 
     # ---- the play ----------------------------------------------------------------------------------------------
 

@@ -48,11 +48,13 @@ class Damage:
         return len(self.original) // 2
 
 
-def make_text(folder: Path, note: Path) -> Text:
+def make_text(folder: Path, note: Path, *, lines_of_a_part: int | None = None) -> Text:
     """Write the input folder, damaged file included, unless it is there; `note` remembers what was damaged.
 
     The folder appears complete or not at all, so that a run that was killed here leaves no half of an input. Times of
     the files are fixed and rise, because the spout reads the oldest first.
+
+    :param lines_of_a_part: take so many lines of each part at most.
     """
     summary = note.with_name("input.json")
     if folder.is_dir():
@@ -64,7 +66,7 @@ def make_text(folder: Path, note: Path) -> Text:
     limit = sum(size for _, size in sources) / PARTS
     lines = total = 0
     for number, group in enumerate(_groups(sources, limit), start=1):
-        content = b"".join(_utf8(path) for path in group)
+        content = b"".join(b"".join(map(_utf8, group)).splitlines(keepends=True)[:lines_of_a_part])
         lines += content.count(b"\n")
         total += len(content)
         _write(partial, number, content)
