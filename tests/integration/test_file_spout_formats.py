@@ -1,0 +1,331 @@
+"""What FileSpout reads out of text, csv, json and Parquet files, and that damage is an error, never fewer rows."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import gzip
+import io
+import json
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_trident.arrow import arrow_schema
+from airflow_trident.errors import DamagedInputError
+from airflow_trident.spouts.file import FileSpout
+
+UTC = datetime.UTC
+
+
+def read(path: Path, **options: Any) -> list[tuple[Any, ...]]:
+    spout = FileSpout(str(path), **options)
+    emitter = spout.emitter()
+    rows: list[tuple[Any, ...]] = []
+    for split in emitter.splits(spout.coordinator().initialize_transaction(1, None)):
+        for batch in emitter.read(split):
+            assert batch.schema == arrow_schema(spout.schema)
+            batch.validate(full=True)
+            rows.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return rows
+
+
+def written(tmp_path: Path, name: str, content: str | bytes) -> Path:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# ---- text ------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_lines_of_everything_but_their_ends(tmp_path: Path) -> None:
+    content = b'plain\n"quoted, text"\r\n\n\0nul\x85\xe2\x80\xa8\n\xff\xfe broken\rreturn\nlast'
+    expected = ["plain", '"quoted, text"', "", "\0nul\ufffd\u2028", "\ufffd\ufffd broken\rreturn", "last"]
+    for name, packed in (("a.txt", content), ("a.txt.gz", gzip.compress(content))):
+        assert read(written(tmp_path, name, packed)) == [(line,) for line in expected]
+
+
+def test_a_gzip_file_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.gz", gzip.compress(b"1\n2") + gzip.compress(b"2\n3\n"))
+    assert read(path) == [("1",), ("22",), ("3",)]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.csv", "a.csv.gz", "a.json"])
+def test_empty_files_have_no_rows(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, name, gzip.compress(b"") if name.endswith("gz") else b"")
+    options = (
+        {"format": name.split(".")[1], "fields": "n long"} if "." in name[2:] or name[2:] in ("csv", "json") else {}
+    )
+    assert read(path, **options) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
+@pytest.mark.parametrize("options", [{}, {"format": "json", "fields": "n long"}, {"format": "csv", "fields": "n long"}])
+def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, damage: str, options: dict[str, Any]) -> None:
+    line = '{"n": 1}\n' if options.get("format") == "json" else "1\n"
+    packed = bytearray(gzip.compress(b"n\n" * (options.get("format") == "csv") + line.encode() * 5000))
+    if damage == "cut":
+        packed = packed[:-9]
+    elif damage == "flipped":
+        packed[-6] ^= 0xFF
+    else:
+        packed = bytearray(b"no gzip at all")
+    with pytest.raises(DamagedInputError, match=r"a\.gz' cannot be read.*Mend"):
+        read(written(tmp_path, "a.gz", bytes(packed)), **options)
+
+
+# ---- csv -------------------------------------------------------------------------------------------------------
+
+TYPED = "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2)"
+TYPED_ROW = (
+    "x",
+    2**63 - 1,
+    -(2**31),
+    0.1,
+    0.5,
+    True,
+    b"xyz",
+    datetime.date(2024, 2, 29),
+    datetime.datetime(2024, 2, 29, 12, 30, 0, 250000, UTC),
+    Decimal("-1.50"),
+)
+
+
+def test_csv_holds_every_simple_type_in_any_order_of_columns(tmp_path: Path) -> None:
+    text = (
+        "at,p,day,y,b,f,d,i,l,s\n"
+        f"2024-02-29T12:30:00.25,-1.5,2024-02-29,xyz,true,0.5,0.1,{-(2**31)},{2**63 - 1},x\n"
+        ",,,,,,,,,\n"
+    )
+    nothing = ("", None, None, None, None, None, b"", None, None, None)
+    assert read(written(tmp_path, "a.csv", text), format="csv", fields=TYPED) == [TYPED_ROW, nothing]
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [("2024-01-01 12:00:00", 12), ("2024-01-01T12:00:00Z", 12), ("2024-01-01 12:00:00+02:00", 10), ("2024-01-01", 0)],
+)
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_times_without_a_zone_are_utc(tmp_path: Path, text: str, hour: int, name: str) -> None:
+    content = f"at\n{text}\n" if name == "a.csv" else json.dumps({"at": text})
+    found = read(written(tmp_path, name, content), format=name[2:], fields="at timestamp")
+    assert found == [(datetime.datetime(2024, 1, 1, hour, tzinfo=UTC),)]
+
+
+def test_csv_without_header_has_the_declared_columns(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "1,a\n2,b\n")
+    assert read(path, format="csv", fields="n long, s string", header=False) == [(1, "a"), (2, "b")]
+
+
+def test_csv_values_may_hold_quotes_commas_and_line_ends(tmp_path: Path) -> None:
+    rows = [('say "hi"', "a,b"), ("two\nlines", "return\r\nline"), ("", "NA"), ("null", "NULL"), ("  x ", "\t")]
+    text = io.StringIO()
+    csv.writer(text).writerows([("a", "b"), *rows])
+    for name, content in (("a.csv", text.getvalue().encode()), ("b.csv.gz", gzip.compress(text.getvalue().encode()))):
+        assert read(written(tmp_path, name, content), format="csv", fields="a string, b string") == rows
+
+
+CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(CELL, CELL), max_size=8))
+def test_csv_is_read_as_it_was_written(tmp_path_factory: Any, rows: list[tuple[str, str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([("a", "b"), *rows])
+    path = written(tmp_path_factory.mktemp("csv"), "a.csv", text.getvalue())
+    assert read(path, format="csv", fields="a string, b string") == rows
+
+
+def test_csv_rows_beyond_one_block_are_all_there(tmp_path: Path) -> None:
+    chosen = random.Random(1)
+    rows = [(number, "x" * chosen.randrange(100)) for number in range(200_000)]
+    path = written(tmp_path, "a.csv", "n,s\n" + "".join(f"{number},{text}\n" for number, text in rows))
+    assert path.stat().st_size > 8 << 20
+    assert read(path, format="csv", fields="n long, s string") == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("n,s\n1,a\nx,b\n", r"column #0: Row #3.*invalid value 'x'"),
+        ("n,s\n1,a\n2\n", r"Row #3: Expected 2 columns, got 1"),
+        ("n,s\n1,a,b\n", r"Expected 2 columns, got 3"),
+        ("n\n1\n", r"lacks the column 's'; it has \(n\)"),
+        ("n,s,t\n1,a,b\n", r"has undeclared the column 't'.*extra_columns"),
+        ("n,s,n\n1,a,2\n", r"has twice the column 'n'"),
+        ('n,s\n1,"a\n2,b\n', r"ends inside a quoted value"),
+        ('n,s\n1,a\n2,"b', r"ends inside a quoted value"),
+        (b"n,s\n1,\xff\n", r"invalid UTF8"),
+        ("n,s\n9223372036854775808,a\n", r"invalid value '9223372036854775808'"),
+        ("\n", r"Empty CSV file"),
+    ],
+)
+def test_a_damaged_csv_file_is_an_error_that_names_the_place(tmp_path: Path, content: str | bytes, said: str) -> None:
+    with pytest.raises(DamagedInputError, match=rf"a\.csv' (?s:.*){said}") as caught:
+        read(written(tmp_path, "a.csv", content), format="csv", fields="n long, s string")
+    assert caught.value.cure
+
+
+def test_a_quote_inside_an_unquoted_csv_value_is_only_a_quote(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", 'n,s\n1,5" pipe\n2,b\n')
+    assert read(path, format="csv", fields="n long, s string") == [(1, '5" pipe'), (2, "b")]
+
+
+# ---- json ------------------------------------------------------------------------------------------------------
+
+
+def test_json_holds_every_type(tmp_path: Path) -> None:
+    row = {
+        "s": "é\0\U0001f600",
+        "l": 2**63 - 1,
+        "i": -(2**31),
+        "d": 0.1,
+        "f": 0.5,
+        "b": True,
+        "y": "xyz",
+        "day": "2024-02-29",
+        "at": "2024-02-29T12:30:00.25Z",
+        "p": -1.5,
+        "a": ["x", None],
+        "aa": [[1], [], None],
+        "ad": ["2024-01-01"],
+    }
+    content = f"{json.dumps(row)}\r\n\n{{}}\n{json.dumps(dict.fromkeys(row))}"
+    fields = f"{TYPED}, a array<string>, aa array<array<long>>, ad array<date>"
+    first = ("é\0\U0001f600", *TYPED_ROW[1:], ["x", None], [[1], [], None], [datetime.date(2024, 1, 1)])
+    nothing = (None,) * len(first)
+    assert read(written(tmp_path, "a.json", content), format="json", fields=fields) == [first, nothing, nothing]
+
+
+def test_json_lines_beyond_one_block_are_all_there_in_any_parts(tmp_path: Path) -> None:
+    rows = [(number, "x" * (number % 60)) for number in range(120_000)]
+    path = written(tmp_path, "a.json", "".join(json.dumps({"n": n, "s": s}) + "\n" for n, s in rows))
+    assert path.stat().st_size > 4 << 20
+    for split_bytes in (10**9, 1_000_003):
+        assert read(path, format="json", fields="n long, s string", split_bytes=split_bytes) == rows
+
+
+def test_one_json_line_may_be_longer_than_a_block(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.json", json.dumps({"s": "x" * (9 << 20)}) + '\n{"s": "y"}\n')
+    assert [len(text) for (text,) in read(path, format="json", fields="s string")] == [9 << 20, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"n": 1}\n{"n": \n', "Invalid value"),
+        ('{\n "n": 1\n}\n', "Each line holds one JSON object"),
+        ('[{"n": 1}]', "array"),
+        ("7\n", "number"),
+        ('{"n": 1}\nplain text\n', "Invalid value"),
+        ('{"n": "1"}\n', "from number to string"),
+        ('{"n": 1.5}\n', "couldn't parse"),
+        ('{"n": 9223372036854775808}\n', "couldn't parse"),
+        ('{"n": 1, "m": 2}\n', "unexpected field"),
+        ('{"n": 1, "n": 2}\n', "twice"),
+        ('{"s": 1}\n', "from string to number"),
+        (b'{"s": "\xff"}\n', "(?i)utf"),
+    ],
+)
+def test_a_damaged_json_file_is_an_error_that_names_the_place(tmp_path: Path, content: str | bytes, said: str) -> None:
+    with pytest.raises(DamagedInputError, match=rf"a\.json' cannot be read in the lines from byte 0(?s:.*){said}"):
+        read(written(tmp_path, "a.json", content), format="json", fields="n long, s string")
+
+
+# ---- Parquet ---------------------------------------------------------------------------------------------------
+
+
+def parquet(tmp_path: Path, **columns: pa.Array) -> Path:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=2)
+    return path
+
+
+def test_parquet_columns_are_widened_and_zones_are_given_without_loss(tmp_path: Path) -> None:
+    when = datetime.datetime(2024, 1, 1, 12)
+    path = parquet(
+        tmp_path,
+        other=pa.array([1.5, None, 2.5], pa.float32()),
+        at=pa.array([when] * 3, pa.timestamp("ns")),
+        n=pa.array([1, 2, 3], pa.int8()),
+        s=pa.array(["a", "b", "a"]).dictionary_encode(),
+        t=pa.array(["a", None, "c"], pa.large_string()),
+        z=pa.array([when.replace(tzinfo=UTC)] * 3, pa.timestamp("ms", "Europe/Berlin")),
+        p=pa.array([Decimal("1.5")] * 3, pa.decimal128(5, 1)),
+        e=pa.nulls(3),
+    )
+    fields = "n long, s string, t string, other double, at timestamp, z timestamp, p decimal(10,2), e string"
+    utc = when.replace(tzinfo=UTC)
+    assert read(path, format="parquet", fields=fields) == [
+        (1, "a", "a", 1.5, utc, utc, Decimal("1.50"), None),
+        (2, "b", None, None, utc, utc, Decimal("1.50"), None),
+        (3, "a", "c", 2.5, utc, utc, Decimal("1.50"), None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "field"),
+    [
+        (pa.array([2**40]), "n int"),
+        (pa.array([1.5]), "n long"),
+        (pa.array(["1"]), "n long"),
+        (pa.array([1]), "n string"),
+        (pa.array([1]), "n timestamp"),
+        (pa.array([1], pa.timestamp("ns")), "n timestamp"),
+        (pa.array([b"\xff"]), "n string"),
+        (pa.array([[1]]), "n long"),
+        (pa.array([Decimal("1.234")]), "n decimal(10,2)"),
+    ],
+)
+def test_a_parquet_column_of_another_kind_is_an_error_that_names_it(
+    tmp_path: Path, column: pa.Array, field: str
+) -> None:
+    with pytest.raises(DamagedInputError, match=r"column 'n' of '.*a\.parquet' does not fit .*Declare the type"):
+        read(parquet(tmp_path, n=column), format="parquet", fields=field)
+
+
+def test_missing_and_extra_parquet_columns_are_errors_that_name_them(tmp_path: Path) -> None:
+    path = parquet(tmp_path, n=pa.array([1]), m=pa.array([2]))
+    with pytest.raises(DamagedInputError, match=r"lacks the column 's'"):
+        read(path, format="parquet", fields="n long, s string")
+    with pytest.raises(DamagedInputError, match=r"has undeclared the column 'm'"):
+        read(path, format="parquet", fields="n long")
+
+
+@pytest.mark.parametrize("damage", ["cut", "no parquet", "flipped", "empty"])
+def test_a_damaged_parquet_file_is_an_error(tmp_path: Path, damage: str) -> None:
+    path = parquet(tmp_path, n=pa.array(range(1000)))
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    elif damage == "no parquet":
+        content = bytearray(b"x" * len(content))
+    elif damage == "empty":
+        content = bytearray()
+    else:
+        content[4:400] = b"\xff" * 396
+    path.write_bytes(content)
+    with pytest.raises(DamagedInputError, match=r"a\.parquet' cannot be read"):
+        read(path, format="parquet", fields="n long")
+
+
+# ---- all -------------------------------------------------------------------------------------------------------
+
+
+def test_undeclared_columns_can_be_left_out(tmp_path: Path) -> None:
+    options = {"fields": "n long", "extra_columns": "ignore"}
+    assert read(written(tmp_path, "a.csv", "m,n\nx,1\n"), format="csv", **options) == [(1,)]
+    assert read(written(tmp_path, "a.json", '{"m": {"x": 1}, "n": 1}'), format="json", **options) == [(1,)]
+    path = parquet(tmp_path, m=pa.array([2]), n=pa.array([1]))
+    assert read(path, format="parquet", **options) == [(1,)]
+    with pytest.raises(DamagedInputError, match="'n'"):
+        read(written(tmp_path, "b.csv", "m\nx\n"), format="csv", **options)
