@@ -61,9 +61,8 @@ def test_a_gzip_file_of_several_members_is_read_to_its_end(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.csv", "a.csv.gz", "a.json"])
 def test_empty_files_have_no_rows(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name, gzip.compress(b"") if name.endswith("gz") else b"")
-    options = (
-        {"format": name.split(".")[1], "fields": "n long"} if "." in name[2:] or name[2:] in ("csv", "json") else {}
-    )
+    kind = name.split(".")[1]
+    options = {"format": kind, "fields": "n long"} if kind in ("csv", "json") else {}
     assert read(path, **options) == []
 
 
@@ -223,7 +222,7 @@ def test_one_json_line_may_be_longer_than_a_block(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ('{"n": 1}\n{"n": \n', "Invalid value"),
-        ('{\n "n": 1\n}\n', "Each line holds one JSON object"),
+        ('{"n": 1,\n', "Each line holds one JSON object"),
         ('[{"n": 1}]', "array"),
         ("7\n", "number"),
         ('{"n": 1}\nplain text\n', "Invalid value"),
@@ -233,7 +232,7 @@ def test_one_json_line_may_be_longer_than_a_block(tmp_path: Path) -> None:
         ('{"n": 1, "m": 2}\n', "unexpected field"),
         ('{"n": 1, "n": 2}\n', "twice"),
         ('{"s": 1}\n', "from string to number"),
-        (b'{"s": "\xff"}\n', "(?i)utf"),
+        (b'{"s": "\xff"}\n', "UTF8"),
     ],
 )
 def test_a_damaged_json_file_is_an_error_that_names_the_place(tmp_path: Path, content: str | bytes, said: str) -> None:
