@@ -30,14 +30,15 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
             f"(fence {ticket.fence}, transaction {ticket.txid})",
             "Nothing was changed; the newer committer finishes the work.",
         )
+    # Below the highest txid only a late one may come, into a hole or again; the highest is known by its batch.
+    used = ticket.position != marker.position if ticket.txid == marker.high else not ticket.late
+    if ticket.txid <= marker.high and used:
+        raise LedgerBehindStateError(
+            f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}, or later "
+            f"ones (up to {marker.high}): the ledger was restored from an old copy and gives used txids to new data",
+            "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
+        )
     if marker.has(ticket.txid):
-        again = marker.position == ticket.position if ticket.txid == marker.high else ticket.late
-        if not again:
-            raise LedgerBehindStateError(
-                f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r} (up to "
-                f"{marker.high}): the ledger was restored from an old copy and gives used txids to new data",
-                "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
-            )
         return _marker(ticket, marker.high, marker.holes, marker.position), False
     if ticket.txid > marker.high:
         gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()

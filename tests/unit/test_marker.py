@@ -67,6 +67,11 @@ def test_a_txid_below_the_highest_applied_one_that_was_never_left_out_proves_the
         decide(marker(3), 2)
 
 
+def test_a_hole_is_filled_by_a_late_ticket_only_because_a_restored_ledger_gives_its_txid_to_new_data() -> None:
+    with pytest.raises(LedgerBehindStateError, match=r"another transaction 2.*later ones \(up to 3\)"):
+        decide(marker(3, (2, 2)), 2)
+
+
 @pytest.mark.parametrize(
     ("holes", "txid", "left"),
     [
