@@ -39,6 +39,36 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "CombinerAggregator",
+    "Count",
+    "FileSpout",
+    "Filter",
+    "FixedBatchSpout",
+    "Function",
+    "KeyValueStates",
+    "Max",
+    "MemoryState",
+    "Min",
+    "OperationContext",
+    "ReducerAggregator",
+    "Spout",
+    "SqliteState",
+    "StatefulFunction",
+    "Stream",
+    "Sum",
+    "Topology",
+    "TridentBackfillOperator",
+    "TridentCommitterOperator",
+    "TridentCoordinatorOperator",
+    "TridentEmitterOperator",
+    "TridentError",
+    "TridentReadySensor",
+    "TridentTurnSensor",
+    "__version__",
+    "trident_transaction",
+]
+
 _MODULES = {
     "topology.topology": ("Topology",),
     "topology.stream": ("Stream",),
