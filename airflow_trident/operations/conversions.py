@@ -92,7 +92,7 @@ def _to_decimal(wanted: str) -> Callable[[Any], Decimal]:
             result = None
         if result is None or len(result.as_tuple().digits) > precision:
             raise OverflowError(f"{value} does not fit {wanted}")
-        return result
+        return result if result else abs(result)  # Java's decimals have no negative zero
 
     return run
 

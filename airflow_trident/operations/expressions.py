@@ -10,6 +10,8 @@ Meaning, in short:
 * ``/`` always gives a double; division and remainder by zero give null. A remainder has the sign of its left side.
 * NaN equals NaN and is greater than every other number. Text is compared by code points.
 * ``trim`` strips spaces only; ``split_words`` splits at runs of ASCII whitespace; positions count characters from 1.
+  ``lower`` and ``upper`` are Unicode's full mappings (final sigma, SS for ß); the two sides may differ in letters that
+  are newer than Python's Unicode tables.
 * ``cast`` that cannot hold the value is an error. Timestamps are UTC.
 
 An error in a value that nothing uses afterwards may pass unseen in Spark, which leaves out what is not used.

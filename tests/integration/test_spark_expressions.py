@@ -1,0 +1,370 @@
+"""The JVM gives for every expression what Python gives: the same values, and errors where there are errors."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_trident.arrow import arrow_schema
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_errors import is_expression_error
+from airflow_trident.engine.spark_expressions import compile_expression
+from airflow_trident.engine.spark_session import Attached
+from airflow_trident.operations.conversions import TEXT_PATTERNS
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.expressions import (
+    Expression,
+    coalesce,
+    col,
+    concat,
+    length,
+    lit,
+    lower,
+    size,
+    split,
+    split_words,
+    substring,
+    trim,
+    upper,
+    when,
+)
+from airflow_trident.staging.base import Slot
+from airflow_trident.types import Schema, parse_declared
+
+pytestmark = pytest.mark.spark
+
+SCHEMA: Schema = parse_declared(
+    "a long, b long, i int, x double, y double, f float, s string, t string, p boolean, q boolean, "
+    "words array<string>, d decimal(6,2), day date, at timestamp"
+)
+DAY, AT = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 23, 59, 59, 123_400, datetime.UTC)
+OLD, OLD_AT = datetime.date(1, 1, 1), datetime.datetime(1582, 10, 4, 0, 0, 1, tzinfo=datetime.UTC)
+ROWS: list[tuple[Any, ...]] = [
+    (None,) * len(SCHEMA),
+    (7, 2, -3, 1.5, -0.0, 0.25, "The CAT  sat", "CAT", True, False, ["a", None, ""], Decimal("1.25"), DAY, AT),
+    (0, 0, 0, 0.0, 0.0, 0.0, "", "", False, None, [], Decimal("0.00"), OLD, OLD_AT),
+    (
+        -7,
+        3,
+        7,
+        math.nan,
+        math.inf,
+        math.nan,
+        " \t\u0391Σ größe\u00a0猫😀\n",
+        "e",
+        None,
+        True,
+        ["x"],
+        Decimal("-1.25"),
+        DAY,
+        AT,
+    ),
+    (
+        2**53 + 1,
+        -1,
+        1,
+        2.0**53,
+        -math.inf,
+        math.inf,
+        "a.b..c.",
+        ".",
+        True,
+        True,
+        ["b", "b"],
+        Decimal("9999.99"),
+        OLD,
+        AT,
+    ),
+    (1, 10, 5, 1e300, 1e-300, -1.5, "\uffff", "😀", False, False, ["😀"], Decimal("-0.01"), DAY, OLD_AT),
+    (5, None, 2, None, 3.5, None, "\\E,\\Q", ",", None, None, None, None, None, None),
+]
+
+
+@pytest.fixture(scope="module")
+def attached(spark_engine: SparkEngine) -> Iterator[Attached]:
+    session = spark_engine._sessions.open(Slot(topology="expressions", incarnation="0", txid=1, attempt=0))
+    yield session
+    session.release()
+
+
+def in_jvm(attached: Attached, expressions: list[Expression], rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """One tuple of values per row, in the order of `rows`. Behind a shuffle: else the optimiser would calculate it."""
+    columns = {field.name: list(values) for field, values in zip(SCHEMA, zip(*rows, strict=True), strict=True)}
+    table = pa.table(columns, schema=arrow_schema(SCHEMA)).append_column("row", pa.array(range(len(rows))))
+    data = attached.session.createDataFrame(table).repartition(2)
+    compiled = [compile_expression(one, SCHEMA, attached.functions) for one in expressions]
+    named = [column.alias(f"v{place}") for place, column in enumerate(compiled)]
+    found = sorted(data.select("row", *named).toArrow().to_pylist(), key=lambda row: row["row"])
+    return [tuple(row[f"v{place}"] for place in range(len(expressions))) for row in found]
+
+
+def in_python(expression: Expression, rows: list[tuple[Any, ...]]) -> list[Any]:
+    names = [field.name for field in SCHEMA]
+    call = bind(expression, SCHEMA)
+    return [call(*(row[names.index(name)] for name in expression.reads)) for row in rows]
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return (math.isnan(left) and math.isnan(right)) or (left, math.copysign(1, left)) == (
+            right,
+            math.copysign(1, right),
+        )
+    return type(left) is type(right) and bool(left == right)
+
+
+def compare(attached: Attached, expressions: list[Expression], rows: list[tuple[Any, ...]]) -> None:
+    meant = [in_python(one, rows) for one in expressions]
+    given = in_jvm(attached, expressions, rows)
+    wrong = [
+        f"{expression} over {row}: JVM {given[number][place]!r}, Python {meant[place][number]!r}"
+        for place, expression in enumerate(expressions)
+        for number, row in enumerate(rows)
+        if not same(given[number][place], meant[place][number])
+    ]
+    assert not wrong, "\n".join(wrong[:10])
+
+
+# ---- random trees ----------------------------------------------------------------------------------------------
+
+Make = Callable[["Trees"], Expression]
+
+
+class Trees:
+    """Makes well-typed expressions from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.depth = 0
+
+    def of(self, wanted: str) -> Expression:
+        self.depth += 1
+        leaf = self.depth > 4 or self.random.random() < 0.2
+        made = self.random.choice(LEAVES[wanted] if leaf else INNER[wanted])(self)
+        self.depth -= 1
+        return made
+
+    def number(self) -> Expression:
+        return self.of(self.random.choice(["long", "double"]))
+
+    def comparison(self) -> Expression:
+        kind = self.random.choice(["long", "double", "string", "boolean", "date", "timestamp", "decimal", "mixed"])
+        left, right = (self.number(), self.number()) if kind == "mixed" else (self.of(kind), self.of(kind))
+        compare = self.random.choice(
+            [
+                lambda a, b: a == b,
+                lambda a, b: a != b,
+                lambda a, b: a < b,
+                lambda a, b: a <= b,
+                lambda a, b: a > b,
+                lambda a, b: a >= b,
+            ]
+        )
+        made: Expression = compare(left, right)
+        return made
+
+
+def leaves(*expressions: Any) -> list[Make]:
+    return [lambda _, one=one: lit(one) for one in expressions]
+
+
+LEAVES: dict[str, list[Make]] = {
+    "long": leaves(col("a"), col("b"), col("i"), 0, 1, -3, 10, lit(None, "long")),
+    "double": leaves(col("x"), col("y"), col("f"), 0.0, -0.5, 1e10, math.nan, math.inf, lit(None, "double")),
+    "string": leaves(col("s"), col("t"), "", "a", "größe Σ", lit(None, "string")),
+    "boolean": leaves(col("p"), col("q"), True, False, lit(None, "boolean")),
+    "date": leaves(col("day"), DAY, OLD),
+    "timestamp": leaves(col("at"), AT, OLD_AT),
+    "decimal": leaves(col("d"), Decimal("1.250"), Decimal(-3)),
+    "array": [lambda _: col("words"), lambda _: split(col("s"), "."), lambda _: split_words(col("s"))],
+}
+
+
+def chosen(wanted: str) -> list[Make]:
+    """What every type has: coalesce and when."""
+    return [
+        lambda make: coalesce(make.of(wanted), make.of(wanted)),
+        lambda make: when(make.of("boolean"), make.of(wanted)).otherwise(make.of(wanted)),
+        lambda make: when(make.of("boolean"), make.of(wanted)).when(make.of("boolean"), make.of(wanted)),
+    ]
+
+
+INNER: dict[str, list[Make]] = {
+    "long": [
+        *chosen("long"),
+        lambda make: make.of("long") + make.of("long"),
+        lambda make: make.of("long") - make.of("long"),
+        lambda make: make.of("long") * make.of("long"),
+        lambda make: make.of("long") % make.of("long"),
+        lambda make: -make.of("long"),
+        lambda make: abs(make.of("long")),
+        lambda make: length(make.of("string")),
+        lambda make: size(make.of("array")),
+        lambda make: make.of("double").cast("long"),
+        lambda make: make.of("boolean").cast("int"),
+    ],
+    "double": [
+        *chosen("double"),
+        lambda make: make.number() / make.number(),
+        lambda make: make.of("double") + make.number(),
+        lambda make: make.number() - make.of("double"),
+        lambda make: make.of("double") * make.number(),
+        lambda make: make.of("double") % make.number(),
+        lambda make: -make.of("double"),
+        lambda make: abs(make.of("double")),
+        lambda make: make.of("double").cast("float"),
+        lambda make: make.of("decimal").cast("double"),
+    ],
+    "string": [
+        *chosen("string"),
+        lambda make: lower(make.of("string")),
+        lambda make: upper(make.of("string")),
+        lambda make: trim(make.of("string")),
+        lambda make: concat(make.of("string"), make.of("string")),
+        lambda make: substring(make.of("string"), make.random.randint(1, 4), make.random.randint(0, 5)),
+        lambda make: make.of("long").cast("string"),
+        lambda make: make.of("boolean").cast("string"),
+        lambda make: make.of("date").cast("string"),
+        lambda make: make.of("timestamp").cast("string"),
+    ],
+    "boolean": [
+        *chosen("boolean"),
+        lambda make: make.of("boolean") & make.of("boolean"),
+        lambda make: make.of("boolean") | make.of("boolean"),
+        lambda make: ~make.of("boolean"),
+        lambda make: make.comparison(),
+        lambda make: make.comparison(),
+        lambda make: make.of("string").contains(make.of("string")),
+        lambda make: make.of("string").starts_with(make.of("string")),
+        lambda make: make.of("string").ends_with(make.of("string")),
+        lambda make: make.of("array").is_null(),
+        lambda make: make.of("long").cast("boolean"),
+    ],
+    "date": [*chosen("date"), lambda make: make.of("timestamp").cast("date")],
+    "timestamp": [*chosen("timestamp"), lambda make: make.of("date").cast("timestamp")],
+    "decimal": [*chosen("decimal"), lambda make: make.of("decimal").cast("decimal(7,1)")],
+    "array": [
+        *chosen("array"),
+        lambda make: split(make.of("string"), ","),
+        lambda make: split_words(make.of("string")),
+    ],
+}
+
+
+def test_random_expressions_mean_the_same_in_the_jvm(attached: Attached) -> None:
+    """Those that fail in Python on some row must fail in the JVM on it, and give equal values on the other rows."""
+    make = Trees(20)
+    expressions = [make.of(wanted) for wanted in LEAVES for _ in range(15)]
+    sound = [one for one in expressions if not _fails(one, ROWS)]
+    assert len(sound) > 80
+    compare(attached, sound, ROWS)
+
+
+def _fails(expression: Expression, rows: list[tuple[Any, ...]]) -> bool:
+    try:
+        in_python(expression, rows)
+    except (ValueError, ArithmeticError):
+        return True
+    return False
+
+
+# ---- errors and casts ------------------------------------------------------------------------------------------
+
+
+def row_with(**values: Any) -> tuple[Any, ...]:
+    return tuple(values.get(field.name) for field in SCHEMA)
+
+
+BIG, SMALL = 2**63 - 1, -(2**63)
+
+
+@pytest.mark.parametrize(
+    ("expression", "row"),
+    [
+        (col("a") + 1, row_with(a=BIG)),
+        (col("a") - 1, row_with(a=SMALL)),
+        (col("a") * -1, row_with(a=SMALL)),
+        (-col("a"), row_with(a=SMALL)),
+        (abs(col("a")), row_with(a=SMALL)),
+        (col("a").cast("int"), row_with(a=2**31)),
+        (col("x").cast("long"), row_with(x=2.0**63)),
+        (col("x").cast("long"), row_with(x=math.nan)),
+        (col("x").cast("int"), row_with(x=-(2.0**31) - 1)),
+        (col("a").cast("decimal(3,0)"), row_with(a=1000)),
+        (col("d").cast("decimal(3,1)"), row_with(d=Decimal("99.99"))),
+        (col("s").cast("long"), row_with(s="9223372036854775808")),
+        (col("s").cast("int"), row_with(s="2147483648")),
+        (col("s").cast("date"), row_with(s="2023-02-29")),
+    ],
+)
+def test_what_is_an_error_in_python_is_one_in_the_jvm(attached: Attached, expression: Expression, row: Any) -> None:
+    assert _fails(expression, [row])
+    with pytest.raises(Exception) as caught:
+        in_jvm(attached, [expression], [row])
+    assert is_expression_error(caught.value)
+
+
+TEXTS = [
+    *(
+        "",
+        " ",
+        "0",
+        "-0",
+        "+7",
+        " 12 ",
+        "1_000",
+        "٣",
+        "1.0",
+        "9223372036854775807",
+        "1e3",
+        ".5",
+        "5.",
+        "-.5E-2",
+        "1e999",
+    ),
+    *("inf", "-inf", "Infinity", "-Infinity", "+Infinity", "NaN", "nan", "1d", "1f", "0x1p3", "1e", "\t1", "1\n"),
+    *("true", "false", "TRUE", "t", "yes", "1"),
+    *("2024-02-29", "0001-01-01", "0000-01-01", "2024-2-9", "10000-01-01", "2024-02-29T", "1582-10-10"),
+    *("2024-02-29 00:00:00", "2024-02-29T23:59:59.5", "2024-02-29 23:59:59.123456", "2024-02-29 23:59:59.1234567"),
+    *("2024-02-29 24:00:00", "2024-02-29 01:02:03Z", "2024-02-29 01:02:03+05:30", "2024-02-29 01:02:03 +05:30"),
+    *("2024-02-29 01:02", "1582-10-10 00:00:00.000001-11:00"),
+]
+
+
+@pytest.mark.parametrize("wanted", ["int", "long", "double", "boolean", "date", "timestamp"])
+def test_a_text_is_cast_alike_and_refused_alike(attached: Attached, wanted: str) -> None:
+    """All texts that Python takes are cast in one query; for the others, the JVM's own test of the text says no."""
+    expression = col("s").cast(wanted)
+    taken = [text for text in TEXTS if not _fails(expression, [row_with(s=text)])]
+    compare(attached, [expression], [row_with(s=text) for text in taken])
+    refused = [text for text in TEXTS if text not in taken and not _refused_by_value(text, wanted)]
+    for text in refused[:2]:
+        with pytest.raises(Exception, match=r"cannot be cast"):
+            in_jvm(attached, [expression], [row_with(s=text)])
+    # the same guard, asked about all of them at once: what it lets through in the JVM has a value in Python
+    guarded = attached.functions.col("s")
+    pattern = attached.functions.trim(guarded).rlike(rf"\A(?:{TEXT_PATTERNS[wanted]})\z")
+    data = attached.session.createDataFrame([(text,) for text in refused], "s string")
+    assert [row["s"] for row in data.where(pattern).toArrow().to_pylist()] == []
+
+
+def _refused_by_value(text: str, wanted: str) -> bool:
+    """Well formed, and yet no such number or day."""
+    return re.fullmatch(TEXT_PATTERNS[wanted], text.strip(" ")) is not None
+
+
+def test_letters_change_case_alike_in_all_scripts_that_python_knows(attached: Attached) -> None:
+    letters = [chr(code) for code in range(0x2D30) if unicodedata.category(chr(code)) in ("Lu", "Ll", "Lt", "Mn")]
+    rows = [row_with(s=text) for text in [*letters, "\u0391Σ", "\u0391Σ.", "Σ", "\u0391Σ\u0301 \u0392", "ﬃ", "İi"]]
+    newer = {"\u019b", "\u0264", "\u1c89", "\u1c8a"}  # got their capitals after Python 3.11's Unicode 14
+    rows = [row for row in rows if row[6] not in newer]
+    compare(attached, [lower(col("s")), upper(col("s"))], rows)
