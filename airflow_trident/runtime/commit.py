@@ -20,7 +20,14 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, U
 from airflow_trident.protocol.records import CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import CrashPoint, crash_point
-from airflow_trident.runtime.phases import Attempts, Progress, require_not_late, run_attempt, unknown_transaction
+from airflow_trident.runtime.phases import (
+    Attempts,
+    Progress,
+    require_ledger_ahead,
+    require_not_late,
+    run_attempt,
+    unknown_transaction,
+)
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -99,7 +106,12 @@ class Committer:
         """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
         if not isinstance(decide_commit(view, txid), Commit):
             return False
-        require_not_late(self.ledger, self.topology, txid)
+        markers = {name: state.marker() for name, state in states.opened().items()}
+        view = self.ledger.view(txid)  # once more, after the markers
+        require_ledger_ahead(self.topology.name, markers, view)
+        require_not_late(self.topology, txid, view.pointer.committed)
+        if not isinstance(decide_commit(view, txid), Commit):
+            return False
         try:
             ticket = self.ledger.gate(txid, owner=self.attempts.owner)
             crash_point(CrashPoint.GATE_OPENED, txid)

@@ -6,15 +6,16 @@ what makes that true: intent first (the attempt, COMMITTING), then the effect, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import FencedError, LedgerBehindStateError, Outcome, TransitionError, TridentError
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
+from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
+from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRecord
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Slot
@@ -45,8 +46,9 @@ def coordinate(
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     """
-    record = ledger.register(topology.definition())
-    _require_ledger_ahead(ledger, topology, record.incarnation)
+    ledger.register(topology.definition())
+    markers = _markers(topology)
+    require_ledger_ahead(topology.name, markers, ledger.view(0))
     coordinators = {name: spout.coordinator() for name, spout in topology.spouts.items()}
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
@@ -66,24 +68,35 @@ def coordinate(
     return result
 
 
-def _require_ledger_ahead(ledger: Ledger, topology: Topology, incarnation: str) -> None:
-    """A ledger that was wiped or restored would give used txids to new data, and the states would skip it (P11)."""
-    markers = {}
+def _markers(topology: Topology) -> dict[str, Marker | None]:
+    markers: dict[str, Marker | None] = {}
     for name, spec in topology.states.items():
         with spec.factory.make_state(spec) as state:
             markers[name] = state.marker()
-    # The ledger after the states: others begin and commit meanwhile, and what a state held by then, the ledger knows.
-    next_txid = ledger.view(0).next_txid
+    return markers
+
+
+def require_ledger_ahead(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
+    """A ledger that was wiped or restored gives used txids to new data: the states would skip it, or hold it twice.
+
+    A fence that a state has seen and the ledger never gave out proves it, as does a txid.
+
+    :param markers: state name -> marker.
+    :param view: read after the markers: others begin and commit meanwhile, and what a state held, the ledger knows.
+    :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
+    """
     for name, marker in markers.items():
         if marker is None:
             continue
-        if marker.incarnation != incarnation or marker.high >= next_txid:
+        known = marker.high < view.next_txid and marker.fence <= view.pointer.fence
+        if marker.incarnation != view.topology.incarnation or not known:
             raise LedgerBehindStateError(
-                f"state {name!r} of topology {topology.name!r} holds transactions up to {marker.high} (incarnation "
-                f"{marker.incarnation}) and the ledger begins at {next_txid} (incarnation {incarnation}): the ledger "
-                "was wiped, or restored from an old copy",
-                "Nothing was begun. Restore the ledger, seed it from the states with `airflow trident repair "
-                f"{topology.name}`, or give the topology a new name and new states.",
+                f"state {name!r} of topology {topology!r} holds transactions up to {marker.high} (incarnation "
+                f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
+                f"{view.topology.incarnation}, fence {view.pointer.fence}): the ledger was wiped, or restored from an "
+                "old copy",
+                "Nothing was changed. Restore the ledger, seed it from the states with `airflow trident repair "
+                f"{topology}`, or give the topology a new name and new states.",
             )
 
 
@@ -136,15 +149,17 @@ def process(
         return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
     if isinstance(decision, CommitUnderWay):
         return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
-    require_not_late(ledger, topology, txid)
+    require_not_late(topology, txid, ledger.view(0).pointer.committed)
     record = ledger.start_attempt(txid, owner=attempts.owner)
     staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
     return ProcessResult(txid=txid, outcome=ProcessOutcome.PROCESSED, attempt=record.attempt, staged=staged)
 
 
-def require_not_late(ledger: Ledger, topology: Topology, txid: int) -> None:
-    """:raises LateBatchError: later transactions have passed this one, and a state depends on their order."""
-    committed = ledger.view(0).pointer.committed
+def require_not_late(topology: Topology, txid: int, committed: int) -> None:
+    """
+    :param committed: the commit pointer.
+    :raises LateBatchError: later transactions have passed this one, and a state depends on their order.
+    """
     if committed <= txid:
         return
     for name, spec in topology.states.items():

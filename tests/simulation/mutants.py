@@ -20,7 +20,7 @@ from airflow_trident.plan.states import Marker
 from airflow_trident.protocol import codec, decide
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime import phases
+from airflow_trident.runtime import commit, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.states import marker as marker_module
 from tests.simulation.history import Verdict, play
@@ -160,20 +160,33 @@ def _() -> Sequence[Patch]:
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
 def _() -> Sequence[Patch]:
-    original = phases._require_ledger_ahead
+    original, markers_of = phases.coordinate, phases._markers
 
-    def early(ledger: Any, topology: Any, incarnation: str) -> None:
-        view = ledger.view(0)
-        with mock.patch.object(ledger, "view", return_value=view):
-            original(ledger, topology, incarnation)
+    def coordinate(ledger: Any, topology: Any, claim: Any, **named: Any) -> Any:
+        ledger.register(topology.definition())
+        before = ledger.view(0)
+        markers = markers_of(topology)
+        phases.require_ledger_ahead(topology.name, markers, before)
+        return original(ledger, topology, claim, **named)
 
-    return [(phases, "_require_ledger_ahead", early)]
+    return [(phases, "coordinate", coordinate)]
+
+
+@mutant("the fences of the states are not compared with the ledger's", restores=True)
+def _() -> Sequence[Patch]:
+    def without_fence(topology: str, markers: Any, view: LedgerView) -> None:
+        none = {name: one and replace(one, fence=0) for name, one in markers.items()}
+        original(topology, none, view)
+
+    original = phases.require_ledger_ahead
+    return [(phases, "require_ledger_ahead", without_fence), (commit, "require_ledger_ahead", without_fence)]
 
 
 @mutant("nobody notices a restored ledger", restores=True)
 def _() -> Sequence[Patch]:
     return [
-        (phases, "_require_ledger_ahead", lambda ledger, topology, incarnation: None),
+        (phases, "require_ledger_ahead", lambda topology, markers, view: None),
+        (commit, "require_ledger_ahead", lambda topology, markers, view: None),
         (marker_module, "admit", _forgiving(marker_module.admit)),
     ]
 
@@ -257,8 +270,6 @@ def _() -> Sequence[Patch]:
         if status is Status.COMMITTING and tx.status is Status.PROCESSING:
             tx = replace(tx, status=Status.PROCESSED)
         return moved(snap, tx, status, **changes)
-
-    from airflow_trident.runtime import commit
 
     return [
         (verbs, "decide_commit", decide_commit),
