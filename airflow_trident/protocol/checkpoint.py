@@ -181,7 +181,7 @@ def admit_prepare(marks: Marks, txid: int, fence: int, namespace: str) -> tuple[
 
     :raises FencedError, TransitionError: see the promises of `states.keyvalue.KeyValueState`.
     """
-    _require_fence(marks, fence, namespace, f"prepare {txid}")
+    require_fence(marks, fence, namespace, f"prepare {txid}")
     if txid < 1:
         raise _refused(namespace, marks, f"transaction {txid} cannot be prepared", "Txids begin at 1.")
     if marks.prepared is not None and fence != marks.fence:
@@ -202,7 +202,7 @@ def admit_commit(marks: Marks, txid: int, fence: int, namespace: str) -> tuple[M
 
     :raises FencedError, TransitionError: as above.
     """
-    _require_fence(marks, fence, namespace, f"commit {txid}")
+    require_fence(marks, fence, namespace, f"commit {txid}")
     if marks.prepared == txid:
         return Marks(prepared=None, committed=txid, fence=fence), Step.DONE
     if marks.prepared is None and marks.committed == txid:
@@ -215,7 +215,7 @@ def admit_direct(marks: Marks, fence: int, namespace: str) -> Marks:
 
     :raises FencedError, TransitionError: as above.
     """
-    _require_fence(marks, fence, namespace, "commit")
+    require_fence(marks, fence, namespace, "commit")
     if marks.prepared is not None:
         raise _refused(namespace, marks, "writes cannot be committed without a txid", "Commit or roll back first.")
     return replace(marks, fence=fence)
@@ -226,11 +226,12 @@ def admit_rollback(marks: Marks, fence: int, namespace: str) -> Marks:
 
     :raises FencedError: a newer committer was here.
     """
-    _require_fence(marks, fence, namespace, "roll back")
+    require_fence(marks, fence, namespace, "roll back")
     return Marks(prepared=None, committed=marks.committed, fence=fence)
 
 
-def _require_fence(marks: Marks, fence: int, namespace: str, what: str) -> None:
+def require_fence(marks: Marks, fence: int, namespace: str, what: str) -> None:
+    """:raises FencedError: a newer committer was here."""
     if fence < marks.fence:
         raise FencedError(
             f"namespace {namespace!r} was reached by a newer committer (fence {marks.fence}) than the one that wants "

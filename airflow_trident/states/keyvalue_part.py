@@ -10,7 +10,7 @@ from airflow_trident.errors import CorruptRecordError, TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.stateful import StatefulFunction
-from airflow_trident.protocol.checkpoint import Action
+from airflow_trident.protocol.checkpoint import Action, require_fence
 from airflow_trident.states.keyvalue import KeyValueState
 
 
@@ -50,7 +50,7 @@ class Part:
     def act(self, action: Action, txid: int, fence: int) -> None:
         """Hook, then step."""
         if action is Action.INITSTATE:
-            self._initialise(txid)
+            self._initialise(txid, fence)
         elif action is Action.PREPARE:
             self._call("pre_prepare", self._function.pre_prepare, txid)
             self._window.writable = False
@@ -62,8 +62,9 @@ class Part:
             self._call("pre_rollback", self._function.pre_rollback)
             self._state.rollback(fence=fence)
 
-    def _initialise(self, txid: int) -> None:
+    def _initialise(self, txid: int, fence: int) -> None:
         marks = self._state.marks()
+        require_fence(marks, fence, self._state.namespace, f"begin after {txid}")
         if marks.committed != txid or marks.prepared is not None:
             raise CorruptRecordError(
                 f"namespace {self._state.namespace!r} holds transaction {marks.committed} (prepared: {marks.prepared}) "

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import table_to_rows
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError
+from airflow_trident.errors import ConfigurationError, StoreUnavailableError, UserCodeError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
-from airflow_trident.protocol.checkpoint import Marks
+from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.keyvalue import KeyValueState, ProviderConfig, namespace_of
 from airflow_trident.states.keyvalue_checkpoints import Checkpoints, Journal, Saved, shows_prepared
@@ -111,10 +111,19 @@ class OpenStateful(State):
                 if marker != saved.marker:
                     checkpoints.note(saved, marker, ticket.fence)
                 return Applied.ALREADY
-            for part, rows in zip(parts, self._partitioned(batch), strict=True):
-                part.execute(rows)
+            self._execute(parts, batch, ticket)
             checkpoints.run(saved, ticket.txid, marker, ticket.fence)
         return Applied.APPLIED
+
+    def _execute(self, parts: Sequence[Part], batch: pa.Table, ticket: CommitTicket) -> None:
+        try:
+            for part, rows in zip(parts, self._partitioned(batch), strict=True):
+                part.execute(rows)
+        except UserCodeError:
+            # Overtaken meanwhile, the function has seen a state that changed under it: its error says nothing.
+            journal = self._journal.state
+            require_fence(journal.marks(), ticket.fence, journal.namespace, f"apply {ticket.txid}")
+            raise
 
     def _part(self, index: int, ticket: CommitTicket) -> Part:
         function = self._stateful.function
