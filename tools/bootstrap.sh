@@ -142,23 +142,30 @@ install() {
     fi
 }
 
-# Can $venv be filled, or filled further? Its scripts hold absolute paths, so not after the folder was moved.
-usable() {
-    "$venv/bin/python" -c "$fits" >/dev/null 2>&1 || return 1
-    grep -qF "$root/$venv" "$venv/bin/activate" 2>/dev/null || return 1
-    have_uv || "$venv/bin/python" -c 'import pip' 2>/dev/null
+# Does $venv work? Its scripts hold absolute paths, so not after the folder was moved.
+works() {
+    "$venv/bin/python" -c "$fits" >/dev/null 2>&1 && grep -qF "$root/$venv" "$venv/bin/activate" 2>/dev/null
 }
+
+# Can it be filled further? One that uv made has no pip.
+fillable() { have_uv || "$venv/bin/python" -c 'import pip' 2>/dev/null; }
 
 ensure_venv() {
     packages="packages $(cksum <"$lock")"
     project="project $(cksum <pyproject.toml)"
     done=$(cat "$stamp" 2>/dev/null || true)
-    usable || {
+    remake=no
+    if works; then
+        [ "$done" != "$packages
+$project" ] || return 0
+        fillable || remake=yes
+    else
+        remake=yes
+    fi
+    if [ $remake = yes ]; then
         make_venv
         done=''
-    }
-    [ "$done" != "$packages
-$project" ] || return 0
+    fi
     rm -f "$stamp"
     case $done in "$packages"*) ;; *)
         say "Installing $(grep -c '^[a-z].*==' "$lock") packages into $venv; once, about 1 GB (Spark, Airflow, Arrow)"
@@ -175,13 +182,16 @@ $project" ] || return 0
 write_lock() {
     command -v uv >/dev/null 2>&1 || die "uv is needed to write the lock. Install it: pip install uv"
     new=$lock.new
-    cat >"$new" <<'HEAD'
-# Written by `make lock` from pyproject.toml and requirements/dev.in; do not edit.
-# Exact versions for development and tests on Python 3.11, 3.12 and 3.13; installs with uv and with pip alike.
-HEAD
-    uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url "$@" \
-        pyproject.toml requirements/dev.in >>"$new"
-    mv "$new" "$lock"
+    # From the pins that are there, so that only what must change does; --upgrade takes the newest of everything.
+    cp "$lock" "$new"
+    uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url -o "$new" "$@" \
+        pyproject.toml requirements/dev.in
+    {
+        say "# Written by \`make lock\` from pyproject.toml and requirements/dev.in; do not edit."
+        say "# Exact versions for development and tests on Python 3.11 to 3.13; installs with uv and with pip alike."
+        cat "$new"
+    } >"$lock"
+    rm -f "$new"
     say "$lock: $(grep -c '^[a-z].*==' "$lock") pins"
 }
 
