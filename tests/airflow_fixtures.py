@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,10 @@ from typing import Any
 import pytest
 
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+
+# The tests' own process imports Airflow too, which then makes folders in its home.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-trident-tests-")
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 PROJECT = Path(__file__).parent.parent
 MARK = "RESULT "
@@ -35,6 +42,8 @@ class AirflowHome:
     hosts: str
     root: str
     options: dict[str, str] = field(default_factory=dict)
+    output: str = ""
+    """What the last program printed, the logs of its tasks included."""
 
     @property
     def dags(self) -> Path:
@@ -63,6 +72,7 @@ class AirflowHome:
     def python(self, body: str, **options: str) -> Any:
         """Run a program with a metadata database; what it gave to ``tell(...)`` last."""
         done = self.run([sys.executable, "-c", _PROGRAM.format(mark=MARK, body=body)], **options)
+        self.output = done.stdout
         results = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
         assert results, f"the program told nothing\n{done.stdout}\n{done.stderr}"
         return json.loads(results[-1])

@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.airflow_fixtures import AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
-DAG = """
+DAG = '''
+from datetime import timedelta
+from pathlib import Path
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, trident_transaction
+from airflow_trident import (
+    Count, FixedBatchSpout, Function, SqliteState, Topology, TridentBackfillOperator, TridentReadySensor,
+    trident_transaction,
+)
+
+class Same(Function):
+    """Raises on the rows of a transaction while a file says so."""
+    def prepare(self, context):
+        self.fails = Path(f"FOLDER/fail-{context.txid}").exists()
+    def execute(self, word):
+        if self.fails:
+            raise ValueError("told to fail")
+        yield word
 
 LINES = [(f"word{number % 3}",) for number in range(10)]
 topology = Topology("words")
-words = topology.new_stream("lines", FixedBatchSpout("word string", LINES, 4))
-words.group_by("word").persistent_aggregate(SqliteState("FOLDER/words.db"), Count(), "count")
+words = topology.new_stream("lines", FixedBatchSpout("word string", LINES, 4)).each("word", Same(), "same string")
+words.group_by("same").persistent_aggregate(SqliteState("FOLDER/words.db"), Count(), "count")
 
-with DAG("words", schedule=None) as dag:
+with DAG("words", schedule=None, default_args={"retries": 1, "retry_delay": timedelta(0)}) as dag:
     trident_transaction(topology, engine="local", ARGUMENTS)
-"""
 
-RUN = """
-from words import dag, topology
-def states(run):
+with DAG("again", schedule=None) as again:
+    TridentBackfillOperator(task_id="backfill", topology=topology, engine="local", txid="{{ params.txid }}",
+        params={"txid": ""})
+
+with DAG("ready", schedule=None) as ready:
+    TridentReadySensor(task_id="ready", topology=topology, timeout=0, poke_interval=0, soft_fail=True)
+'''
+PROGRAM = '''
+from pathlib import Path
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.protocol.records import Command
+from words import again, dag, ready, topology
+
+HELD = [["word0", 4], ["word1", 3], ["word2", 3]]
+
+def play(dag, conf=None):
+    """The states of a run's tasks."""
+    run = dag.test(run_conf=conf)
     names = {ti: ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]" for ti in run.get_task_instances()}
-    return {name: ti.state for ti, name in names.items()}
+    return {name.removeprefix("words."): ti.state for ti, name in names.items()}
+
 def held():
     (spec,) = topology.states.values()
     with spec.factory.make_state(spec) as state:
         return sorted([key[0], value[0]] for key, value in state.items())
-"""
+
+def ledger():
+    return ZooKeeperHook().get_ledger("words")
+
+def records():
+    with ledger() as one:
+        return [[str(tx.status), tx.attempt, tx.error] for tx in one.transactions()]
+'''
+VERBS = ("coordinate", "emit", "turn", "commit")
 
 
 def write_words(home: AirflowHome, arguments: str = "") -> None:
@@ -40,8 +79,159 @@ def write_words(home: AirflowHome, arguments: str = "") -> None:
 
 def test_runs_commit_one_transaction_each_until_nothing_is_new(airflow_home: AirflowHome) -> None:
     write_words(airflow_home)
-    result = airflow_home.python(RUN + "tell({'runs': [states(dag.test()) for _ in range(4)], 'held': held()})")
-    done = {"words.coordinate": "success", "words.emit": "success", "words.turn": "success", "words.commit": "success"}
-    assert result["runs"][:3] == [done] * 3
+    result = airflow_home.python(
+        PROGRAM
+        + """
+before = play(ready)
+runs = [play(dag) for _ in range(3)]
+after = play(ready)
+xcoms = []
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+with create_session() as session:
+    xcoms = [[one.task_id, one.key, one.value] for one in session.query(XComModel).filter_by(dag_id="words")]
+tell({"runs": [*runs, play(dag)], "held": held() == HELD, "ready": [before, after], "xcoms": xcoms})
+"""
+    )
+    assert result["runs"][:3] == [dict.fromkeys(VERBS, "success")] * 3
     assert set(result["runs"][3].values()) == {"skipped"}
-    assert result["held"] == [["word0", 4], ["word1", 3], ["word2", 3]]
+    assert result["held"]
+    assert result["ready"] == [{"ready": "success"}, {"ready": "skipped"}]
+    links = [value for _, key, value in result["xcoms"] if key == "_link_TransactionLink"]
+    assert links
+    assert all("/plugin/transactions/trident/?topology=words&txid=" in link for link in links)
+    returned = [value for _, key, value in result["xcoms"] if key == "return_value"]
+    assert sorted(returned) == [txid for txid in (1, 2, 3) for _ in VERBS]
+    for line in (
+        "transaction 1 of topology words is begun (lines)",
+        "transaction 1 of topology words, attempt 0: 4 rows read, staged 3 for state count (",
+        "the turn of transaction 1 of topology words has come",
+        "transaction 1 of topology words, attempt 0, is committed: 3 rows in state count (",
+        "nothing new for topology words after transaction 3: no transaction is begun.",
+    ):
+        assert line in airflow_home.output
+
+
+def test_a_run_maps_over_several_transactions_and_takes_no_new_ones_when_told_to_pause(
+    airflow_home: AirflowHome,
+) -> None:
+    write_words(airflow_home, "max_transactions=2, turn_wait_s=0")
+    result = airflow_home.python(
+        PROGRAM
+        + """
+first = play(dag)
+with ledger() as one:
+    one.set_command(Command.PAUSE)
+paused = play(dag)
+with ledger() as one:
+    one.set_command(Command.RUN)
+tell({"runs": [first, paused, play(dag)], "held": held() == HELD})
+""",
+        AIRFLOW__TRIDENT__RESCHEDULE_S="0",
+    )
+    mapped = {f"transaction.{verb}[{index}]": "success" for verb in VERBS[1:] for index in (0, 1)}
+    first, paused, last = result["runs"]
+    assert first == {"coordinate": "success", **mapped}
+    assert set(paused.values()) == {"skipped"}
+    assert last == {"coordinate": "success", **{name: state for name, state in mapped.items() if "[0]" in name}}
+    assert result["held"]
+    assert "topology words is told to pause: no new transaction" in airflow_home.output
+
+
+def test_a_transaction_that_uses_its_attempts_up_blocks_the_later_ones_until_it_is_replayed(
+    airflow_home: AirflowHome,
+) -> None:
+    write_words(airflow_home, "max_pending=3")
+    result = airflow_home.python(
+        PROGRAM
+        + """
+fails = Path("fail-1")
+fails.touch()
+runs = [play(dag) for _ in range(4)]
+before = records()
+still_failing = play(again)
+fails.unlink()
+replayed = play(again)
+tell({"runs": runs, "before": before, "again": [still_failing, replayed, play(again)], "after": records(),
+    "held": held() == HELD, "next": play(dag)})
+"""
+    )
+    failed, blocked, also_blocked, full = result["runs"]
+    assert failed == {"coordinate": "success", "emit": "failed", "turn": "upstream_failed", "commit": "upstream_failed"}
+    assert blocked == {"coordinate": "success", "emit": "success", "turn": "failed", "commit": "upstream_failed"}
+    assert also_blocked == blocked
+    assert full["coordinate"] == "failed"
+    statuses = [record[:2] for record in result["before"]]
+    assert statuses == [["FAILED", 1], ["PROCESSED", 0], ["PROCESSED", 0]]
+    error = result["before"][0][2]
+    assert "told to fail" in error
+    assert "each" in error
+    assert result["again"] == [{"backfill": "failed"}, {"backfill": "success"}, {"backfill": "skipped"}]
+    assert [record[:2] for record in result["after"]] == [["COMMITTED", 3], ["COMMITTED", 0], ["COMMITTED", 0]]
+    assert result["held"]
+    assert set(result["next"].values()) == {"skipped"}
+    assert "airflow trident backfill words --txid 1" in airflow_home.output
+
+
+def test_a_transaction_that_is_skipped_lets_the_later_ones_pass_and_is_counted_once_when_replayed_late(
+    airflow_home: AirflowHome,
+) -> None:
+    write_words(airflow_home, 'on_failure="skip", turn_sensor=False')
+    result = airflow_home.python(
+        PROGRAM
+        + """
+fails = Path("fail-2")
+fails.touch()
+runs = [play(dag) for _ in range(3)]
+before = records()
+fails.unlink()
+late = [play(again, {"txid": 2}) for _ in range(2)]
+tell({"runs": runs, "before": before, "late": late, "after": records(), "held": held() == HELD})
+"""
+    )
+    assert [run["commit"] for run in result["runs"]] == ["success", "upstream_failed", "success"]
+    assert [record[0] for record in result["before"]] == ["COMMITTED", "SKIPPED", "COMMITTED"]
+    assert result["late"] == [{"backfill": "success"}] * 2
+    assert [record[0] for record in result["after"]] == ["COMMITTED"] * 3
+    assert result["held"]
+
+
+def test_a_ledger_that_does_not_answer_fails_the_task_with_the_reason(airflow_home: AirflowHome) -> None:
+    write_words(airflow_home)
+    connection = '{"conn_type": "zookeeper", "host": "127.0.0.1:1", "extra": {"connect_deadline_s": 0.5}}'
+    result = airflow_home.python(PROGRAM + "tell(play(dag))", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=connection)
+    assert result["coordinate"] == "failed"
+    assert "ZooKeeper at 127.0.0.1:1 does not answer" in airflow_home.output
+    assert "Connection refused" in airflow_home.output
+
+
+def test_parsing_a_dag_imports_neither_spark_nor_zookeeper_nor_arrow(airflow_home: AirflowHome) -> None:
+    write_words(airflow_home, "max_transactions=3, deferrable=True")
+    program = "import sys, words; print(sorted({'pyspark', 'kazoo', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    done = airflow_home.run([sys.executable, "-c", program])
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_airflow_lists_the_provider_its_options_and_its_plugin(airflow_home: AirflowHome) -> None:
+    airflow_home.airflow("db", "migrate")
+    assert "airflow-trident" in airflow_home.airflow("providers", "list", "-o", "plain")
+    assert "ZooKeeper" in airflow_home.airflow("providers", "get", "airflow-trident", "--full", "-o", "json")
+    assert "zookeeper" in airflow_home.airflow("providers", "hooks", "-o", "plain")
+    option = airflow_home.airflow("config", "get-value", "trident", "zookeeper_conn_id")
+    assert option.strip().splitlines()[-1] == "zookeeper_default"
+    assert "trident" in airflow_home.airflow("plugins", "-o", "plain")
+
+
+def test_a_connection_tests_itself_and_says_what_is_wrong(airflow_home: AirflowHome) -> None:
+    program = """
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+tell([list(ZooKeeperHook(name).test_connection()) for name in (None, "nobody", "wrong")])
+"""
+    nobody = '{"conn_type": "zookeeper", "host": "127.0.0.1:1", "extra": {"connect_deadline_s": 0.5}}'
+    wrong = '{"conn_type": "zookeeper", "host": "zk:2181", "extra": {"use_tls": true}}'
+    well, refused, unknown = airflow_home.python(program, AIRFLOW_CONN_NOBODY=nobody, AIRFLOW_CONN_WRONG=wrong)
+    assert well == [True, f"ZooKeeper at {airflow_home.hosts} answers; 0 topologies below {airflow_home.root}."]
+    assert refused[0] is False
+    assert "Connection refused" in refused[1]
+    assert unknown[0] is False
+    assert "use_tls" in unknown[1]
