@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from tests.airflow_fixtures import airflow_home  # noqa: F401 - a fixture for all
@@ -17,6 +18,10 @@ from tests.spark_fixtures import (  # noqa: F401 - fixtures for all
     spark_engine,
     submit_engine,
 )
+
+# How fast a machine is says nothing about whether the code is right.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

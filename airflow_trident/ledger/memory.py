@@ -162,7 +162,7 @@ class MemoryLedger(Ledger):
                 return decision
             txid = self._next
             position = self._records[txid - 1].position if txid > 1 else {}
-            metadata = metadata_of(txid, position)
+            metadata = metadata_of(txid, codec.require_json(position, "the position"))
             if not metadata:
                 return NothingNew()
             now_ms = _now_ms()

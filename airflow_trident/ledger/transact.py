@@ -24,13 +24,15 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.znodes import Check, Create, Delete, Node, Op, Set, WriteRefusedError, ZNodes
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.codec import BlobRef, ClaimKey
+from airflow_trident.protocol.codec import BlobRef, ClaimKey, Positions
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
 
 T = TypeVar("T")
 Write: TypeAlias = Create | Set | Delete
 _CACHED_NODES = 2_000
 """Beyond this the cache is dropped: a long-lived process would else keep every transaction it ever saw."""
+
+_CACHED_BLOBS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +144,16 @@ class Snapshot:
             )
         return node
 
-    def _blob(self, txid: int, ref: BlobRef) -> bytes:
+    def _blob(self, txid: int, ref: BlobRef) -> Positions:
+        if ref.sha256 in self._cache.blobs:
+            return self._cache.blobs[ref.sha256]
         paths = [self.life.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]
         self._cache.fetch(paths)
         parts = [self._cache.node(path) for path in paths]
         if None in parts:
             raise _ChunkMissing
-        return b"".join(part.data for part in parts if part is not None)
+        packed = b"".join(part.data for part in parts if part is not None)
+        return self._cache.remember(ref, codec.unpack_metadata(ref, packed, self.life.tx(txid)))
 
 
 class _ChunkMissing(Exception):
@@ -162,6 +167,14 @@ class Cache:
         self._znodes = znodes
         self._nodes: dict[str, Node | None] = {}
         self._folders: dict[str, frozenset[str]] = {}
+        self.blobs: dict[str, Positions] = {}
+
+    def remember(self, ref: BlobRef, positions: Positions) -> Positions:
+        """Large metadata by its digest: it never changes, and costs a round trip and much decoding each time."""
+        while len(self.blobs) >= _CACHED_BLOBS:
+            del self.blobs[next(iter(self.blobs))]
+        self.blobs[ref.sha256] = positions
+        return positions
 
     def has(self, paths: Iterable[str], folders: Iterable[str]) -> bool:
         return all(path in self._nodes for path in paths) and all(path in self._folders for path in folders)

@@ -92,7 +92,8 @@ def begin(
         return Done(decision)
     txid = decision.txid
     position = _position_before(snap, txid)
-    metadata = metadata_of(txid, position)
+    # A copy: what a spout does to its argument must not get into what is carried on.
+    metadata = metadata_of(txid, codec.require_json(position, "the position"))
     if not metadata:
         return Done(NothingNew())
     attempt, owner = (0, attempt_by) if attempt_by else (NO_ATTEMPT, "")

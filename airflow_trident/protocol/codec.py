@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -53,8 +53,10 @@ class BlobRef:
     chunks: int
 
 
-BlobReader = Callable[[BlobRef], bytes]
-"""Gives the chunks of a blob, put together, still compressed."""
+Positions = tuple[dict[str, Json], dict[str, Json]]
+"""`metadata` and `carried` of a transaction."""
+BlobReader = Callable[[BlobRef], Positions]
+"""Gets large metadata: reads the chunks and gives them to :func:`unpack_metadata`, or remembers what that gave."""
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
@@ -82,7 +84,8 @@ def encode_claim(claim: ClaimKey) -> bytes:
 
 def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
     """:param blob: where metadata and carried are, if they are not to be in the record itself."""
-    body = asdict(record)
+    body = asdict(replace(record, metadata={}, carried={}))  # asdict() copies all, and there may be a lot of these
+    body |= {"metadata": record.metadata, "carried": record.carried}
     if blob is not None:
         del body["metadata"], body["carried"]
         body["blob"] = asdict(blob)
@@ -175,7 +178,9 @@ def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> Tx
     if ref is None:
         metadata, carried = body.mapping("metadata"), body.mapping("carried")
     else:
-        metadata, carried = _unpack(ref, read_blob, path)
+        if read_blob is None:
+            raise _corrupt(path, "its metadata is kept apart, and nothing was given to read it")
+        metadata, carried = read_blob(ref)
     record = TxRecord(
         txid=body.integer("txid", least=1),
         status=body.one_of("status", Status),
@@ -197,6 +202,25 @@ def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> Tx
     body.require(record.staged is not None or not needs_staged, f"it is {record.status} without a staged batch")
     body.require(record.attempt != NO_ATTEMPT or not needs_staged, f"it is {record.status} without an attempt")
     return record
+
+
+def unpack_metadata(ref: BlobRef, packed: bytes, path: str) -> Positions:
+    """What :func:`pack_metadata` packed.
+
+    :param packed: the chunks put together.
+    :param path: of the transaction's record, for error texts.
+    :raises CorruptRecordError: the chunks are damaged, or others.
+    """
+    try:
+        plain = zlib.decompress(packed)
+    except zlib.error as error:
+        raise _corrupt(f"{path} metadata", f"its chunks cannot be decompressed ({error})") from error
+    if hashlib.sha256(plain).hexdigest() != ref.sha256:
+        raise _corrupt(f"{path} metadata", "its chunks are not those that were written (sha256 differs)")
+    body = _Body(_load(plain, path), f"{path} metadata")
+    metadata, carried = body.mapping("metadata"), body.mapping("carried")
+    body.end()
+    return metadata, carried
 
 
 def blob_of(data: bytes, path: str) -> BlobRef | None:
@@ -255,22 +279,6 @@ def _blob_ref(parent: _Body) -> BlobRef | None:
     )
     body.end()
     return ref
-
-
-def _unpack(ref: BlobRef, read_blob: BlobReader | None, path: str) -> tuple[dict[str, Json], dict[str, Json]]:
-    if read_blob is None:
-        raise CorruptRecordError(f"the ledger record {path} keeps its metadata apart, and nothing was given to read it")
-    packed = read_blob(ref)
-    try:
-        plain = zlib.decompress(packed)
-    except zlib.error as error:
-        raise _corrupt(f"{path} metadata", f"its chunks cannot be decompressed ({error})") from error
-    if hashlib.sha256(plain).hexdigest() != ref.sha256:
-        raise _corrupt(f"{path} metadata", "its chunks are not those that were written (sha256 differs)")
-    body = _Body(_load(plain, path), f"{path} metadata")
-    metadata, carried = body.mapping("metadata"), body.mapping("carried")
-    body.end()
-    return metadata, carried
 
 
 class _Body:

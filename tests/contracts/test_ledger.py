@@ -167,6 +167,17 @@ def test_the_next_transaction_goes_on_from_the_last_position_of_every_stream(led
     assert (record.metadata, record.carried, record.position) == ({"even": 4}, {"odd": 3}, {"odd": 3, "even": 4})
 
 
+def test_what_a_spout_does_to_its_argument_changes_nothing_that_is_recorded(ledger: Ledger) -> None:
+    ledger.begin(claim(1), lambda txid, position: {"a": [1], "b": 1})
+
+    def careless(txid: int, position: dict) -> dict:
+        position["a"].append("spoilt")
+        return {"b": 2}
+
+    ledger.begin(claim(2), careless)
+    assert [record.position for record in ledger.transactions()] == [{"a": [1], "b": 1}, {"a": [1], "b": 2}]
+
+
 @pytest.mark.parametrize("size", [10_000, 300_000, 1_500_000])
 def test_p2_large_metadata_comes_back_whole_and_goes_when_its_transaction_is_pruned(place: Place, size: int) -> None:
     ledger = place.registered()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -237,6 +237,4 @@ def alike_outcome(value: Any) -> Any:
 
 
 TestLedgerAgainstPlainLedger = LedgerAgainstPlainLedger.TestCase
-TestLedgerAgainstPlainLedger.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestLedgerAgainstPlainLedger.settings = settings(max_examples=150, stateful_step_count=40)

@@ -101,6 +101,10 @@ def tx_path(txid: int) -> str:
     return f"{BASE}/3f2a9c1d/tx/{txid:019d}"
 
 
+def unpacked(packed: bytes, path: str) -> codec.BlobReader:
+    return lambda ref: codec.unpack_metadata(ref, packed, path)
+
+
 GOLDEN_RECORDS: dict[str, tuple[Callable[[bytes, str], object], str, object]] = {
     "v1-topology.json": (codec.decode_topology, BASE, TOPOLOGY),
     "v1-head.json": (codec.decode_head, f"{BASE}/3f2a9c1d/head", 45),
@@ -118,7 +122,7 @@ GOLDEN_RECORDS: dict[str, tuple[Callable[[bytes, str], object], str, object]] = 
     "v1-tx-committed.json": (codec.decode_tx, tx_path(42), COMMITTED),
     "v1-tx-begun.json": (codec.decode_tx, tx_path(43), BEGUN),
     "v1-tx-large.json": (
-        lambda data, path: codec.decode_tx(data, path, lambda ref: (GOLDEN / "v1-tx-large.chunk-0").read_bytes()),
+        lambda data, path: codec.decode_tx(data, path, unpacked((GOLDEN / "v1-tx-large.chunk-0").read_bytes(), path)),
         tx_path(44),
         LARGE,
     ),
@@ -192,7 +196,7 @@ def test_any_transaction_comes_back_as_it_was(record: TxRecord) -> None:
     assert codec.op_of(codec.encode_tx(record), "p") == record.op
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(RECORDS, st.integers(3_000, 6_000), st.integers(1_000, 50_000))
 def test_large_metadata_comes_back_as_it_was_from_chunks_of_any_size(
     record: TxRecord, length: int, chunk_bytes: int
@@ -204,7 +208,8 @@ def test_large_metadata_comes_back_as_it_was_from_chunks_of_any_size(
     data = codec.encode_tx(record, ref)
     assert (len(chunks), codec.blob_of(data, "p")) == (ref.chunks, ref)
     assert all(len(chunk) <= chunk_bytes for chunk in chunks)
-    assert codec.decode_tx(data, tx_path(record.txid), lambda asked: b"".join(chunks)) == record
+    path = tx_path(record.txid)
+    assert codec.decode_tx(data, path, unpacked(b"".join(chunks), path)) == record
 
 
 @given(TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS), st.sampled_from(Command), st.integers(0, 2**40), NUMBERS)
@@ -312,14 +317,20 @@ def test_a_transaction_that_is_two_exceptions_at_once_is_refused() -> None:
 def test_damaged_chunks_are_refused(damage: Callable[[bytes], bytes]) -> None:
     ref, chunks = codec.pack_metadata(LARGE)  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match=f"{tx_path(44)} metadata"):
-        codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44), lambda asked: damage(b"".join(chunks)))
+        codec.unpack_metadata(ref, damage(b"".join(chunks)), tx_path(44))
 
 
 def test_chunks_of_another_transaction_are_refused() -> None:
     ref, _ = codec.pack_metadata(LARGE)  # type: ignore[misc]
     _, others = codec.pack_metadata(replace(LARGE, carried={"a": 1}))  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match="sha256 differs"):
-        codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44), lambda asked: b"".join(others))
+        codec.unpack_metadata(ref, b"".join(others), tx_path(44))
+
+
+def test_metadata_that_is_kept_apart_cannot_be_done_without() -> None:
+    ref, _ = codec.pack_metadata(LARGE)  # type: ignore[misc]
+    with pytest.raises(CorruptRecordError, match="kept apart"):
+        codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44))
 
 
 @pytest.mark.parametrize("value", [{1: 2}, (1, 2), {"a": {1}}, float("inf"), object(), {"a": (1,)}])
