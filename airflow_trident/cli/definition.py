@@ -168,6 +168,12 @@ ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_tr
 ARG_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
+ARG_BISECT_ENGINE = Arg(
+    ("--engine",),
+    help="What the parts are processed with (default: local)",
+    choices=("local", "spark"),
+    default="local",
+)
 ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
 
 _BACKFILL = _command(
@@ -190,6 +196,15 @@ _REPLAY = _command(
     (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_DRY_RUN, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "replay word_count --txid 42 --dry-run",
 )
+_BISECT = _command(
+    "bisect",
+    "transactions",
+    "bisect",
+    "Find the input rows that make a transaction fail. Runs parts of its batch again and again without committing; "
+    "about two runs per halving. Exit code 1 if it does not fail.",
+    (ARG_TOPOLOGY, ARG_TXID, ARG_BISECT_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, *TOPOLOGY_ARGS),
+    "bisect word_count 42",
+)
 _SKIP = _command(
     "skip",
     "transactions",
@@ -208,6 +223,22 @@ _PAUSE = _command(
     "Begin no new transactions. Those that were begun are finished.",
     (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
     "pause word_count",
+)
+_SHUTDOWN = _command(
+    "shutdown",
+    "lifecycle",
+    "shutdown",
+    "Begin no new transactions, for good. Those that were begun are finished; `run` takes it back.",
+    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
+    "shutdown word_count",
+)
+_RUN = _command(
+    "run",
+    "lifecycle",
+    "run",
+    "Begin new transactions: takes `pause` and `shutdown` back.",
+    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
+    "run word_count",
 )
 _RESUME = _command(
     "resume",
@@ -253,6 +284,19 @@ def get_trident_cli_commands() -> list[CLICommand]:
             name="trident",
             help="Exactly-once transactions",
             description="Exactly-once batches on Spark, with a transaction ledger in ZooKeeper.",
-            subcommands=(_ZOOKEEPER, _LEDGER, _BACKFILL, _REPLAY, _SKIP, _PAUSE, _RESUME, _PLAN, _DOCTOR),
+            subcommands=(
+                _ZOOKEEPER,
+                _LEDGER,
+                _BACKFILL,
+                _REPLAY,
+                _BISECT,
+                _SKIP,
+                _RUN,
+                _PAUSE,
+                _RESUME,
+                _SHUTDOWN,
+                _PLAN,
+                _DOCTOR,
+            ),
         )
     ]

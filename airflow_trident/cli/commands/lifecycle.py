@@ -1,4 +1,4 @@
-"""``airflow trident pause | resume``: whether coordinators begin new transactions."""
+"""``airflow trident run | pause | resume | shutdown``: whether coordinators begin new transactions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ def pause(args: Namespace) -> int | None:
 @trident_command
 def resume(args: Namespace) -> int | None:
     return _set(args, Command.RUN, "begins new transactions")
+
+
+@trident_command
+def run(args: Namespace) -> int | None:
+    return _set(args, Command.RUN, "begins new transactions")
+
+
+@trident_command
+def shutdown(args: Namespace) -> int | None:
+    return _set(args, Command.SHUTDOWN, "begins no new transactions any more; those that were begun are finished")
 
 
 def _set(args: Namespace, command: Command, meaning: str) -> int:

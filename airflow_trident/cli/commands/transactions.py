@@ -1,4 +1,4 @@
-"""``airflow trident backfill | replay | skip``: what a person does about single transactions."""
+"""``airflow trident backfill | replay | bisect | skip``: what a person does about single transactions."""
 
 from __future__ import annotations
 
@@ -71,6 +71,28 @@ def replay(args: Namespace) -> int | None:
             for row in examples:
                 _say(f"  {sign} {row!r}")
     return OK if all(one.equal for one in differences) else PROBLEM
+
+
+@trident_command
+def bisect(args: Namespace) -> int | None:
+    from airflow_trident.runtime.bisect import bisect as find_poison
+
+    conf = _spark_conf(args.spark_conf)
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    with open_ledger(args) as ledger, _engine(args, conf) as engine:
+        ledger.topology()
+        found = find_poison(ledger, topology, args.txid, engine, _say)
+    if found is None:
+        _say(f"transaction {args.txid} does not fail: nothing to find")
+        return PROBLEM
+    what = f"{found.rows} rows" if found.rows > 1 else "1 row"
+    _say(f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)")
+    if not found.alone:
+        _say("no half of them fails by itself: rows far from each other fail together")
+    for row in found.examples:
+        _say(f"  {row!r:.400}")
+    _say(found.error)
+    return OK
 
 
 @trident_command
