@@ -147,8 +147,10 @@ works() {
     "$venv/bin/python" -c "$fits" >/dev/null 2>&1 && grep -qF "$root/$venv" "$venv/bin/activate" 2>/dev/null
 }
 
-# Can it be filled further? One that uv made has no pip.
-fillable() { have_uv || "$venv/bin/python" -c 'import pip' 2>/dev/null; }
+# Can it be filled further? One that uv made has no pip yet.
+fillable() {
+    have_uv || "$venv/bin/python" -c 'import pip' 2>/dev/null || "$venv/bin/python" -m ensurepip >/dev/null 2>&1
+}
 
 ensure_venv() {
     packages="packages $(cksum <"$lock")"
