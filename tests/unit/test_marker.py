@@ -72,6 +72,11 @@ def test_a_hole_is_filled_by_a_late_ticket_only_because_a_restored_ledger_gives_
         decide(marker(3, (2, 2)), 2)
 
 
+def test_a_txid_that_was_left_out_is_taken_from_a_late_ticket_only() -> None:
+    with pytest.raises(LedgerBehindStateError, match=r"or later ones \(up to 9\)"):
+        decide(marker(9, (2, 2)), 2)
+
+
 @pytest.mark.parametrize(
     ("holes", "txid", "left"),
     [
