@@ -14,7 +14,7 @@ from airflow_trident.errors import TridentError
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.znode_ledger import ZNodeLedger
 
 OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -109,7 +109,7 @@ def open_hook(args: Namespace) -> ZooKeeperHook:
     return ZooKeeperHook(args.zookeeper_conn_id)
 
 
-def open_ledger(args: Namespace) -> Ledger:
+def open_ledger(args: Namespace) -> ZNodeLedger:
     """The ledger of ``args.topology``; the caller closes it."""
     return open_hook(args).get_ledger(args.topology)
 

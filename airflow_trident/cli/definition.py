@@ -174,6 +174,7 @@ ARG_BISECT_ENGINE = Arg(
     choices=("local", "spark"),
     default="local",
 )
+ARG_REPAIR_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
 ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
 
 _BACKFILL = _command(
@@ -204,6 +205,16 @@ _BISECT = _command(
     "about two runs per halving. Exit code 1 if it does not fail.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_BISECT_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, *TOPOLOGY_ARGS),
     "bisect word_count 42",
+)
+_REPAIR = _command(
+    "repair",
+    "transactions",
+    "repair",
+    "Seed a ledger that was wiped, or restored from an old copy, from what the states hold. Pause the DAG first: "
+    "nothing may run meanwhile. Transactions that no state holds are forgotten and their data is read again.",
+    (ARG_TOPOLOGY, ARG_REPAIR_DRY_RUN, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
+    "repair word_count --dry-run",
+    "repair word_count",
 )
 _SKIP = _command(
     "skip",
@@ -295,6 +306,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _PAUSE,
                 _RESUME,
                 _SHUTDOWN,
+                _REPAIR,
                 _PLAN,
                 _DOCTOR,
             ),

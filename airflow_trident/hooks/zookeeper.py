@@ -13,7 +13,7 @@ from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
 
 _EXTRAS = frozenset(
@@ -61,7 +61,7 @@ class ZooKeeperHook(BaseHook):
 
         return ZooKeeperZNodes(self.zookeeper_settings())
 
-    def get_ledger(self, topology_name: str) -> Ledger:
+    def get_ledger(self, topology_name: str) -> ZNodeLedger:
         """The ledger of a topology below ``[trident] root``; the caller closes it."""
         from airflow_trident.ledger.open import open_ledger
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from airflow_trident.errors import RetryableError, UnknownTopologyError
+from airflow_trident.errors import RetryableError, TransitionError, UnknownTopologyError
 from airflow_trident.ledger import pruning, verbs
 from airflow_trident.ledger.base import (
     DEFAULT_MAX_PENDING,
@@ -19,6 +19,7 @@ from airflow_trident.ledger.base import (
 )
 from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
+from airflow_trident.ledger.seeding import Seed, seed_ops
 from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
 from airflow_trident.ledger.znodes import Create, ZNodes
 from airflow_trident.protocol import codec
@@ -136,6 +137,29 @@ class ZNodeLedger(Ledger):
         if not self._transactor.apply(ops, witness=self._path, op=op):
             return None
         self._known_life = life
+        return record
+
+    def seed(self, definition: Definition, seed: Seed) -> TopologyRecord:
+        """Make the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.seeding`.
+
+        Cleared runs whose claim keys were lost are refused from now on (`floor_ms`).
+
+        :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
+        """
+        op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
+        record = TopologyRecord(
+            name=self.topology_name,
+            incarnation=seed.incarnation,
+            definition=definition,
+            floor_ms=now_ms,
+            created_ms=now_ms,
+        )
+        self.znodes.ensure(topologies_folder(self._root))
+        ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms)
+        if not self._transactor.apply(ops, witness=self._path, op=op):
+            raise TransitionError(f"somebody else wrote to the ledger of {self.topology_name!r}", "Repair it again.")
+        self._transactor.cache.forget()
+        self._known_life = Life(self._path, seed.incarnation)
         return record
 
     def _life(self) -> Life:

@@ -10,7 +10,7 @@ import re
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -150,8 +150,18 @@ class StagingArea:
 
         :returns: how many transactions had something to delete.
         """
+        return self._remove(topology, incarnation, lambda found: found < txid)
+
+    def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
+        """Delete the staged batches of this and higher transactions: after a repair their numbers are given out again.
+
+        :returns: how many transactions had something to delete.
+        """
+        return self._remove(topology, incarnation, lambda found: found >= txid)
+
+    def _remove(self, topology: str, incarnation: str, goes: Callable[[int], bool]) -> int:
         folder = os.path.join(_absolute(self.root), topology, incarnation)
-        old = [name for name in _names(folder) if _TXID.match(name) and int(name) < txid]
+        old = [name for name in _names(folder) if _TXID.match(name) and goes(int(name))]
         for name in old:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         return len(old)

@@ -72,9 +72,13 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "ledger accept",
             "backfill",
             "replay",
+            "bisect",
             "skip",
+            "run",
             "pause",
             "resume",
+            "shutdown",
+            "repair",
             "plan",
             "doctor",
         )

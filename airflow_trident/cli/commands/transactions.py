@@ -1,4 +1,4 @@
-"""``airflow trident backfill | replay | bisect | skip``: what a person does about single transactions."""
+"""``airflow trident backfill | replay | bisect | repair | skip``: what a person does about single transactions."""
 
 from __future__ import annotations
 
@@ -92,6 +92,17 @@ def bisect(args: Namespace) -> int | None:
     for row in found.examples:
         _say(f"  {row!r:.400}")
     _say(found.error)
+    return OK
+
+
+@trident_command
+def repair(args: Namespace) -> int | None:
+    from airflow_trident.runtime.repair import repair as seed_ledger
+
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    with open_ledger(args) as ledger:
+        root = settings.staging_root(args.staging_dir)
+        seed_ledger(ledger, topology, root, dry_run=args.dry_run, progress=_say)
     return OK
 
 

@@ -1,0 +1,185 @@
+"""Seeding a ledger from what the states hold: the cure for one that was wiped or restored from an old copy (P11).
+
+The states are the truth then: each keeps which txids are in it, the highest fence it saw, and the position from which
+the next transaction goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_trident.errors import CorruptError, TransitionError
+from airflow_trident.ledger.paths import Life
+from airflow_trident.ledger.znodes import Create, Delete, Node, Op, Set, ZNodes
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import (
+    NO_ATTEMPT,
+    Claim,
+    CommitPointer,
+    Exceptions,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.types import Json
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one state's marker says; `high` 0 and no incarnation for a state that never applied anything."""
+
+    incarnation: str = ""
+    high: int = 0
+    fence: int = 0
+    holes: Ranges = ()
+    position: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """A ledger that agrees with the states.
+
+    All txids up to `committed` are in every state. `unfinished`: the metadata of transaction ``committed + 1`` (or
+    higher, `next_txid` - 1), which some states have and others have not: it must be replayed with the very same batch.
+    `lost`: transactions that were skipped; what their batches were is not known any more.
+    """
+
+    incarnation: str
+    committed: int
+    next_txid: int
+    fence: int
+    position: Mapping[str, Json]
+    unfinished: Mapping[str, Json] | None
+    lost: Ranges
+
+
+def seed_from(held: Mapping[str, Held]) -> Seed | None:
+    """The ledger that the states of a topology ask for; None if no state holds anything.
+
+    :raises CorruptError: the states contradict each other.
+    """
+    full = {name: one for name, one in held.items() if one.incarnation}
+    if not full:
+        return None
+    incarnations = {one.incarnation for one in full.values()}
+    if len(incarnations) > 1:
+        raise CorruptError(
+            "the states belong to different lives of the ledger: "
+            + ", ".join(f"{name} to {one.incarnation}" for name, one in sorted(full.items())),
+            "Restore them from one back-up, or give the topology new states.",
+        )
+    low_name, low = min(held.items(), key=lambda item: item[1].high)
+    high_name, high = max(held.items(), key=lambda item: item[1].high)
+    left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
+    missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
+    if missing:
+        raise CorruptError(
+            f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
+            f"{missing[0]} to {missing[-1]} are lost in the first",
+            f"Restore {low_name!r} from a newer back-up, or {high_name!r} from an older one, and repair again.",
+        )
+    unfinished = None
+    if high.high > low.high:
+        unfinished = {name: one for name, one in high.position.items() if low.position.get(name) != one}
+    return Seed(
+        incarnation=incarnations.pop(),
+        committed=low.high if unfinished is None else high.high - 1,
+        next_txid=high.high + 1,
+        fence=max(one.fence for one in full.values()),
+        position=low.position,
+        unfinished=unfinished,
+        lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
+    )
+
+
+def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, op: str, now_ms: int) -> list[Op]:
+    """The one multi that makes the ledger agree with `seed`: records that contradict it go, claim keys stay.
+
+    :raises TransitionError: the ledger is not behind the states; seeding it would lose what it knows.
+    """
+    life = Life(path, seed.incarnation)
+    read = znodes.read(
+        [path, *life.folders(), life.head, life.commit, life.exceptions], [life.transactions, life.chunks]
+    )
+    _require_behind(read.nodes, life, seed)
+    ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
+    ops += [Create(folder) for folder in life.folders() if read.nodes[folder] is None]
+    ops += [Delete(life.tx(int(name))) for name in sorted(read.folders[life.transactions] or ())]
+    ops += [Delete(life.chunk(name)) for name in sorted(read.folders[life.chunks] or ())]
+    ops += [
+        _put(read.nodes, life.head, codec.encode_head(seed.next_txid)),
+        _put(
+            read.nodes,
+            life.commit,
+            codec.encode_pointer(CommitPointer(committed=seed.committed, fence=seed.fence)),
+        ),
+        _put(read.nodes, life.exceptions, codec.encode_exceptions(Exceptions())),
+    ]
+    for tx in _records(seed, op, now_ms):
+        packed = codec.pack_metadata(tx)
+        ops.append(Create(life.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None)))
+        if packed:
+            ref, chunks = packed
+            ops += [Create(life.chunk(codec.chunk_name(tx.txid, ref, at)), chunk) for at, chunk in enumerate(chunks)]
+    return ops
+
+
+def _require_behind(nodes: Mapping[str, Node | None], life: Life, seed: Seed) -> None:
+    topology, head = nodes[life.topology], nodes[life.head]
+    if topology is None or head is None:
+        return
+    current = codec.decode_topology(topology.data, life.topology)
+    next_txid = codec.decode_head(head.data, life.head)
+    if current.incarnation == seed.incarnation and next_txid >= seed.next_txid:
+        raise TransitionError(
+            f"the ledger of topology {current.name!r} begins at {next_txid} and no state holds a transaction above "
+            f"{seed.next_txid - 1}: it is not behind",
+            "Nothing has to be repaired.",
+        )
+
+
+def _put(nodes: Mapping[str, Node | None], path: str, data: bytes) -> Create | Set:
+    node = nodes[path]
+    return Create(path, data) if node is None else Set(path, data, node.version)
+
+
+def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
+    """The last transaction that every state has, for its position, and the unfinished one."""
+    last = seed.next_txid - 1
+    records: list[TxRecord] = []
+    finished = last if seed.unfinished is None else last - 1
+    if finished >= 1:
+        records.append(
+            TxRecord(
+                txid=finished,
+                status=Status.COMMITTED,
+                attempt=0,
+                metadata={},
+                carried=dict(seed.position),
+                staged=StagedRef(manifest="gone with the ledger", rows_read=-1, rows={}, bytes=0),
+                claim=Claim(key=f"repair/{seed.incarnation}/{finished}"),
+                op=op,
+                owner="repair",
+                times_ms={Status.COMMITTED.value: now_ms},
+            )
+        )
+    if seed.unfinished is not None:
+        records.append(
+            TxRecord(
+                txid=last,
+                status=Status.PROCESSING,
+                attempt=NO_ATTEMPT,
+                metadata=dict(seed.unfinished),
+                carried={name: one for name, one in seed.position.items() if name not in seed.unfinished},
+                claim=Claim(key=f"repair/{seed.incarnation}/{last}"),
+                op=op,
+                owner="repair",
+                touched=True,
+                times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
+            )
+        )
+    return records

@@ -1,0 +1,149 @@
+"""`repair` seeds a ledger from what the states hold, and every record still counts once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
+from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.seeding import Held, seed_from
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.repair import repair
+from airflow_trident.staging.area import StagingArea
+from tests.integration.test_runtime import ALL, World, copy_of
+
+
+def ledger_on(tree: FakeTree) -> ZNodeLedger:
+    return ZNodeLedger(FakeZNodes(tree), "world")
+
+
+def run(world: World, transactions: int | None = None) -> list[int]:
+    runner = LocalRunner(ledger=world.ledger, topology=world.topology, engine=LocalEngine(), staging_root=world.staging)
+    return runner.run(max_transactions=transactions)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_p11_a_wiped_ledger_is_seeded_and_the_rest_is_counted_once(world: World) -> None:
+    world.ledger = ledger_on(FakeTree())
+    assert run(world, 3) == [1, 2, 3]
+    wiped = ledger_on(FakeTree())
+    world.ledger = wiped
+    with pytest.raises(LedgerBehindStateError):
+        run(world)
+    seed = repair(wiped, world.topology, world.staging)
+    assert (seed.committed, seed.next_txid, seed.unfinished) == (3, 4, None)
+    assert run(world) == [4, 5]
+    assert world.counts() == ALL
+
+
+def test_p11_a_restored_ledger_is_seeded_and_the_rest_is_counted_once(world: World) -> None:
+    tree = FakeTree()
+    world.ledger = ledger_on(tree)
+    assert run(world, 1) == [1]
+    world.begin("in flight")  # the copy holds a transaction that was begun and is committed later
+    backup = copy_of(tree)
+    assert run(world, 2) == [2, 3]
+    restored = ledger_on(backup)
+    world.ledger = restored
+    with pytest.raises(LedgerBehindStateError):
+        world.begin("another run")
+    repair(restored, world.topology, world.staging)
+    assert run(world) == [4, 5]
+    assert world.counts() == ALL
+
+
+def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same_batch(tmp_path: Path) -> None:
+    topology = Topology("world")
+    for number in (1, 2):
+        spout = FixedBatchSpout("line string", [(f"{number} {row}",) for row in range(6)], 2)
+        stream = topology.new_stream(f"s{number}", spout)
+        stream.persistent_aggregate(SqliteState(f"{tmp_path}/{number}.db"), Count(), f"n{number}")
+    staging = str(tmp_path / "staging")
+    ledger = ledger_on(FakeTree())
+    runner = LocalRunner(ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=staging)
+    runner.run(max_transactions=1)
+    world = World(tmp_path / "unused")
+    world.ledger, world.topology, world.staging = ledger, topology, staging
+    world.begin("run-2")
+    world.process(2)
+    ticket = ledger.gate(2, owner="dies between two states")
+    area, spec = StagingArea(staging), topology.states["n1"]
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket, area.read(area.load(ticket.staged), "n1", spec.staged))
+
+    wiped = ledger_on(FakeTree())
+    seed = repair(wiped, topology, staging)
+    assert (seed.committed, seed.next_txid) == (1, 3)
+    assert set(seed.unfinished or ()) == {"s1", "s2"}
+    assert LocalRunner(ledger=wiped, topology=topology, engine=LocalEngine(), staging_root=staging).run() == [2, 3]
+    for name, spec in topology.states.items():
+        with spec.factory.make_state(spec) as state:
+            assert list(state.items()) == [((), (6,))], name
+
+
+def test_a_sound_ledger_is_not_touched(world: World) -> None:
+    ledger = ledger_on(FakeTree())
+    world.ledger = ledger
+    run(world, 2)
+    world.begin("run-3")
+    before = ledger.export()
+    with pytest.raises(TransitionError, match="it is not behind"):
+        repair(ledger, world.topology, world.staging)
+    assert ledger.export() == before
+
+
+def test_nothing_to_seed_from_is_said(world: World) -> None:
+    with pytest.raises(TransitionError, match="nothing to seed"):
+        repair(ledger_on(FakeTree()), world.topology, world.staging)
+
+
+def test_a_dry_run_changes_nothing(world: World) -> None:
+    world.ledger = ledger_on(FakeTree())
+    run(world, 1)
+    tree, said = FakeTree(), []
+    repair(ledger_on(tree), world.topology, world.staging, dry_run=True, progress=said.append)
+    assert tree.children("/") == frozenset()
+    assert said[-1] == "dry run: nothing was changed"
+
+
+def test_a_cleared_run_whose_claim_was_lost_is_refused_after_a_repair(world: World) -> None:
+    world.ledger = ledger_on(FakeTree())
+    run(world, 1)
+    wiped = ledger_on(FakeTree())
+    repair(wiped, world.topology, world.staging)
+    with pytest.raises(TransitionError, match="claim was pruned"):
+        wiped.begin(Claim(key="local/1", cleared=True, run_ms=1), lambda *_: {"lines": {"from": 1, "to": 2}})
+
+
+@pytest.mark.parametrize(
+    ("held", "text"),
+    [
+        ({"a": Held(incarnation="x", high=3, position={}), "b": Held(incarnation="y", high=3, position={})}, "lives"),
+        ({"a": Held(incarnation="x", high=3, position={}), "b": Held(incarnation="x", high=7, position={})}, "4 to 6"),
+    ],
+)
+def test_states_that_contradict_each_other_are_named(held: dict[str, Held], text: str) -> None:
+    with pytest.raises(CorruptError, match=text):
+        seed_from(held)
+
+
+def test_left_out_transactions_between_two_states_are_no_contradiction() -> None:
+    seed = seed_from(
+        {
+            "a": Held(incarnation="x", high=3, fence=4, position={"s": 3}),
+            "b": Held(incarnation="x", high=6, fence=9, holes=((4, 5),), position={"s": 6}),
+        }
+    )
+    assert seed is not None
+    assert (seed.committed, seed.next_txid, seed.fence, seed.lost) == (5, 7, 9, ((4, 5),))
+    assert seed.unfinished == {"s": 6}
