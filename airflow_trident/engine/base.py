@@ -28,7 +28,8 @@ def quiet(line: str) -> None:
 class Job:
     """One attempt's work. `metadata`: stream -> metadata; streams that are absent have no data in this batch.
 
-    `staging_root`: folder of staged batches. `progress` gets lines for people.
+    `staging_root`: folder of staged batches. `progress` gets lines for people. `trial`: not the attempt's own work but
+    a run beside it (a dry replay), which must neither end what the attempt runs in Spark nor be taken for it.
     """
 
     plan: Plan
@@ -36,6 +37,7 @@ class Job:
     metadata: dict[str, Json]
     staging_root: str
     progress: Callable[[str], None] = quiet
+    trial: bool = False
 
 
 class Engine(ABC):

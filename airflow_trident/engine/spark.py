@@ -46,7 +46,7 @@ class SparkEngine(Engine):
 
     @contextmanager
     def _attached(self, job: Job) -> Iterator[Attached]:
-        attached = self._sessions.open(job.slot)
+        attached = self._sessions.open(job.slot, trial=job.trial)
         with self._lock:
             self._running.append(attached)
         try:

@@ -7,7 +7,9 @@ next attempt releases it: the server then stops the old work and refuses the old
 from __future__ import annotations
 
 import atexit
+import re
 import socket
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,7 @@ _RELEASED_ATTEMPTS = 3
 
 
 class ConnectSessions(Sessions):
-    """A session per attempt on a server.
+    """A session per attempt on a server. What an attempt's session was once, it is never again: released, it refuses.
 
     :param url: ``sc://host:port/;use_ssl=true;token=...`` as Spark writes it.
     :param conf: settings of the session.
@@ -37,12 +39,12 @@ class ConnectSessions(Sessions):
         self._conf = dict(conf or {})
         self._timeout_s = timeout_s
 
-    def open(self, slot: Slot) -> Attached:
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         require_server(self._url, self._timeout_s)
         try:
-            for older in range(max(0, slot.attempt - _RELEASED_ATTEMPTS), slot.attempt):
+            for older in range(max(0, slot.attempt - _RELEASED_ATTEMPTS), 0 if trial else slot.attempt):
                 self._release_older(slot, older)
-            session = self._session(session_id_of(slot))
+            session = self._session(str(uuid.uuid4()) if trial else session_id_of(slot))
             return attach_connect(session, lambda: stop_session(session), self._conf)
         except (ConfigurationError, SparkJobError):
             raise
@@ -104,7 +106,7 @@ def require_server(url: str, timeout_s: float) -> None:
 
 def _address(url: str) -> tuple[str, int]:
     rest = url.removeprefix("sc://")
-    host, _, port = rest.partition("/")[0].partition(":")
+    host, _, port = re.split("[/;]", rest, maxsplit=1)[0].partition(":")
     if rest == url or not host or (port and not port.isdecimal()):
         raise ConfigurationError(f"{url.partition(';')[0]!r} is no Spark Connect URL", "Write sc://host:15002.")
     return host, int(port or 15002)

@@ -91,7 +91,7 @@ class LocalSessions(Sessions):
         self._session: SparkSession | None = None
         self._folder: str | None = None
 
-    def open(self, slot: Slot) -> Attached:
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         with _LOCK:
             if self._session is None:
                 self._session = self._existing() or self._start()
@@ -134,7 +134,9 @@ class LocalSessions(Sessions):
 
 def quiet_log() -> str:
     """Errors only, in the words of log4j2."""
-    lines = [_QUIET_LOG]
+    # unless the class that starts the JVM has a level of its own, equal to the root's, Spark sets one and says so
+    lines = [_QUIET_LOG, "logger.start.name = org.apache.spark.api.python.PythonGatewayServer"]
+    lines.append("logger.start.level = error")
     for number, name in enumerate(_SILENT):
         lines += [f"logger.l{number}.name = org.apache.spark.{name}", f"logger.l{number}.level = off"]
     return "\n".join(lines) + "\n"

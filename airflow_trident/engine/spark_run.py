@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ class PlanRun:
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
         self._root = os.path.abspath(os.path.expanduser(job.staging_root))
-        self._counts = os.path.join(self._root, job.slot.path, "rows-read" if native else "rows-read-again")
+        self._counts = os.path.join(self._root, job.slot.path, f"rows-read-{uuid.uuid4().hex}")
 
     def manifest(self) -> Manifest:
         """Run it, and stage what the sinks get."""

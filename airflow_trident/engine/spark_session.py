@@ -85,9 +85,10 @@ class Sessions(ABC):
     """Gives every attempt its session. Making one opens nothing."""
 
     @abstractmethod
-    def open(self, slot: Slot) -> Attached:
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         """The session for an attempt.
 
+        :param trial: see `Job.trial`.
         :raises SparkJobError: Spark does not start or cannot be reached.
         :raises ConfigurationError: it never will, as things are set.
         """
@@ -102,7 +103,7 @@ class GivenSession(Sessions):
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
-    def open(self, slot: Slot) -> Attached:
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         return attach_connect(self._session) if is_connect(self._session) else attach_classic(self._session, slot)
 
 

@@ -92,7 +92,9 @@ class _Search:
         plan = _restricted(self._plan, {name: (*bounds, self._sizes[name]) for name, bounds in ranges.items()})
         with tempfile.TemporaryDirectory(prefix="trident-bisect-") as folder:
             try:
-                self._engine.run(Job(plan=plan, slot=self._slot, metadata=self._metadata, staging_root=folder))
+                self._engine.run(
+                    Job(plan=plan, slot=self._slot, metadata=self._metadata, staging_root=folder, trial=True)
+                )
             except TridentError as error:
                 return str(error)
         return None

@@ -62,7 +62,14 @@ def dry_replay(
     manifest = area.load(view.tx.staged)
     slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=view.tx.attempt)
     with tempfile.TemporaryDirectory(prefix="trident-replay-") as folder:
-        job = Job(plan=topology.compile(), slot=slot, metadata=view.tx.metadata, staging_root=folder, progress=progress)
+        job = Job(
+            plan=topology.compile(),
+            slot=slot,
+            metadata=view.tx.metadata,
+            staging_root=folder,
+            progress=progress,
+            trial=True,
+        )
         replayed = engine.run(job)
         return [
             _compare(

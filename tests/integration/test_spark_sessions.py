@@ -1,0 +1,269 @@
+"""Sessions: started, cancelled, fenced, refused; and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_trident import FixedBatchSpout, Topology
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_connect import ConnectSessions
+from airflow_trident.engine.spark_local import java_version, require_java
+from airflow_trident.engine.spark_session import GivenSession, session_id_of
+from airflow_trident.engine.spark_submit import SparkSubmitProcess, SubmitEngine
+from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
+from airflow_trident.staging.base import Manifest, Slot
+from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, run
+from tests.spark_fixtures import free_port, wait_for
+
+pytestmark = pytest.mark.spark
+
+SLOT = Slot(topology="t", incarnation="i", txid=7, attempt=2)
+
+
+def endless(folder: Path) -> Callable[[Topology], None]:
+    """A topology whose function says that it runs and never ends by itself."""
+
+    def wait(x: int) -> Iterator[int]:
+        (folder / "begun").touch()
+        while not (folder / "enough").exists():
+            time.sleep(0.05)
+        yield x
+
+    def build(topology: Topology) -> None:
+        keep(topology.new_stream("one", FixedBatchSpout("x long", [(1,)], splits=1)).each("x", wait, "y long"))
+
+    return build
+
+
+class Background:
+    """A job in a thread of its own, and what became of it."""
+
+    def __init__(self, engine: Engine, job: Job) -> None:
+        self.manifest: Manifest | None = None
+        self.error: TridentError | None = None
+        self._thread = threading.Thread(target=self._run, args=(engine, job))
+        self._thread.start()
+
+    def _run(self, engine: Engine, job: Job) -> None:
+        try:
+            self.manifest = engine.run(job)
+        except TridentError as error:
+            self.error = error
+
+    def result(self) -> Manifest:
+        self._thread.join(timeout=100)
+        assert self.manifest is not None
+        return self.manifest
+
+    def end(self) -> TridentError:
+        self._thread.join(timeout=100)
+        assert not self._thread.is_alive()
+        assert self.error is not None
+        return self.error
+
+
+@pytest.fixture(params=["spark_engine", "connect_engine", "submit_engine"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(request.param)
+    return found
+
+
+def test_cancelling_from_another_thread_ends_the_job_with_an_error_that_may_be_retried(
+    engine: Engine, job_of: JobOf, tmp_path: Path
+) -> None:
+    """E4."""
+    running = Background(engine, job_of(endless(tmp_path)))
+    wait_for((tmp_path / "begun").exists)
+    engine.cancel()
+    try:
+        error = running.end()
+    finally:
+        (tmp_path / "enough").touch()
+    assert isinstance(error, SparkJobError)
+    assert error.outcome is Outcome.RETRY
+    assert error.cure
+
+
+def test_a_cancelled_engine_runs_the_next_job(spark_engine: SparkEngine, job_of: JobOf) -> None:
+    spark_engine.cancel()
+    job = job_of(TOPOLOGIES["word_count"])
+    assert run(spark_engine, job) == run(LocalEngine(), job)
+
+
+def test_a_newer_attempt_on_connect_ends_the_older_ones_work(
+    connect_server: str, job_of: JobOf, tmp_path: Path
+) -> None:
+    """The older client lives on and is refused: it cannot even report."""
+    older = job_of(endless(tmp_path))
+    newer = Job(
+        plan=older.plan,
+        slot=Slot(topology=older.slot.topology, incarnation=older.slot.incarnation, txid=1, attempt=1),
+        metadata=older.metadata,
+        staging_root=older.staging_root,
+    )
+    with SparkEngine(ConnectSessions(connect_server)) as zombie, SparkEngine(ConnectSessions(connect_server)) as engine:
+        running = Background(zombie, older)
+        wait_for((tmp_path / "begun").exists)
+        engine._sessions.open(newer.slot).release()
+        try:
+            error = running.end()
+        finally:
+            (tmp_path / "enough").touch()
+        assert isinstance(error, SparkJobError)
+        with pytest.raises(SparkJobError, match="SESSION_CLOSED"):
+            zombie.run(older)
+        assert engine.run(replace(newer, slot=replace(newer.slot, attempt=2))).rows_read == 1
+
+
+def test_a_trial_run_leaves_the_attempts_own_session_alone(
+    connect_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+) -> None:
+    """A dry replay beside the attempt, even under its number, and again."""
+    job = job_of(endless(tmp_path), attempt=1)
+    running = Background(connect_engine, job)
+    wait_for((tmp_path / "begun").exists)
+    quick = replace(job_of(TOPOLOGIES["word_count"]), slot=job.slot, trial=True)
+    for _ in range(2):
+        assert connect_engine.run(quick).rows_read == 6
+    (tmp_path / "enough").touch()
+    assert running.result().rows_read == 1
+
+
+def test_every_process_knows_the_session_of_an_attempt() -> None:
+    assert session_id_of(SLOT) == session_id_of(Slot(topology="t", incarnation="i", txid=7, attempt=2))
+    assert session_id_of(SLOT, attempt=1) == session_id_of(Slot(topology="t", incarnation="i", txid=7, attempt=1))
+    others = {session_id_of(SLOT, attempt=number) for number in range(5)}
+    others.add(session_id_of(Slot(topology="t", incarnation="j", txid=7, attempt=2)))
+    assert len(others) == 6
+
+
+def test_a_connect_server_that_is_not_there_is_named_at_once() -> None:
+    port = free_port()
+    with pytest.raises(SparkJobError, match=rf"no Spark Connect server answers at 127.0.0.1:{port} .*Start it"):
+        ConnectSessions(f"sc://127.0.0.1:{port}/;token=secret").open(SLOT)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:15002", "sc://", "sc://host:port", "http://host:1"])
+def test_what_is_no_connect_url_is_refused_without_showing_a_token(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"no Spark Connect URL.*sc://host:15002") as caught:
+        ConnectSessions(f"{url};token=secret").open(SLOT)
+    assert "secret" not in str(caught.value)
+
+
+def test_missing_java_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(ConfigurationError, match=r"needs Java .* PATH, and JAVA_HOME is not set. Install Java 17"):
+        require_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="none below JAVA_HOME"):
+        SparkSubmitProcess()("app.py", [])
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_401"', 8), ('openjdk version "25-ea"', 25)],
+)
+def test_the_version_of_java_is_read_from_what_it_prints(tmp_path: Path, printed: str, version: int) -> None:
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho '{printed}' >&2\n")
+    java.chmod(0o755)
+    assert java_version(str(java)) == version
+
+
+def test_an_application_that_cannot_start_is_an_error_with_its_last_words(job_of: JobOf) -> None:
+    process = SparkSubmitProcess("nonsense://x", {"spark.ui.enabled": "false"})
+    with pytest.raises(SparkJobError, match=r"spark-submit ended with code 1: .*[Mm]aster"):
+        SubmitEngine(process).run(job_of(TOPOLOGIES["word_count"]))
+
+
+def test_an_application_that_leaves_no_result_is_told_from_one_that_failed(job_of: JobOf) -> None:
+    job = job_of(TOPOLOGIES["word_count"])
+    with pytest.raises(SparkJobError, match=r"left no result in .*shared folder"):
+        SubmitEngine(lambda application, arguments: None).run(job)
+    assert list(Path(job.staging_root, job.slot.path).iterdir()) == []
+
+
+def test_the_file_of_a_job_is_for_its_user_only_and_holds_no_store(job_of: JobOf) -> None:
+    seen: list[bytes] = []
+
+    def look(application: str, arguments: list[str]) -> None:
+        assert os.stat(arguments[0]).st_mode & 0o777 == 0o600
+        seen.append(Path(arguments[0]).read_bytes())
+
+    with pytest.raises(SparkJobError):
+        SubmitEngine(look).run(job_of(TOPOLOGIES["word_count"]))
+    assert b"PaperState" not in seen[0]
+    assert b"FixedEmitter" in seen[0] or b"FixedBatchSpout" in seen[0]
+
+
+def test_a_session_that_was_given_keeps_its_own_settings(spark_engine: SparkEngine, job_of: JobOf) -> None:
+    attached = spark_engine._sessions.open(SLOT)
+    attached.session.conf.set("spark.sql.ansi.enabled", "false")
+    attached.session.conf.set("spark.sql.caseSensitive", "false")
+    job = job_of(TOPOLOGIES["expressions"])
+    engine = SparkEngine(GivenSession(attached.session))
+    assert run(engine, job) == run(LocalEngine(), job)
+    engine.close()
+    assert attached.session.conf.get("spark.sql.ansi.enabled") == "false"
+    assert attached.session.range(3).count() == 3
+    attached.release()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_local import LocalSessions
+from tests.engine_fixtures import TOPOLOGIES, make_job
+
+conf = {"spark.driver.memory": "512m"}
+with SparkEngine(LocalSessions("local[1]", conf=conf)) as engine:
+    print(engine.run(make_job(TOPOLOGIES["word_count"], Path(sys.argv[1]))).rows_read)
+"""
+
+
+def test_a_task_of_one_batch_leaves_nothing_behind_and_says_little(tmp_path: Path) -> None:
+    """No spark-warehouse, metastore_db, artifacts or temporary folders; no line of log."""
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, str(tmp_path / "staging")],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout == "6\n"
+    assert list(here.iterdir()) == []
+    assert list(temporary.iterdir()) == []
+    assert [line for line in done.stderr.splitlines() if "incubator" not in line] == []
+
+
+def test_sessions_are_made_without_starting_anything() -> None:
+    program = (
+        "import sys; from airflow_trident.engine.spark import SparkEngine;"
+        "from airflow_trident.engine.spark_local import LocalSessions;"
+        "from airflow_trident.engine.spark_connect import ConnectSessions;"
+        "from airflow_trident.engine.spark_submit import SubmitEngine, SparkSubmitProcess;"
+        "SparkEngine(LocalSessions()); SparkEngine(ConnectSessions('sc://nowhere'));"
+        "SubmitEngine(SparkSubmitProcess());"
+        "print([name for name in ('pyspark', 'pyarrow', 'grpc', 'pandas', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
