@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -238,7 +239,9 @@ def test_p1_processes_that_begin_at_once_get_dense_txids_one_for_each_claim(
 ) -> None:
     """Three forked processes begin the same twelve claims in different orders, over clients made before the fork."""
     claims, children = list(range(1, 13)), []
-    inherited = open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ledger_root)
+    # A child that went on using its parent's session would wait until these deadlines, and fail.
+    znodes = ZooKeeperZNodes(ZooKeeperSettings(hosts=zookeeper.hosts, op_deadline_s=10.0))
+    inherited = ZNodeLedger(znodes, "words", ledger_root, step_deadline_s=10.0)
     inherited.view(0)
     for turn in range(3):
         with warnings.catch_warnings():
@@ -278,6 +281,30 @@ def test_p9_a_server_that_is_killed_and_started_again_goes_on_where_it_was(tmp_p
             assert ledger.committed(ticket).status is Status.COMMITTED
             assert commit(ledger, begun(ledger, 5)).fence == 5
             assert list(statuses(ledger).values()) == [Status.COMMITTED] * 5
+    finally:
+        server.stop()
+
+
+def test_a_client_gets_over_a_server_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
+    """ZooKeeper refuses a client that has seen newer data, for ever: only a new client gets in."""
+    server, copy = EmbeddedZooKeeper(tmp_path / "zk"), tmp_path / "copy"
+    server.start()
+    try:
+        settings = ZooKeeperSettings(hosts=server.hosts, op_deadline_s=4.0)
+        with open_ledger(settings, "words") as ledger:
+            ledger.register(DEFINITION)
+            committed_up_to(ledger, 2)
+            server.stop()
+            shutil.copytree(server.data_dir / "data", copy)
+            server.start()
+            commit(ledger, begun(ledger, 3))
+            server.stop()
+            shutil.rmtree(server.data_dir / "data")
+            shutil.copytree(copy, server.data_dir / "data")
+            server.start()
+            with pytest.raises(LedgerUnavailableError):
+                ledger.view(0)
+            assert ledger.view(0).pointer.committed == 2
     finally:
         server.stop()
 
