@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from airflow_trident.protocol.decide import Blocked, Full, Held
 from airflow_trident.protocol.records import (
@@ -174,7 +175,7 @@ class Ledger(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
