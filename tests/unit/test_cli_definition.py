@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys
 from airflow.cli.cli_config import GroupCommand
@@ -49,7 +51,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=environment,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -92,6 +94,19 @@ def test_every_command_has_help_with_an_example_of_itself(commands: dict[str, di
         assert help_text
         assert str(description).startswith(help_text)
         assert f"airflow {path}" in examples
+
+
+def test_every_command_that_an_error_or_a_page_names_exists(commands: dict[str, dict[str, object]]) -> None:
+    paths = [*ROOT.glob("airflow_trident/**/*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    known = {tuple(path.split()[1:]) for path in commands["help"]}
+    groups = {path[:depth] for path in known for depth in range(1, len(path))}
+    cited: set[tuple[str, ...]] = set()
+    for path in paths:
+        # a text may go on in the next string literal of the source
+        text = re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
+        cited |= {tuple(words.split()) for words in re.findall(r"airflow trident((?: [a-z]+){1,2})", text)}
+    assert len(cited) > 10
+    assert {words for words in cited if words[:1] not in known and words not in known | groups} == set()
 
 
 def test_every_command_can_be_asked_for_logs(commands: dict[str, dict[str, object]]) -> None:
