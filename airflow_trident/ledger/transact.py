@@ -280,8 +280,8 @@ class Transactor:
             snapshot = Snapshot(life, self.cache, self._clock_ms()) if remembered else self.fresh(life, paths, folders)
             try:
                 decided = plan(snapshot)
-            except TridentError:
-                if not remembered:
+            except TridentError as error:
+                if not remembered and not (isinstance(error, CorruptRecordError) and self._moved(snapshot)):
                     raise
                 remembered = False
                 continue
@@ -295,6 +295,12 @@ class Transactor:
                 raise LedgerUnavailableError(
                     f"others kept changing {life.topology} for {self._deadline_s:g} s", "Run the same step again."
                 )
+
+    def _moved(self, snapshot: Snapshot) -> bool:
+        """Did others write meanwhile? Then what looks damaged may be two moments seen as one: a record that was pruned
+        between the look at the head and the look at the record is not missing."""
+        now = self._znodes.read(list(snapshot.used)).nodes
+        return any(node is None or node.version != snapshot.used[path] for path, node in now.items())
 
     def apply(self, ops: Sequence[Op], *, witness: str, op: str) -> bool:
         """Apply conditional writes that no verb decided on. True: applied; False: certainly not."""

@@ -22,7 +22,7 @@ STATES = {"transactional": 547_289, "opaque": 232_330, "restored_opaque": 318_22
 
 MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a claim that asks again gets a second transaction": ("transactional", ("claim key",)),
-    "no limit of pending transactions": ("transactional", ("window",)),
+    "no limit of pending transactions": ("narrow", ("window",)),
     "an attempt begins before it is durable": ("transactional", ("attempt before work",)),
     "attempts begin at 1 again after FAILED": ("transactional", ("attempts only rise",)),
     "PROCESSED from any attempt": ("transactional", ("current attempt",)),

@@ -123,7 +123,7 @@ def world_of(seed: int, *, restores: bool) -> World:
         topology=topology,
         retention=retention,
         poison=chance.choice((0.0, 0.1, 0.3)),
-        rough=chance.choice((0.3, 1.0, 4.0)),
+        rough=4.0 if restores else chance.choice((0.3, 1.0, 4.0)),
         total=total,
         restores=restores,
     )
@@ -134,7 +134,7 @@ def world_of(seed: int, *, restores: bool) -> World:
 
 
 def coordinate(world: World, ledger: ZNodeLedger) -> None:
-    key = f"run-{world.random.randrange(RUNS)}"
+    key = f"run-{world.random.randrange(RUNS * (1 + world.restores))}"
     result = phases.coordinate(ledger, world.topology, Claim(key=key), max_pending=world.judge.max_pending)
     world.note(f"{key}: {type(result).__name__} {getattr(result, 'txid', '')}")
     if isinstance(result, Begun):
@@ -269,7 +269,9 @@ def work(world: World) -> None:
 
 
 def _often(world: World, job: Job) -> float:
-    """In rough histories people skip and replay a lot."""
+    """In rough histories people skip and replay a lot; coordinators are who lives through a restore."""
+    if job is coordinate and world.restores:
+        return 3.0
     return world.rough if job in (skip, fail, backfill) else 1.0
 
 
