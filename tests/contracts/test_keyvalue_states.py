@@ -555,6 +555,45 @@ def test_k11_two_processes_that_fight_for_one_namespace_never_lose_or_double_a_c
     assert {found[txid] for txid in range(1, last + 1)} == {0, 1}
 
 
+@pytest.mark.parametrize("step", ["prepare", "commit", "commit at once", "roll back"])
+def test_k9_k11_nobody_gets_between_the_check_of_a_fence_and_the_write(step: str, tmp_path: Path) -> None:
+    """A newer committer tries before every statement of a step: it comes before the step or after it."""
+    before: set[str] = set()
+    for number in range(1, 9):
+        path = str(tmp_path / f"{number}.db")
+        with (
+            SqliteStateProvider(path).new_state("n") as old,
+            SqliteStateProvider(path, busy_timeout_s=0.0).new_state("n") as newer,
+        ):
+            committed(old, 1, fence=5, a=1)
+            old.put("a", 2)
+            if step == "commit":
+                prepare(old, 2, fence=5)
+            statements, overtook = 0, False
+
+            def overtake(_: str, number: int = number, newer: State = newer) -> None:
+                nonlocal statements, overtook
+                statements += 1
+                if statements == number:
+                    try:
+                        newer.rollback(fence=9)
+                        overtook = True
+                    except StoreUnavailableError:
+                        overtook = False
+
+            old._connection.set_trace_callback(overtake)
+            try:
+                STEPS[step](old, 5)
+                before.add("done")
+                assert not overtook
+            except FencedError:
+                before.add("fenced")
+                assert overtook
+            old._connection.set_trace_callback(None)
+            assert old.marks().fence == (9 if overtook else 5)
+    assert before == {"done", "fenced"}
+
+
 # ---- K12: keys and values --------------------------------------------------------------------------------------
 
 

@@ -111,6 +111,7 @@ def test_a_ticket_of_a_replaced_ledger_is_refused_and_changes_nothing(tmp_path: 
             with pytest.raises(LedgerBehindStateError):
                 give(state, 1, fence=99, **change)
         assert (state.saved(), state.marks(), trails.contents(state)) == before
+        assert give(state, 2, fence=20) is Applied.APPLIED, "its fence was recorded"
 
 
 def test_a_batch_that_was_skipped_cannot_come_late_because_the_function_depends_on_order(tmp_path: Path) -> None:
