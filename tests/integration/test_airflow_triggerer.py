@@ -1,0 +1,147 @@
+"""Waits in a real triggerer: without a worker slot, and without hanging on what nobody works on any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.demo.folder import Folder
+from airflow_trident.demo.rest import wait_until
+from airflow_trident.demo.services import LocalAirflow
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+ROOT = "/triggerer-tests"
+LIMIT_S = 240.0
+DAGS = '''
+import os, time
+from pathlib import Path
+from airflow.sdk import DAG
+from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology, trident_transaction
+
+class Held(Function):
+    """Says who is there and waits while a file says so."""
+    def __init__(self, name):
+        self.name = name
+    def prepare(self, context):
+        hold = Path(f"FOLDER/hold-{self.name}-{context.txid}")
+        if hold.exists():
+            partial = Path(f"FOLDER/here-{self.name}-{context.txid}.partial")
+            partial.write_text(str(os.getpid()))
+            partial.rename(partial.with_suffix(""))
+        while hold.exists():
+            time.sleep(0.02)
+    def execute(self, word):
+        yield word
+
+def play(name, **arguments):
+    topology = Topology(name)
+    words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(10)], 2))
+    kept = words.each("word", Held(name), "kept string").group_by("kept")
+    kept.persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
+    with DAG(name, schedule=None, max_active_runs=4) as dag:
+        trident_transaction(topology, engine="local", group_id="t", deferrable=True, **arguments)
+    return dag
+
+runs = play("runs", max_pending=4)
+mapped = play("mapped", max_transactions=3)
+'''
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The deployment, and what tests do to one of its DAGs."""
+
+    airflow: LocalAirflow
+    hosts: str
+    folder: Path
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        tasks = self.airflow.api.tasks(dag_id, run_id)
+        names = {task: task.task_id.removeprefix("t.").removeprefix("transaction.") for task in tasks}
+        return {name if task.map_index < 0 else f"{name}[{task.map_index}]": task.state for task, name in names.items()}
+
+    def records(self, name: str) -> dict[int, TxRecord]:
+        with open_ledger(ZooKeeperSettings(hosts=self.hosts), name, root=ROOT) as ledger:
+            return {record.txid: record for record in ledger.transactions()}
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            self.airflow.processes.require_alive()
+            return condition()
+
+        assert wait_until(holds, timeout_s=LIMIT_S), f"never: {what}; {self.airflow.folder.logs}"
+
+
+@pytest.fixture(scope="module")
+def stage(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = Folder(tmp_path_factory.mktemp("triggerer"))
+    folder.make()
+    (folder.dags / "plays.py").write_text(DAGS.replace("FOLDER", str(folder.root)), encoding="utf-8")
+    extra = {
+        "AIRFLOW__TRIDENT__ROOT": ROOT,
+        "AIRFLOW__TRIDENT__POLL_S": "1",
+        "AIRFLOW_TRIDENT_CRASH": f"gate-opened@4:{folder.root}/crashed",
+    }
+    airflow = LocalAirflow(folder, zookeeper.hosts, extra)
+    try:
+        airflow.migrate()
+        airflow.start()
+        airflow.wait_healthy()
+        airflow.wait_for_dag("mapped")
+        yield Stage(airflow, zookeeper.hosts, folder.root)
+    finally:
+        airflow.processes.stop()
+
+
+def test_a_wait_for_a_transaction_whose_task_was_killed_for_good_ends_with_the_reason_and_its_clearing_commits_both(
+    stage: Stage,
+) -> None:
+    hold, here = stage.folder / "hold-runs-1", stage.folder / "here-runs-1"
+    hold.touch()
+    stage.airflow.api.trigger("runs", "one")
+    stage.until(here.exists, "transaction 1 is being processed")
+    stage.airflow.api.trigger("runs", "two")
+    stage.until(lambda: stage.states("runs", "two").get("turn") == "deferred", "the turn of 2 waits in the triggerer")
+    os.kill(int(here.read_text()), signal.SIGKILL)
+    stage.until(lambda: stage.states("runs", "two").get("turn") == "failed", "the wait of 2 has ended")
+    assert stage.states("runs", "one")["emit"] == "failed"
+    records = stage.records("runs")
+    assert (records[1].status, records[2].status) == (Status.FAILED, Status.PROCESSED)
+    assert "nobody works on it any more: task 't.emit' of run 'one' of DAG 'runs' is failed" in records[1].error
+    hold.unlink()
+    stage.airflow.api.clear("runs", "one", ["t.emit"])
+    stage.until(lambda: stage.airflow.api.runs("runs")["one"] == "success", "the cleared run has ended well")
+    assert [record.status for record in stage.records("runs").values()] == [Status.COMMITTED] * 2
+    stage.airflow.api.clear("runs", "two", only_failed=True)
+    stage.until(lambda: stage.airflow.api.runs("runs")["two"] == "success", "the run that waited has ended well")
+
+
+def test_mapped_waits_end_in_the_triggerer_and_a_committer_that_was_killed_is_followed_by_the_next(
+    stage: Stage,
+) -> None:
+    stage.airflow.api.trigger("mapped", "first")
+    stage.until(lambda: stage.airflow.api.runs("mapped")["first"] == "success", "three transactions are committed")
+    stage.airflow.api.trigger("mapped", "second")
+    stage.until(lambda: stage.airflow.api.runs("mapped")["second"] == "failed", "the second run has ended")
+    assert (stage.folder / "crashed").exists()
+    states = stage.states("mapped", "second")
+    assert {name: state for name, state in states.items() if state != "success"} == {"commit[0]": "failed"}
+    records = stage.records("mapped")
+    assert {txid: record.status for txid, record in records.items()} == dict.fromkeys(range(1, 6), Status.COMMITTED)
+    import sqlite3
+
+    with sqlite3.connect(stage.folder / "mapped.db") as connection:
+        counted = Counter(dict(connection.execute("SELECT kept, count FROM mapped_count")))
+    assert counted == Counter(f"word{n % 3}" for n in range(10))
