@@ -6,12 +6,12 @@ whatever comes from a file outside the installed packages travels by value.
 
 from __future__ import annotations
 
+import os
 import site
 import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import RLock
 from types import ModuleType
 
@@ -74,14 +74,14 @@ def unimportable_modules() -> list[ModuleType]:
             continue
         if name != module.__name__ or name.partition(".")[0] == _PACKAGE:
             continue
-        if not any(Path(path).is_relative_to(folder) for folder in installed):
+        if not path.startswith(installed):
             found.append(module)
     return found
 
 
-def _installed_folders() -> tuple[Path, ...]:
-    """Standard library, site-packages of this environment and of the user."""
+def _installed_folders() -> tuple[str, ...]:
+    """Standard library, site-packages of this environment and of the user; each ends in a separator."""
     paths = sysconfig.get_paths()
     folders = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
     folders.add(site.getusersitepackages())
-    return tuple(Path(folder) for folder in folders)
+    return tuple(os.path.join(folder, "") for folder in folders)
