@@ -1,6 +1,6 @@
 """The contract of the ledger: the durable truth about transactions.
 
-Promises of an implementation (`tests/contracts/test_ledger.py` checks every one over every implementation):
+Promises of an implementation (`tests/contracts/test_ledger*.py` check every one over every implementation):
 
 L1  Txids are dense and rise by one; a claim that asks again gets the same txid (P1).
 L2  Every call is one atomic conditional step, or changes nothing and raises with what was expected and found.
