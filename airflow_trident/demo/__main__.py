@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from airflow_trident.demo.folder import DEFAULT_NAME, VARIABLE, Folder, folder_from_environment
-from airflow_trident.demo.run import Demo
+from airflow_trident.demo.run import INTERRUPTS, Demo
 from airflow_trident.demo.screen import Colour, Screen
 from airflow_trident.errors import TridentError
 
@@ -21,13 +21,16 @@ In the end every word's count is compared with a plain count of the same files.
 
 Everything is in one folder, {DEFAULT_NAME} in the current one (or where {VARIABLE} says); only 127.0.0.1 is used.
 Run it again and it goes on where it stopped; delete the folder to begin anew. Takes a few minutes.
+With make: make demo ARGS=--keep
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 if the counts are equal, 1 if not or on an error, 130 if interrupted."""
     parser = argparse.ArgumentParser(
-        prog="make demo", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m airflow_trident.demo",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--keep", action="store_true", help="leave Airflow running in the end, until Ctrl-C")
     parser.add_argument(
@@ -37,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="with a new folder: take N lines for each transaction instead of about 100,000",
     )
     given = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    for number in INTERRUPTS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     screen, folder = Screen(), folder_from_environment()
     try:
         folder.make()

@@ -32,7 +32,7 @@ def changes(before: Mapping[int, TxRecord], after: Mapping[int, TxRecord]) -> li
 
 def _between(old: TxRecord | None, new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
     if old is None:
-        yield f"begun      {batch_of(new)}", None
+        yield f"begun      {batch_of(new)} ({new.claim.run_id})", None
     if new.attempt > (old.attempt if old else NO_ATTEMPT):
         again = " (again)" if new.attempt > 0 else ""
         yield f"PROCESSING attempt {new.attempt}{again}", None
@@ -53,6 +53,12 @@ def _status(new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
         yield f"FAILED     {short(new.error)}", Colour.RED
     elif new.status is Status.SKIPPED:
         yield "SKIPPED", Colour.YELLOW
+
+
+def standing(records: Mapping[int, TxRecord]) -> str:
+    """Where every transaction is, in one line: ``COMMITTED 1 2   PROCESSING 3 4``."""
+    groups = {status: [str(txid) for txid, one in sorted(records.items()) if one.status is status] for status in Status}
+    return "   ".join(f"{status} {' '.join(txids)}" for status, txids in groups.items() if txids)
 
 
 def staged_rows(record: TxRecord) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_trident.demo import text
-from airflow_trident.demo.changes import changes, short
+from airflow_trident.demo.changes import changes, short, standing
 from airflow_trident.demo.folder import Folder
 from airflow_trident.demo.kills import KILLS, crash_setting
 from airflow_trident.demo.report import report
@@ -28,9 +28,11 @@ from airflow_trident.runtime import crash
 
 DAG = "word_count"
 DAG_FILES = ("word_count.py", "backfill_failed.py")
-LOOK_S = 0.3
-MAX_REPAIRS = 6
-"""Backfilling or clearing more often than this without an end is an error of its own."""
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK_S = 0.7
+"""Between two looks at the ledger and the runs; each look costs Airflow some of the CPU that it needs itself."""
+MAX_ACTS = 8
+"""Triggering, backfilling or clearing more often than this without an end is an error of its own."""
 
 
 @dataclass(slots=True)
@@ -124,23 +126,24 @@ class Demo:
 
     def _play(self, airflow: LocalAirflow, ledger: Ledger) -> None:
         """From wherever it stands to the end, following :func:`next_step`."""
-        repairs = 0
+        acts = 0
         while True:
             step = self._step(airflow, ledger)
             if isinstance(step, Finish):
                 return
             if isinstance(step, Watch):
+                self.screen.passing(standing(self.records))
                 time.sleep(LOOK_S)
                 continue
+            acts += 1
+            if acts > MAX_ACTS:
+                raise TridentError(
+                    "not every transaction is committed, however often the runs are repeated",
+                    f"The logs tell why; delete {self.folder.root} to begin anew.",
+                )
             if isinstance(step, Trigger):
                 self._trigger(airflow, step)
-                continue
-            repairs += 1
-            if repairs > MAX_REPAIRS:
-                raise TridentError(
-                    f"not every transaction is committed after {MAX_REPAIRS} repairs", f"See {self.folder.logs}."
-                )
-            if isinstance(step, Backfill):
+            elif isinstance(step, Backfill):
                 self._backfill(airflow, step)
             else:
                 self._clear(airflow, step)
@@ -254,8 +257,9 @@ def _empty(folder: Path) -> None:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """A second Ctrl-C must not leave half of the processes behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

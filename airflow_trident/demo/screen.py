@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TextIO
+
+
+_CLEAR = "\r\x1b[K"
 
 
 class Colour(StrEnum):
@@ -24,7 +28,9 @@ class Screen:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._began = time.monotonic()
-        self._colours = self._out.isatty() and not os.environ.get("NO_COLOR")
+        self._terminal = self._out.isatty()
+        self._colours = self._terminal and not os.environ.get("NO_COLOR")
+        self._passing = False
 
     @property
     def elapsed_s(self) -> float:
@@ -32,16 +38,22 @@ class Screen:
 
     def event(self, what: str, text: str, colour: Colour | None = None) -> None:
         """A line with the time, a word for what it is about, and the rest."""
-        minutes, seconds = divmod(int(self.elapsed_s), 60)
-        clock = self.paint(f"{minutes:3d}:{seconds:02d}", Colour.DIM)
-        self.line(f"{clock}  {what:<10} {self.paint(text, colour)}")
+        self.line(f"{self.paint(self._clock(), Colour.DIM)}  {what:<10} {self.paint(text, colour)}")
+
+    def passing(self, text: str) -> None:
+        """What is going on at this moment: on a terminal only, and gone with the next line."""
+        if self._terminal:
+            line = f"{self._clock()}  {text}"[: shutil.get_terminal_size().columns - 1]
+            print(f"{_CLEAR}{self.paint(line, Colour.DIM)}", end="", file=self._out, flush=True)
+            self._passing = True
 
     def title(self, text: str) -> None:
         self.line("")
         self.line(self.paint(text, Colour.BOLD))
 
     def line(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        print(f"{_CLEAR if self._passing else ''}{text}", file=self._out, flush=True)
+        self._passing = False
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Columns as wide as they need; everything but the columns whose head begins with ``<`` is set to the right."""
@@ -60,6 +72,10 @@ class Screen:
         self.line(self.paint(aligned(names), Colour.DIM))
         for row in rows:
             self.line(aligned(row))
+
+    def _clock(self) -> str:
+        minutes, seconds = divmod(int(self.elapsed_s), 60)
+        return f"{minutes:3d}:{seconds:02d}"
 
     def paint(self, text: str, colour: Colour | None) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._colours else text

@@ -62,7 +62,7 @@ def airflow_environment(folder: Folder, *, port: int, zookeeper: str) -> dict[st
         "API__SECRET_KEY": secrets.token_hex(32),
         "API_AUTH__JWT_SECRET": secrets.token_hex(32),
         # The scheduler's default is to sleep a second between two looks: most of the time that a short task takes.
-        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
         "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "WORKERS__EXECUTION_API_RETRIES": "10",

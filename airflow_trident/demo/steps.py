@@ -69,7 +69,7 @@ def next_step(transactions: Sequence[TxRecord], runs: Mapping[str, str], files: 
 
 
 def new_run_ids(runs: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """The next `count` of tx-1, tx-2, ... that do not exist."""
-    numbers = [int(run_id.removeprefix("tx-")) for run_id in runs if run_id.removeprefix("tx-").isdigit()]
+    """The next `count` of run-1, run-2, ... that do not exist."""
+    numbers = [int(run_id.removeprefix("run-")) for run_id in runs if run_id.removeprefix("run-").isdigit()]
     first = max(numbers, default=0) + 1
-    return tuple(f"tx-{number}" for number in range(first, first + count))
+    return tuple(f"run-{number}" for number in range(first, first + count))

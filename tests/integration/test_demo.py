@@ -34,7 +34,7 @@ def record(txid: int, status: Status, *, attempt: int = 0, error: str = "") -> T
         status=status,
         attempt=attempt,
         metadata={"lines": {"files": [[f"part-{txid}.txt", 1, 1]]}},
-        claim=Claim(key=str(txid), run_id=f"tx-{txid}"),
+        claim=Claim(key=str(txid), run_id=f"run-{txid}"),
         op="",
         error=error,
     )
@@ -43,20 +43,24 @@ def record(txid: int, status: Status, *, attempt: int = 0, error: str = "") -> T
 # ---- what comes next -------------------------------------------------------------------------------------------
 
 COMMITTED = [record(txid, Status.COMMITTED) for txid in range(1, PARTS + 1)]
-ALL_RUNS = {f"tx-{number}": "success" for number in range(1, PARTS + 1)}
+ALL_RUNS = {f"run-{number}": "success" for number in range(1, PARTS + 1)}
 
 
 @pytest.mark.parametrize(
     ("transactions", "runs", "step"),
     [
         ([], {}, Trigger(tuple(ALL_RUNS))),
-        (COMMITTED[:2], {"tx-1": "success", "tx-2": "success"}, Trigger(tuple(f"tx-{n}" for n in range(3, PARTS + 1)))),
-        (COMMITTED[:-1], ALL_RUNS, Trigger((f"tx-{PARTS + 1}",))),
-        (COMMITTED, {**ALL_RUNS, "tx-9": "running"}, Watch()),
-        ([record(1, Status.FAILED)], {"tx-1": "failed", "tx-2": "queued"}, Watch()),
-        ([record(1, Status.FAILED), record(2, Status.PROCESSED)], {"tx-1": "failed"}, Backfill((1,))),
-        ([record(1, Status.PROCESSED), record(2, Status.PROCESSING)], ALL_RUNS, Clear(("tx-1", "tx-2"))),
-        (COMMITTED, {**ALL_RUNS, "tx-5": "failed"}, Clear(("tx-5",))),
+        (
+            COMMITTED[:2],
+            {"run-1": "success", "run-2": "success"},
+            Trigger(tuple(f"run-{n}" for n in range(3, PARTS + 1))),
+        ),
+        (COMMITTED[:-1], ALL_RUNS, Trigger((f"run-{PARTS + 1}",))),
+        (COMMITTED, {**ALL_RUNS, "run-9": "running"}, Watch()),
+        ([record(1, Status.FAILED)], {"run-1": "failed", "run-2": "queued"}, Watch()),
+        ([record(1, Status.FAILED), record(2, Status.PROCESSED)], {"run-1": "failed"}, Backfill((1,))),
+        ([record(1, Status.PROCESSED), record(2, Status.PROCESSING)], ALL_RUNS, Clear(("run-1", "run-2"))),
+        (COMMITTED, {**ALL_RUNS, "run-5": "failed"}, Clear(("run-5",))),
         (COMMITTED, ALL_RUNS, Finish()),
     ],
 )
@@ -74,7 +78,7 @@ def test_changes_of_the_ledger_are_told_once() -> None:
     }
     told = [(line.txid, line.text) for line in changes(before, after)]
     assert told[0] == (1, "FAILED     DamagedInputError: the file 'input/x.gz' is bad")
-    assert told[1:] == [(2, "begun      part-2.txt"), (2, "PROCESSING attempt 0"), (2, "COMMITTED  fence 0")]
+    assert told[1:] == [(2, "begun      part-2.txt (run-2)"), (2, "PROCESSING attempt 0"), (2, "COMMITTED  fence 0")]
     assert changes(after, after) == []
 
 
