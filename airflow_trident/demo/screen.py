@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TextIO
 
-
 _CLEAR = "\r\x1b[K"
 
 
