@@ -55,6 +55,10 @@ class _Waiters:
                 if not self._by_path[path]:
                     del self._by_path[path]
 
+    def count(self) -> int:
+        with self._lock:
+            return len({waiter for waiting in self._by_path.values() for waiter in waiting})
+
     def wake(self, path: str | None) -> None:
         """None: the connection was lost, and all watches with it."""
         with self._lock:
@@ -76,6 +80,11 @@ class Hub:
         self._ledgers: dict[str, ZNodeLedger] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trident-ledger")
         self.users = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many waits have their watch armed, or are about to."""
+        return self._waiters.count()
 
     async def with_ledger(self, topology: str, action: Callable[[ZNodeLedger], T]) -> T:
         """Call `action` with the topology's ledger in the client's thread."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,8 +142,7 @@ def test_mapped_waits_end_in_the_triggerer_and_a_committer_that_was_killed_is_fo
     assert {name: state for name, state in states.items() if state != "success"} == {"commit[0]": "failed"}
     records = stage.records("mapped")
     assert {txid: record.status for txid, record in records.items()} == dict.fromkeys(range(1, 6), Status.COMMITTED)
-    import sqlite3
 
-    with sqlite3.connect(stage.folder / "mapped.db") as connection:
+    with closing(sqlite3.connect(stage.folder / "mapped.db")) as connection:
         counted = Counter(dict(connection.execute("SELECT kept, count FROM mapped_count")))
     assert counted == Counter(f"word{n % 3}" for n in range(10))

@@ -1,0 +1,172 @@
+"""The turn trigger in an event loop of its own, against a real ZooKeeper: many waits, one session, no polling."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.serde import deserialize, serialize
+from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+
+from airflow_trident.hooks.waits import Until
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper, four_letters
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, Definition, StagedRef
+from airflow_trident.triggers import hub
+from airflow_trident.triggers.turn import TridentTurnTrigger
+
+pytestmark = [pytest.mark.zookeeper]
+
+LIMIT_S = 120.0
+
+
+@pytest.fixture
+def ledger(zookeeper: EmbeddedZooKeeper, ledger_root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ZNodeLedger]:
+    """Topology "words" with transactions 1 to 3, all staged; Airflow knows where it is."""
+    monkeypatch.setenv("AIRFLOW__TRIDENT__ROOT", ledger_root)
+    yield from staged(zookeeper.hosts, ledger_root, monkeypatch)
+
+
+def staged(hosts: str, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ZNodeLedger]:
+    monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", json.dumps({"conn_type": "zookeeper", "host": hosts}))
+    with open_ledger(ZooKeeperSettings(hosts=hosts), "words", root=root) as made:
+        made.register(Definition(spouts={"lines": "FixedBatchSpout"}, states={"count": "SqliteState"}))
+        for number in range(1, 4):
+            made.begin(Claim(key=str(number)), lambda txid, _position: {"lines": {"from": txid}}, max_pending=3)
+            attempt = made.start_attempt(number, owner="a test").attempt
+            made.processed(number, attempt, StagedRef(manifest="m", rows_read=1, rows={"count": 1}, bytes=1))
+        yield made
+
+
+def commit(ledger: ZNodeLedger, txid: int) -> None:
+    ledger.committed(ledger.gate(txid, owner="a test"))
+
+
+def trigger(txid: int, **arguments: Any) -> TridentTurnTrigger:
+    """One that looks on its own so rarely that only the watch can wake it in time."""
+    return TridentTurnTrigger(topology="words", txid=txid, **{"poll_s": 3600, "ends_task": True, **arguments})
+
+
+async def event_of(one: TridentTurnTrigger) -> TriggerEvent:
+    async for event in one.run():
+        return event
+    raise AssertionError("the trigger ended without an event")
+
+
+async def until_waiting(count: int) -> None:
+    """Return when so many waits have armed their watch."""
+
+    async with asyncio.timeout(LIMIT_S):
+        while sum(one.waiting for one in hub._hubs.values()) < count:
+            await asyncio.sleep(0.02)
+
+
+def sessions(zookeeper: EmbeddedZooKeeper) -> int:
+    host, port = zookeeper.hosts.split(":")
+    (line,) = [one for one in four_letters(host, int(port), "mntr").splitlines() if "zk_num_alive_connections" in one]
+    return int(line.split()[1])
+
+
+def test_a_thousand_waits_share_one_session_and_few_threads_and_all_end_with_the_commit(
+    ledger: ZNodeLedger, zookeeper: EmbeddedZooKeeper
+) -> None:
+    async def play() -> tuple[int, int, list[TriggerEvent]]:
+        waits = [asyncio.create_task(event_of(trigger(2))) for _ in range(1000)]
+        await until_waiting(1000)
+        used, threads = sessions(zookeeper) - before, threading.active_count()
+        await asyncio.to_thread(commit, ledger, 1)
+        async with asyncio.timeout(LIMIT_S):
+            return used, threads, await asyncio.gather(*waits)
+
+    ledger.topology()
+    before, threads_before = sessions(zookeeper), threading.active_count()
+    used, threads, events = asyncio.run(play())
+    assert used == 1
+    assert threads - threads_before < 12
+    assert [type(event) for event in events] == [TaskSuccessEvent] * 1000
+    assert not hub._hubs
+
+
+def test_a_wait_ends_at_once_when_a_lower_transaction_fails(ledger: ZNodeLedger) -> None:
+    async def play() -> TriggerEvent:
+        wait = asyncio.create_task(event_of(trigger(3)))
+        await until_waiting(1)
+        await asyncio.to_thread(ledger.fail, 1, 0, "it cannot be")
+        async with asyncio.timeout(LIMIT_S):
+            return await wait
+
+    assert isinstance(asyncio.run(play()), TaskFailedEvent)
+
+
+@pytest.mark.parametrize(("until", "committed"), [(Until.TURN, 1), (Until.READY, 1), (Until.PASSED, 2)])
+def test_each_kind_of_wait_ends_when_what_it_is_for_has_come(ledger: ZNodeLedger, until: Until, committed: int) -> None:
+    async def play() -> TriggerEvent:
+        wait = asyncio.create_task(event_of(trigger(2, until=until, ends_task=False)))
+        await until_waiting(1)
+        for txid in range(1, committed + 1):
+            await asyncio.to_thread(commit, ledger, txid)
+        async with asyncio.timeout(LIMIT_S):
+            return await wait
+
+    assert asyncio.run(play()).payload["well"] is True
+
+
+def test_a_cancelled_wait_leaves_nothing_behind(ledger: ZNodeLedger) -> None:
+    async def play() -> None:
+        wait = asyncio.create_task(event_of(trigger(2)))
+        await until_waiting(1)
+        wait.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait
+
+    asyncio.run(play())
+    assert not hub._hubs
+
+
+def test_a_wait_outlives_a_restart_of_the_server(
+    tmp_path: Path, ledger_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__ROOT", ledger_root)
+    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
+    server.start()
+
+    async def play(ledger: ZNodeLedger) -> TriggerEvent:
+        wait = asyncio.create_task(event_of(trigger(2, poll_s=1)))
+        await until_waiting(1)
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(commit, ledger, 1)
+        async with asyncio.timeout(LIMIT_S):
+            return await wait
+
+    try:
+        for ledger in staged(server.hosts, ledger_root, monkeypatch):
+            assert isinstance(asyncio.run(play(ledger)), TaskSuccessEvent)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("txid", "topology", "says"),
+    [("none", "words", "txid"), (9, "words", "never begun"), (1, "nothing", "no ledger")],
+)
+def test_a_wait_for_what_cannot_be_ends_and_says_why(ledger: ZNodeLedger, txid: Any, topology: str, says: str) -> None:
+    one = TridentTurnTrigger(topology=topology, txid=txid)
+    event = asyncio.run(event_of(one))
+    assert event.payload["well"] is False
+    assert says in event.payload["story"]
+
+
+def test_a_trigger_survives_its_way_through_the_database() -> None:
+    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5)
+    path, arguments = one.serialize()
+    assert path == "airflow_trident.triggers.turn.TridentTurnTrigger"
+    again = TridentTurnTrigger(**deserialize(serialize(arguments)))  # type: ignore[arg-type]
+    assert again.serialize() == one.serialize()
