@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
     from airflow_trident.operators.committer import TridentCommitterOperator as TridentCommitterOperator
     from airflow_trident.operators.coordinator import TridentCoordinatorOperator as TridentCoordinatorOperator
+    from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.group import trident_transaction as trident_transaction
     from airflow_trident.protocol.spouts import Spout as Spout
@@ -61,6 +62,7 @@ __all__ = [
     "TridentBackfillOperator",
     "TridentCommitterOperator",
     "TridentCoordinatorOperator",
+    "TridentDrainOperator",
     "TridentEmitterOperator",
     "TridentError",
     "TridentReadySensor",
@@ -97,6 +99,7 @@ _MODULES = {
     "operators.emitter": ("TridentEmitterOperator",),
     "operators.committer": ("TridentCommitterOperator",),
     "operators.backfill": ("TridentBackfillOperator",),
+    "operators.drain": ("TridentDrainOperator",),
     "operators.group": ("trident_transaction",),
     "sensors.ready": ("TridentReadySensor",),
     "sensors.turn": ("TridentTurnSensor",),

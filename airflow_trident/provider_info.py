@@ -42,6 +42,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_trident.operators.emitter",
                     "airflow_trident.operators.committer",
                     "airflow_trident.operators.backfill",
+                    "airflow_trident.operators.drain",
                     "airflow_trident.operators.group",
                 ],
             }

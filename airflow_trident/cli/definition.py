@@ -165,6 +165,18 @@ ARG_BACKFILL_TXID = Arg(("--txid",), help="One transaction", type=positive_int(a
 ARG_FROM = Arg(("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first")
 ARG_TO = Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last")
 ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_true")
+ARG_MAX_TRANSACTIONS = Arg(
+    ("--max-transactions",), help="Begin at most so many", type=positive_int(allow_zero=False), metavar="N"
+)
+ARG_MAX_TIME_S = Arg(
+    ("--max-time-s",), help="Begin none after so many seconds", type=positive_int(allow_zero=False), metavar="S"
+)
+ARG_MAX_PENDING = Arg(
+    ("--max-pending",),
+    help="Uncommitted transactions at once (default: option max_pending of section trident)",
+    type=positive_int(allow_zero=False),
+    metavar="N",
+)
 ARG_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
@@ -187,6 +199,16 @@ _BACKFILL = _command(
     "backfill word_count --failed",
     "backfill word_count --txid 42 --spark-conf spark.sql.shuffle.partitions=8",
     "backfill word_count --from 40 --to 44 --dag-file dags/word_count.py",
+)
+_DRAIN = _command(
+    "drain",
+    "transactions",
+    "drain",
+    "Begin, process and commit transactions until nothing is new, in this process and one Spark application. The "
+    "processing of later ones overlaps the commit of earlier ones.",
+    (ARG_TOPOLOGY, ARG_MAX_TRANSACTIONS, ARG_MAX_TIME_S, ARG_MAX_PENDING, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    "drain word_count",
+    "drain word_count --max-transactions 100 --max-time-s 600",
 )
 _REPLAY = _command(
     "replay",
@@ -298,6 +320,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
             subcommands=(
                 _ZOOKEEPER,
                 _LEDGER,
+                _DRAIN,
                 _BACKFILL,
                 _REPLAY,
                 _BISECT,

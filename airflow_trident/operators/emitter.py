@@ -46,6 +46,8 @@ class EngineOperator(TridentOperator):
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "spark_conn_id", "spark_conf", "staging_dir")
+    one_batch = True
+    """Does a run of the task process a single batch?"""
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - as Airflow's operators declare it
 
     def __init__(
@@ -74,7 +76,11 @@ class EngineOperator(TridentOperator):
     def open_engine(self, context: Context) -> Engine:
         """The engine, opening nothing yet; `on_kill` cancels what it runs."""
         self._running = make_engine(
-            self.engine, conn_id=self.spark_conn_id, conf=self.spark_conf, app_name=f"trident {self.topology_name}"
+            self.engine,
+            conn_id=self.spark_conn_id,
+            conf=self.spark_conf,
+            app_name=f"trident {self.topology_name}",
+            one_shot=self.one_batch,
         )
         return self._running
 

@@ -18,8 +18,12 @@ class EngineKind(StrEnum):
     """Plain Python in the task's process."""
 
 
-def make_engine(kind: EngineKind, *, conn_id: str | None, conf: Mapping[str, str], app_name: str) -> Engine:
+def make_engine(
+    kind: EngineKind, *, conn_id: str | None, conf: Mapping[str, str], app_name: str, one_shot: bool = True
+) -> Engine:
     """The engine for a task; nothing is started before it runs something.
+
+    :param one_shot: it runs one batch: a local JVM is tuned to start soon. Long ones are faster without that.
 
     :param conn_id: of type ``spark`` or ``spark_connect``; None: a session in this process.
     :raises ConfigurationError: the connection is of a type that Spark cannot be reached by.
@@ -33,7 +37,7 @@ def make_engine(kind: EngineKind, *, conn_id: str | None, conf: Mapping[str, str
     if conn_id is None:
         from airflow_trident.engine.spark_local import LocalSessions
 
-        return SparkEngine(LocalSessions(app_name=app_name, conf=conf))
+        return SparkEngine(LocalSessions(app_name=app_name, conf=conf, one_shot=one_shot))
     from airflow.sdk import BaseHook
 
     connection = BaseHook.get_connection(conn_id)

@@ -12,9 +12,9 @@ import socket
 from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import BlockedError, TridentError
+from airflow_trident.errors import BlockedError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
+from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
@@ -95,11 +95,3 @@ def blocked(topology: str, by: Blocked) -> BlockedError:
         f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
         f"`airflow trident skip {topology} {by.by}`.",
     )
-
-
-def require_committed(topology: str, own: object) -> None:
-    """:raises BlockedError: a transaction below is FAILED. :raises TridentError: still waiting."""
-    if isinstance(own, Blocked):
-        raise blocked(topology, own)
-    if not isinstance(own, AlreadyCommitted):
-        raise TridentError(f"not committed yet: {own}", "Run it again.")

@@ -18,7 +18,7 @@ from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Un
 from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRecord
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.states.marker import late_batch
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
@@ -39,16 +39,25 @@ class OnFailure(StrEnum):
 
 
 def coordinate(
-    ledger: Ledger, topology: Topology, claim: Claim, *, max_pending: int = DEFAULT_MAX_PENDING
+    ledger: Ledger,
+    topology: Topology,
+    claim: Claim,
+    *,
+    max_pending: int = DEFAULT_MAX_PENDING,
+    attempt_by: str = "",
+    check_states: bool = True,
 ) -> BeginResult:
     """Give the claim its transaction: decide the batch of each stream and record it (Storm: $batch's first half).
 
+    :param attempt_by: see :meth:`Ledger.begin`.
+    :param check_states: false for a caller that looked at the states itself and goes from transaction to transaction.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     """
     ledger.register(topology.definition())
-    markers = _markers(topology)
-    require_ledger_ahead(topology.name, markers, ledger.view(0))
+    if check_states:
+        markers = _markers(topology)
+        require_ledger_ahead(topology.name, markers, ledger.view(0))
     coordinators = {name: spout.coordinator() for name, spout in topology.spouts.items()}
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
@@ -59,7 +68,7 @@ def coordinate(
         return {name: metadata for name, metadata in found.items() if metadata is not None} or None
 
     try:
-        result = ledger.begin(claim, metadata_of, max_pending=max_pending)
+        result = ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by)
     finally:
         for coordinator in coordinators.values():
             coordinator.close()
@@ -180,23 +189,38 @@ def run_attempt(
     txid, attempt = record.txid, record.attempt
     crash_point(CrashPoint.ATTEMPT_STARTED, txid)
     try:
-        job = Job(
-            plan=topology.compile(),
-            slot=Slot(topology=topology.name, incarnation=ledger.topology().incarnation, txid=txid, attempt=attempt),
-            metadata=record.metadata,
-            staging_root=staging_root,
-            progress=progress,
-        )
-        manifest = engine.run(job)
-        crash_point(CrashPoint.STAGED, txid)
-        staged = StagingArea(staging_root).publish(manifest)
-        crash_point(CrashPoint.PUBLISHED, txid)
+        job = job_of(ledger.topology().incarnation, topology, record, staging_root, progress)
+        staged = publish(engine.run(job), staging_root)
     except Exception as error:
         note_failure(ledger, txid, attempt, error, attempts)
         raise
-    ledger.processed(txid, attempt, staged)
-    crash_point(CrashPoint.PROCESSED, txid)
+    record_processed(ledger, record, staged)
     return staged
+
+
+def job_of(incarnation: str, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
+    """What an engine is to do for the current attempt of a transaction."""
+    return Job(
+        plan=topology.compile(),
+        slot=Slot(topology=topology.name, incarnation=incarnation, txid=record.txid, attempt=record.attempt),
+        metadata=record.metadata,
+        staging_root=staging_root,
+        progress=progress,
+    )
+
+
+def publish(manifest: Manifest, staging_root: str) -> StagedRef:
+    """Make an attempt's result visible."""
+    crash_point(CrashPoint.STAGED, manifest.slot.txid)
+    staged = StagingArea(staging_root).publish(manifest)
+    crash_point(CrashPoint.PUBLISHED, manifest.slot.txid)
+    return staged
+
+
+def record_processed(ledger: Ledger, record: TxRecord, staged: StagedRef) -> None:
+    """PROCESSED, if the attempt is still the current one."""
+    ledger.processed(record.txid, record.attempt, staged)
+    crash_point(CrashPoint.PROCESSED, record.txid)
 
 
 def note_failure(ledger: Ledger, txid: int, attempt: int, error: Exception, attempts: Attempts) -> None:

@@ -72,6 +72,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "ledger show",
             "ledger export",
             "ledger accept",
+            "drain",
             "backfill",
             "replay",
             "bisect",

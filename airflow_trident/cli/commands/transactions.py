@@ -1,4 +1,4 @@
-"""``airflow trident backfill | replay | bisect | repair | skip``: what a person does about single transactions."""
+"""``airflow trident drain | backfill | replay | bisect | repair | skip``: what a person does about single transactions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,43 @@ from airflow_trident.hooks import settings
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
     from airflow_trident.runtime.backfill import Selection
+
+
+@trident_command
+def drain(args: Namespace) -> int | None:
+    from airflow_trident.protocol.records import Claim
+    from airflow_trident.runtime.drain import Drain, DrainLimits
+    from airflow_trident.runtime.local import owner_of_this_process
+    from airflow_trident.runtime.phases import Attempts
+
+    conf = _spark_conf(args.spark_conf)
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    owner = owner_of_this_process()
+    with open_ledger(args) as ledger, _engine(args, conf, one_shot=False) as engine:
+        result = Drain(
+            ledger=ledger,
+            topology=topology,
+            engine=engine,
+            staging_root=settings.staging_root(args.staging_dir),
+            attempts=Attempts(owner=owner),
+            claim=Claim(key=f"drain/{owner}"),
+            limits=DrainLimits(
+                max_transactions=args.max_transactions,
+                max_time_s=args.max_time_s,
+                max_pending=args.max_pending or int(settings.number(settings.MAX_PENDING, least=1)),
+            ),
+            retention=int(settings.number(settings.RETENTION, least=1)),
+            progress=_say,
+        ).run()
+    if not result.committed:
+        _say(f"topology {args.topology}: nothing new")
+        return OK
+    first, last = result.committed[0], result.committed[-1]
+    _say(
+        f"topology {args.topology}: {len(result.committed)} transactions are committed ({first} to {last}), "
+        f"{result.rows_read:,} rows read"
+    )
+    return OK
 
 
 @trident_command
@@ -121,7 +158,7 @@ def skip(args: Namespace) -> int | None:
     return OK
 
 
-def _engine(args: Namespace, conf: dict[str, str]) -> Engine:
+def _engine(args: Namespace, conf: dict[str, str], *, one_shot: bool = True) -> Engine:
     from airflow_trident.operators.engines import EngineKind, make_engine
 
     return make_engine(
@@ -129,6 +166,7 @@ def _engine(args: Namespace, conf: dict[str, str]) -> Engine:
         conn_id=args.spark_conn_id,
         conf=conf,
         app_name=f"airflow trident {args.topology}",
+        one_shot=one_shot,
     )
 
 

@@ -1,0 +1,124 @@
+"""The drain task: many transactions in one task and one Spark application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_trident.hooks import settings
+from airflow_trident.operators.base import airflow_outcome, owner
+from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.phases import Attempts, OnFailure
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_trident.topology.topology import Topology
+
+
+class TridentDrainOperator(EngineOperator):
+    """Begins, processes and commits transactions until nothing is new: one task, one Spark application.
+
+    The processing of later transactions overlaps the commit of earlier ones, and Spark starts once. The promises are
+    those of the task group; what a killed drain leaves is taken up by the next one, or by a backfill. Skips when there
+    is nothing to do.
+
+    :param topology: the Topology.
+    :param max_transactions: begin at most so many; None: as long as there is data.
+    :param max_time_s: begin none after so many seconds; those that were begun are finished.
+    :param max_pending: how many are uncommitted at once; None: ``[trident] max_pending``.
+    :param tries: attempts of one transaction within one run of the task.
+    :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.
+    :param retention: committed transactions to keep; None: ``[trident] retention``.
+    """
+
+    template_fields: Sequence[str] = (
+        "max_transactions",
+        "max_time_s",
+        "max_pending",
+        *EngineOperator.template_fields,
+    )
+    ui_color = "#e3dcf2"
+    one_batch = False
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        max_transactions: int | str | None = None,
+        max_time_s: float | str | None = None,
+        max_pending: int | str | None = None,
+        tries: int = 3,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        retention: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        self.max_transactions = max_transactions
+        self.max_time_s = max_time_s
+        self.max_pending = max_pending
+        self.tries = settings.parse_count("tries", tries)
+        self.on_failure = OnFailure(on_failure)
+        self.retention = retention
+
+    def execute(self, context: Context) -> list[int]:
+        with airflow_outcome():
+            result = self._drain(context)
+        if not result.committed:
+            raise AirflowSkipException(f"nothing new for topology {self.topology_name}: no transaction is begun.")
+        self.current_txid = result.committed[-1]
+        self.log.info(
+            "topology %s: transactions %d to %d are committed (%d in all), %s rows read",
+            self.topology_name,
+            result.committed[0],
+            result.committed[-1],
+            len(result.committed),
+            f"{result.rows_read:,}",
+        )
+        return list(result.committed)
+
+    def _drain(self, context: Context) -> DrainResult:
+        def progress(line: str) -> None:
+            self.note_ui(context)
+            self.log.info("%s", line)
+
+        try:
+            with self.open_ledger() as ledger, self.open_engine(context) as engine:
+                return Drain(
+                    ledger=ledger,
+                    topology=self.topology,
+                    engine=engine,
+                    staging_root=settings.staging_root(self.staging_dir),
+                    attempts=Attempts(owner=owner(context), on_failure=self.on_failure),
+                    claim=self._claim(context),
+                    limits=self._limits(),
+                    retention=self.retention or int(settings.number(settings.RETENTION, least=1)),
+                    progress=progress,
+                ).run()
+        finally:
+            self._running = None
+
+    def _claim(self, context: Context) -> Claim:
+        ti = context["ti"]
+        index = ti.map_index if ti.map_index is not None else -1
+        key = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}/drain"
+        tasks = {"emit": ti.task_id, "commit": ti.task_id}
+        return Claim(key=key, dag_id=ti.dag_id, run_id=ti.run_id, map_index=index, task_ids=tasks)
+
+    def _limits(self) -> DrainLimits:
+        most = self.max_transactions
+        pending = self.max_pending
+        return DrainLimits(
+            max_transactions=None if most in (None, "") else settings.parse_count("max_transactions", most),
+            max_time_s=None if self.max_time_s in (None, "") else float(str(self.max_time_s)),
+            max_pending=(
+                int(settings.number(settings.MAX_PENDING, least=1))
+                if pending in (None, "")
+                else settings.parse_count("max_pending", pending)
+            ),
+            tries=self.tries,
+        )

@@ -1,0 +1,123 @@
+"""The drain: many transactions in one process, with the promises of all the others."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import BlockedError, TridentError, UserCodeError
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.backfill import Selection
+from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.staging.base import Manifest
+from tests.integration.test_runtime import ALL, World
+
+
+def drain(world: World, on_failure: OnFailure = OnFailure.BLOCK, **limits: object) -> DrainResult:
+    return Drain(
+        ledger=world.ledger,
+        topology=world.topology,
+        engine=limits.pop("engine", LocalEngine()),  # type: ignore[arg-type]
+        staging_root=world.staging,
+        attempts=Attempts(owner="drain", on_failure=on_failure),
+        claim=Claim(key="drain/run-1"),
+        limits=DrainLimits(**limits),  # type: ignore[arg-type]
+    ).run()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("max_pending", [1, 2, 10])
+def test_everything_is_committed_once_in_order_and_a_second_drain_adds_nothing(world: World, max_pending: int) -> None:
+    result = drain(world, max_pending=max_pending)
+    assert (result.committed, result.rows_read) == ((1, 2, 3, 4, 5), 5)
+    assert world.counts() == ALL
+    assert drain(world, max_pending=max_pending).committed == ()
+    assert world.counts() == ALL
+
+
+def test_it_stops_after_so_many_transactions_and_goes_on_later(world: World) -> None:
+    assert drain(world, max_transactions=2).committed == (1, 2)
+    assert drain(world, max_transactions=2).committed == (3, 4)
+    assert drain(world, max_time_s=0.0).committed == ()
+    assert drain(world).committed == (5,)
+    assert world.counts() == ALL
+
+
+class Together(LocalEngine):
+    """Every run waits until another transaction is processed at the same time."""
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(parties)
+
+    def run(self, job: Job) -> Manifest:
+        if job.slot.txid <= self.barrier.parties:
+            self.barrier.wait(timeout=30)
+        return super().run(job)
+
+
+def test_transactions_are_processed_at_the_same_time_and_commit_in_order(world: World) -> None:
+    assert drain(world, max_pending=3, engine=Together(3)).committed == (1, 2, 3, 4, 5)
+    assert world.counts() == ALL
+
+
+def test_what_was_begun_and_left_by_others_is_taken_up(world: World) -> None:
+    for number in (1, 2, 3):
+        world.begin(f"run-{number}")
+    world.process(2)
+    assert drain(world).committed == (1, 2, 3, 4, 5)
+    assert world.counts() == ALL
+
+
+def test_a_transaction_that_keeps_failing_blocks_and_its_backfill_lets_the_drain_go_on(world: World) -> None:
+    world.sickness.words.add("poison")
+    with pytest.raises(UserCodeError, match="cannot stand poison"):
+        drain(world, tries=2, max_pending=2)
+    tx = world.ledger.view(3).tx
+    assert tx is not None
+    assert (tx.status, tx.attempt) == (Status.FAILED, 1)
+    with pytest.raises(BlockedError, match="transaction 3"):
+        drain(world, max_pending=2)
+    world.sickness.words.clear()
+    world.backfill().run(Selection(failed=True))
+    drain(world)
+    assert world.counts() == ALL
+
+
+def test_with_on_failure_skip_the_others_pass(world: World) -> None:
+    world.sickness.words.add("poison")
+    assert drain(world, OnFailure.SKIP, tries=1).committed == (1, 2, 4, 5)
+    world.sickness.words.clear()
+    world.backfill().run(Selection(first=3, last=3))
+    assert world.counts() == ALL
+
+
+def test_two_drains_at_once_commit_everything_once(world: World) -> None:
+    results: list[DrainResult] = []
+    errors: list[Exception] = []
+
+    def one() -> None:
+        try:
+            results.append(drain(world, max_pending=3))
+        except TridentError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert errors == []
+    assert len(results) == 2
+    assert sorted(txid for result in results for txid in result.committed) == [1, 2, 3, 4, 5]
+    assert world.counts() == ALL
