@@ -1,4 +1,4 @@
-"""``airflow trident drain | backfill | replay | bisect | repair | skip``: what a person does about single transactions."""
+"""``airflow trident drain | backfill | replay | bisect | repair | skip``: what a person does about transactions."""
 
 from __future__ import annotations
 
