@@ -1,0 +1,175 @@
+"""Building DAGs: what is refused on the user's line, and what a group is made of. No database, no connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_trident import (
+    Count,
+    FixedBatchSpout,
+    MemoryState,
+    SqliteState,
+    Topology,
+    TridentBackfillOperator,
+    TridentCommitterOperator,
+    TridentCoordinatorOperator,
+    TridentEmitterOperator,
+    TridentReadySensor,
+    TridentTurnSensor,
+    trident_transaction,
+)
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError, LedgerUnavailableError, PlanError, TridentError
+from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
+from airflow_trident.plan.states import StateFactory
+from airflow_trident.sensors.turn import text_for_triggerer
+
+
+def words(factory: StateFactory | None = None, name: str = "words") -> Topology:
+    topology = Topology(name)
+    stream = topology.new_stream("lines", FixedBatchSpout("word string", ["a", "b"]))
+    stream.group_by("word").persistent_aggregate(factory or SqliteState("words.db"), Count(), "count")
+    return topology
+
+
+@pytest.fixture
+def dag() -> Iterator[DAG]:
+    with DAG("plays", schedule=None) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda topology: TridentCoordinatorOperator(task_id="t", topology=topology),
+        lambda topology: TridentEmitterOperator(task_id="t", topology=topology, txid=1),
+        lambda topology: TridentCommitterOperator(task_id="t", topology=topology, txid=1),
+        lambda topology: TridentBackfillOperator(task_id="t", topology=topology),
+        lambda topology: TridentReadySensor(task_id="t", topology=topology),
+        lambda topology: TridentTurnSensor(task_id="t", topology=topology, txid=1),
+        trident_transaction,
+    ],
+)
+def test_a_state_that_lives_in_one_process_is_refused_where_the_dag_is_built(dag: DAG, make: Any) -> None:
+    with pytest.raises(PlanError, match="lives in one process"):
+        make(words(MemoryState()))
+
+
+def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) -> None:
+    empty = Topology("empty")
+    empty.new_stream("lines", FixedBatchSpout("word string", ["a"]))
+    with pytest.raises(PlanError):
+        TridentEmitterOperator(task_id="t", topology=empty, txid=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: TridentEmitterOperator(task_id="t", topology="words", txid=1), "not a topology"),
+        (lambda: TridentEmitterOperator(task_id="t", topology=words(), txid=1, engine="flink"), "flink"),
+        (
+            lambda: TridentEmitterOperator(task_id="t", topology=words(), txid=1, engine="local", spark_conn_id="s"),
+            "no Spark connection",
+        ),
+        (lambda: TridentCoordinatorOperator(task_id="t", topology=words(), max_transactions=0), "max_transactions"),
+        (lambda: TridentBackfillOperator(task_id="t", topology=words(), txid=1, first=1), "exclude each other"),
+        (lambda: TridentTurnSensor(task_id="t", topology="no/name", txid=1), "no/name"),
+        (lambda: trident_transaction(words(), task_id="mine"), "task_id"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused_where_the_dag_is_built(dag: DAG, make: Any, says: str) -> None:
+    with pytest.raises(TridentError, match=says):
+        make()
+
+
+def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:
+    trident_transaction(words(name="my.words"), retries=3, outlets=[])
+    after = {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks}
+    assert after == {
+        "my_words.coordinate": ["my_words.commit", "my_words.emit", "my_words.turn"],
+        "my_words.emit": ["my_words.turn"],
+        "my_words.turn": ["my_words.commit"],
+        "my_words.commit": [],
+    }
+    assert {task.retries for task in dag.tasks} == {3}
+
+
+def test_without_a_turn_sensor_the_committer_waits_itself(dag: DAG) -> None:
+    trident_transaction(words(), turn_sensor=False)
+    assert {task.task_id for task in dag.tasks} == {"words.coordinate", "words.emit", "words.commit"}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"max_transactions": 3}, {"deferrable": True}])
+def test_every_parse_of_a_dag_serializes_to_the_same(arguments: dict[str, Any]) -> None:
+    def parse() -> Any:
+        with DAG("plays", schedule=None) as made:
+            trident_transaction(words(), **arguments)
+            TridentEmitterOperator.partial(task_id="mapped", topology=words(), engine="local").expand(txid=[1, 2])
+        return DagSerialization.to_dict(made)
+
+    assert parse() == parse()
+
+
+def test_a_deferrable_turn_begins_in_the_triggerer_unless_its_txid_has_no_text(dag: DAG) -> None:
+    coordinate = TridentCoordinatorOperator(task_id="coordinate", topology=words())
+    turn = TridentTurnSensor(task_id="turn", topology="words", txid=coordinate.output, deferrable=True)
+    assert turn.start_from_trigger
+    assert turn.start_trigger_args is not None
+    kwargs = turn.start_trigger_args.trigger_kwargs or {}
+    assert kwargs["txid"] == "{{ ti.xcom_pull(task_ids='coordinate', key='return_value', map_indexes=-1) }}"
+    assert not TridentTurnSensor(task_id="slot", topology="words", txid=1).start_from_trigger
+    assert text_for_triggerer("{{ ti.xcom_pull(task_ids='coordinate') }}") is None
+    assert text_for_triggerer(7) == "7"
+
+
+@pytest.mark.parametrize(("value", "txid"), [(3, 3), ("3", 3), (" 3 ", 3)])
+def test_a_txid_is_read_from_templates_and_xcoms(value: Any, txid: int) -> None:
+    assert parse_txid(value) == txid
+
+
+@pytest.mark.parametrize("value", [None, "", "None", 0, -1, "x", 1.5])
+def test_what_is_no_txid_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is not a txid"):
+        parse_txid(value)
+
+
+def test_errors_that_may_pass_are_left_to_airflows_retries_and_all_others_end_the_task() -> None:
+    with pytest.raises(LedgerUnavailableError), airflow_outcome():
+        raise LedgerUnavailableError("no answer")
+    with pytest.raises(AirflowFailException, match=r"no such plan. Mend it."), airflow_outcome():
+        raise PlanError("no such plan", "Mend it.")
+
+
+def test_a_killed_task_cancels_its_job_and_does_not_wait_for_ever(
+    dag: DAG, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("airflow_trident.operators.emitter.CANCEL_LIMIT_S", 0.05)
+    called, never = Event(), Event()
+
+    class Stubborn(LocalEngine):
+        def cancel(self) -> None:
+            called.set()
+            never.wait()
+
+    task = TridentEmitterOperator(task_id="t", topology=words(), txid=1, engine="local")
+    task.on_kill()
+    task._running = Stubborn()
+    with caplog.at_level(logging.WARNING):
+        task.on_kill()
+    assert called.is_set()
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KB"), (5 * 1024**2, "5.0 MB"), (2**50, "1,024.0 TB")]
+)
+def test_sizes_are_told_as_people_say_them(count: int, text: str) -> None:
+    assert human_bytes(count) == text
