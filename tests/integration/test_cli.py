@@ -472,6 +472,16 @@ def test_the_doctor_fails_with_the_cure_when_zookeeper_does_not_answer(site: Sit
     assert "refused" in result.out
 
 
+def test_the_doctor_is_content_with_a_ledger_that_only_its_user_may_change(site: Site) -> None:
+    mine = {"conn_type": "zookeeper", "host": site.home.hosts, "login": "trident", "password": "of the test"}
+    others = {**mine, "password": "another"}
+    first = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(mine))
+    assert (first.code, levels(first)["access"]) == (0, "ok"), first.out
+    second = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(others))
+    assert (second.code, levels(second)["write"]) == (1, "fail"), second.out
+    assert "of the test" not in first.out + second.out
+
+
 def test_the_doctor_names_a_wrong_setting_and_a_folder_that_cannot_be_written(site: Site) -> None:
     blocked = site.home.folder / "a_file"
     blocked.touch()
