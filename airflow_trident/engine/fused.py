@@ -231,7 +231,7 @@ def _each(
             if len(outputs) == frame.rows and ends[-1:] == [frame.rows] and _is_ramp(ends):
                 yield frame.with_columns(columns).only(keep)
                 continue
-            counts = np.diff(np.asarray(ends, dtype=np.int64), prepend=0)
+            counts: Any = np.diff(np.asarray(ends, dtype=np.int64), prepend=0)
             kept = frame.take(np.repeat(np.arange(frame.rows), counts), keep)
             yield kept.with_columns(columns).only(keep)
 

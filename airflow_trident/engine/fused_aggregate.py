@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.arrow import arrow_type
 from airflow_trident.engine.folds import AggregateStep, Fold, aggregate_reads, key_of_groups
 from airflow_trident.engine.frames import Frame
+from airflow_trident.errors import TridentError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import MergeKind, OperationContext
 from airflow_trident.operations.calls import Border, prepared
@@ -175,13 +176,20 @@ def _fold_frame(
     node: AggregateStep, folds: list[Fold], frame: Frame, groups: dict[Any, Any], key_of: Callable[[Any], Any]
 ) -> None:
     rows = [frame.tuples(fold.reads) for fold in folds]
-    for key, *reads in zip(frame.tuples(node.groups), *rows, strict=True):
-        known = groups.get(hashed := key_of(key))
-        if known is None:
-            known = groups[hashed] = (key, [fold.begin() for fold in folds])
-        values = known[1]
-        for place, fold in enumerate(folds):
-            values[place] = fold.take(values[place], reads[place])
+    fold, row = folds[0], ()
+    try:
+        for key, *reads in zip(frame.tuples(node.groups), *rows, strict=True):
+            known = groups.get(hashed := key_of(key))
+            if known is None:
+                known = groups[hashed] = (key, [fold.begin() for fold in folds])
+            values = known[1]
+            for place, fold in enumerate(folds):
+                row = reads[place]
+                values[place] = fold.step(values[place], row)
+    except TridentError:
+        raise
+    except Exception as error:
+        raise fold.border.raised(row, error) from error
 
 
 def _result(node: AggregateStep, folds: list[Fold], groups: dict[Any, Any]) -> Frame:

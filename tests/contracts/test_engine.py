@@ -10,7 +10,8 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import DamagedInputError, TridentError, UserCodeError
 from airflow_trident.staging.area import StagingArea
-from tests.engine_fixtures import FAILING, TOPOLOGIES, DamagedSpout, JobOf, keep, run, staged, without_data
+from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, run, staged, without_data
+from tests.failing_fixtures import FAILING, DamagedSpout
 
 pytestmark = pytest.mark.spark
 
