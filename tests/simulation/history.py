@@ -32,6 +32,7 @@ from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.crash import CrashPoint
 from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.types import Json
 from tests.simulation.judge import Broken, Judge
 from tests.simulation.pieces import Rows, SimArea, SimEngine, SimSpout, SimStates, SimTree, SimZNodes, Staging, Store
 from tests.simulation.scheduler import Faults, Killed, Scheduler
@@ -299,6 +300,31 @@ def _accident(world: World) -> None:
         world.tree.held.clear()
         world.tree.restore(world.copy)
         world.judge.restored = world.judge.silent = True
+        _begin_without_a_look(world)
+
+
+def _begin_without_a_look(world: World) -> None:
+    """Coordinators that had looked at the states before the restore."""
+    coordinator = world.topology.spouts["records"].coordinator()
+
+    def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
+        found = coordinator.initialize_transaction(txid, position.get("records"))
+        return None if found is None else {"records": found}
+
+    for number in range(world.random.randint(0, 2)):
+        key = f"looked-before-{number}"
+        try:
+            result = world.ledger().begin(
+                Claim(key=key),
+                metadata_of,
+                max_pending=world.judge.max_pending,
+            )
+        except (Killed, TridentError) as error:
+            world.note(f"{key}: {error!r}")
+            continue
+        world.note(f"{key}: {type(result).__name__} {getattr(result, 'txid', '')}")
+        if isinstance(result, Begun):
+            world.given[key] = result.txid
 
 
 # ---- the end -------------------------------------------------------------------------------------------------------

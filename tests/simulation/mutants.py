@@ -172,16 +172,6 @@ def _() -> Sequence[Patch]:
     return [(phases, "coordinate", coordinate)]
 
 
-@mutant("the fences of the states are not compared with the ledger's", restores=True)
-def _() -> Sequence[Patch]:
-    def without_fence(topology: str, markers: Any, view: LedgerView) -> None:
-        none = {name: one and replace(one, fence=0) for name, one in markers.items()}
-        original(topology, none, view)
-
-    original = phases.require_ledger_ahead
-    return [(phases, "require_ledger_ahead", without_fence), (commit, "require_ledger_ahead", without_fence)]
-
-
 @mutant("nobody notices a restored ledger", restores=True)
 def _() -> Sequence[Patch]:
     return [
