@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_trident.demo import text
 from airflow_trident.demo.changes import changes, short, standing
-from airflow_trident.demo.folder import Folder
+from airflow_trident.demo.folder import VARIABLE, Folder
 from airflow_trident.demo.kills import KILLS, crash_setting
 from airflow_trident.demo.report import report
 from airflow_trident.demo.rest import FINISHED_RUN
@@ -91,8 +91,8 @@ class Demo:
         stack.callback(server.stop)
         hosts = server.start().hosts
         self.screen.event("zookeeper", f"a real server, on {hosts}")
-        extra = {crash.VARIABLE: crash_setting(self.folder.kills), "TRIDENT_DEMO_HOME": str(self.folder.root)}
-        airflow = LocalAirflow(self.folder, hosts, extra)
+        kills = {crash.VARIABLE: crash_setting(self.folder.kills)}
+        airflow = LocalAirflow(self.folder, hosts, {VARIABLE: str(self.folder.root)}, for_tasks=kills)
         stack.callback(self._stop, airflow)
         if not (self.folder.airflow / "migrated").exists():
             self.screen.event("airflow", "making its database (about 5 s)")

@@ -79,7 +79,8 @@ def airflow_environment(folder: Folder, *, port: int, zookeeper: str) -> dict[st
 
 @dataclass(slots=True)
 class LocalAirflow:
-    """Airflow in a folder. `extra` is added to the environment of every process of it.
+    """Airflow in a folder. `extra` is added to the environment of every process of it, `for_tasks` to that of the
+    scheduler and so of all tasks.
 
     The database is made when it is missing or of another version of Airflow. Stop it with `processes.stop()`.
     """
@@ -87,6 +88,7 @@ class LocalAirflow:
     folder: Folder
     zookeeper: str
     extra: Mapping[str, str] = field(default_factory=dict)
+    for_tasks: Mapping[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(init=False)
     processes: Processes = field(init=False)
     api: AirflowApi = field(init=False)
@@ -117,7 +119,8 @@ class LocalAirflow:
         self._start("triggerer", "triggerer", "--skip-serve-logs")
 
     def start_scheduler(self) -> None:
-        self._start("scheduler", "scheduler", "--skip-serve-logs")
+        environment = {**self.environment, **self.for_tasks}
+        self.processes.start("scheduler", self.command("scheduler", "--skip-serve-logs"), environment)
 
     def wait_healthy(self, *, timeout_s: float = HEALTHY_S) -> None:
         """Return when every component has reported. Tasks that are queued before the API server listens would fail.

