@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 CANCEL_LIMIT_S = 3.0
 """Airflow kills a task 5 s after it asked it to end; what cannot be cancelled before that is left to the fence."""
+
+UI_EVERY_S = 0.5
 
 
 class EngineOperator(TridentOperator):
@@ -91,6 +94,24 @@ class EngineOperator(TridentOperator):
             self.spark_ui_url = url
             context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=url)
 
+    @contextmanager
+    def watching_ui(self, context: Context) -> Iterator[None]:
+        """Push the Spark UI's address as soon as there is one, while this thread waits for the job."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            with suppress(Exception):  # a link is worth no failed task
+                while not self.spark_ui_url and not ended.wait(UI_EVERY_S):
+                    self.note_ui(context)
+
+        watcher = threading.Thread(target=watch, name="trident-ui", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join(CANCEL_LIMIT_S)
+
     def on_kill(self) -> None:
         """Cancel the running job, for a limited time: an economy, never needed for correctness."""
         engine = self._running
@@ -143,11 +164,10 @@ class TridentEmitterOperator(EngineOperator):
         attempts = Attempts(owner=owner(context), last_try=is_last_try(context), on_failure=self.on_failure)
 
         def progress(line: str) -> None:
-            self.note_ui(context)
             self.log.info("%s", line)
 
         try:
-            with self.open_engine(context) as engine:
+            with self.open_engine(context) as engine, self.watching_ui(context):
                 return process(
                     ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts, progress
                 )

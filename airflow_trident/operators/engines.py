@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -24,7 +25,6 @@ def make_engine(
     """The engine for a task; nothing is started before it runs something.
 
     :param one_shot: it runs one batch: a local JVM is tuned to start soon. Long ones are faster without that.
-
     :param conn_id: of type ``spark`` or ``spark_connect``; None: a session in this process.
     :raises ConfigurationError: the connection is of a type that Spark cannot be reached by.
     """
@@ -37,6 +37,8 @@ def make_engine(
     if conn_id is None:
         from airflow_trident.engine.spark_local import LocalSessions
 
+        # It tells of every connection to the JVM that it opens and closes: no news in a task's log.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         return SparkEngine(LocalSessions(app_name=app_name, conf=conf, one_shot=one_shot))
     from airflow.sdk import BaseHook
 

@@ -1,0 +1,75 @@
+"""The tasks on Spark: in the task's process, submitted by the official hook, and on a running Connect server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.airflow_fixtures import AirflowHome
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+
+DAG = """
+from airflow.sdk import DAG
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, trident_transaction
+
+topology = Topology("words")
+words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
+words.group_by("word").persistent_aggregate(SqliteState("FOLDER/words.db"), Count(), "count")
+SMALL = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "true", "spark.ui.port": "0"}
+
+def play(name, **arguments):
+    with DAG(name, schedule=None) as dag:
+        trident_transaction(topology, turn_sensor=False, **arguments)
+    return dag
+
+here = play("here", spark_conf=SMALL)
+submitted = play("submitted", spark_conn_id="spark_here", spark_conf={"spark.ui.enabled": "false"})
+connected = play("connected", spark_conn_id="spark_there")
+wrong = play("wrong", spark_conn_id="no_spark")
+"""
+PROGRAM = """
+from plays import connected, here, submitted, topology, wrong
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+def states(dag):
+    return {ti.task_id: ti.state for ti in dag.test().get_task_instances()}
+runs = [states(dag) for dag in (here, submitted, connected)]
+with create_session() as session:
+    links = [one.value for one in session.query(XComModel).filter_by(dag_id="here", key="_link_SparkUiLink")]
+(spec,) = topology.states.values()
+with spec.factory.make_state(spec) as state:
+    held = sorted([key[0], value[0]] for key, value in state.items())
+tell({"runs": runs, "links": links, "held": held})
+"""
+
+
+def test_a_batch_gives_the_same_on_every_kind_of_spark_connection(
+    airflow_home: AirflowHome, connect_server: str
+) -> None:
+    airflow_home.write_dag("plays", DAG.replace("FOLDER", str(airflow_home.folder)))
+    place, _, port = connect_server.removeprefix("sc://").partition(":")
+    airflow_home.options |= {
+        "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
+        "AIRFLOW_CONN_SPARK_HERE": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "AIRFLOW_CONN_SPARK_THERE": json.dumps({"conn_type": "spark_connect", "host": place, "port": int(port)}),
+    }
+    result = airflow_home.python(PROGRAM)
+    done = dict.fromkeys(("words.coordinate", "words.emit", "words.commit"), "success")
+    assert result["runs"] == [done] * 3
+    assert result["held"] == [["word0", 3], ["word1", 3], ["word2", 3]]
+    assert any(link.startswith("http") for link in result["links"])
+    assert "DAGScheduler" not in airflow_home.output
+    assert "py4j" not in airflow_home.output
+
+
+def test_a_connection_of_another_type_ends_the_task_with_the_cure(airflow_home: AirflowHome) -> None:
+    airflow_home.write_dag("plays", DAG.replace("FOLDER", str(airflow_home.folder)))
+    airflow_home.options |= {
+        "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
+        "AIRFLOW_CONN_NO_SPARK": json.dumps({"conn_type": "http", "host": "example.org"}),
+    }
+    program = "from plays import wrong\ntell({ti.task_id: ti.state for ti in wrong.test().get_task_instances()})"
+    assert airflow_home.python(program)["words.emit"] == "failed"
+    assert "is of type 'http', by which Spark cannot be reached" in airflow_home.output
