@@ -101,4 +101,4 @@ class Folder:
 
 
 def folder_from_environment() -> Folder:
-    return Folder(Path(os.environ.get(VARIABLE) or DEFAULT_NAME).absolute())
+    return Folder(Path(os.environ.get(VARIABLE) or DEFAULT_NAME).expanduser().absolute())

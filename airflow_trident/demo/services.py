@@ -141,7 +141,7 @@ class LocalAirflow:
                 f"Airflow is not up after {timeout_s:.0f} s: {missing} not healthy", f"See {self.folder.logs}."
             )
 
-    def wait_for_dag(self, dag_id: str, *, timeout_s: float = 60.0) -> None:
+    def wait_for_dag(self, dag_id: str, *, timeout_s: float = HEALTHY_S) -> None:
         """:raises ServiceError: the DAG processor has not read it in time; the text has the import errors."""
 
         def read() -> bool:

@@ -27,7 +27,7 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from tests.system import batches
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """Far above what anything takes: only a test that would never end meets it."""
 OPTIONS = {
     # Found dead sooner than by default, so that a test of it is over sooner.
