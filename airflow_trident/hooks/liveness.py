@@ -1,26 +1,31 @@
 """Does anybody still work on a transaction? The ledger cannot know: a killed worker writes nothing. Airflow does.
 
-A transaction's claim names the DAG run and the tasks that work on it; Airflow's Execution API tells their states.
+A transaction's claim names the DAG run and the tasks that work on it, and its record names the task that began the
+current attempt, or commit: another one where it is being replayed. Airflow's Execution API tells all their states.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.hooks.waits import Abandoned
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import Claim, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 EMIT, COMMIT = "emit", "commit"
 """Keys of :attr:`Claim.task_ids`."""
 
-_ENDED = frozenset({"failed", "upstream_failed", "skipped", "removed"})
-_ABSENT = "absent"
+_DELETED = "deleted"
+_OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
+"""States of which nothing more comes by itself. Success too: a person may have marked the task so."""
+_OWNER = re.compile(r"(?P<dag>[^/ ]+)/(?P<run>[^/ ]+)/(?P<task>[^/ \[]+)(\[(?P<index>\d+)\])? try \d+ on ")
+"""What `operators.base.owner` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +35,95 @@ class Gone:
     why: str
 
 
-def can_ask(claim: Claim) -> bool:
-    """Was the transaction claimed by an Airflow run that tells its tasks?"""
-    return bool(claim.dag_id and claim.run_id and claim.task_ids)
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A task instance that may work on a transaction."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    def __str__(self) -> str:
+        index = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"task '{self.task_id}{index}' of run {self.run_id!r} of DAG {self.dag_id!r}"
 
 
-def question(claim: Claim) -> dict[str, Any]:
-    """Arguments of ``RuntimeTaskInstance.get_task_states`` for the claim's tasks."""
-    return {"dag_id": claim.dag_id, "run_ids": [claim.run_id], "task_ids": sorted(set(claim.task_ids.values()))}
+Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
+"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
 
 
-def judge(record: TxRecord, answer: Mapping[str, Any]) -> Gone | None:
-    """From the states of a claim's tasks: is the transaction abandoned?
-
-    :param answer: ``{run_id: {task_id or task_id_mapindex: state or None}}``, as the Execution API gives it; a run
-        that was deleted is absent.
-    """
+def claimed_by(record: TxRecord, key: str) -> Worker | None:
+    """The task of the claim that does `key` (:data:`EMIT`, :data:`COMMIT`), if the claim is that of a run."""
     claim = record.claim
-    states = answer.get(claim.run_id) or {}
-    if not states:
-        return Gone(f"the run {claim.run_id!r} of DAG {claim.dag_id!r} that claimed it no longer exists")
-    emit, commit = _state(claim, EMIT, states), _state(claim, COMMIT, states)
-    # What is processed needs no emitter any more; what is not needs one, unless the committer emits it again.
-    waiting_for_emitter = record.status is Status.PROCESSING and emit not in ("success", _ABSENT)
-    key, state = (EMIT, emit) if waiting_for_emitter else (COMMIT, commit)
-    if state not in _ENDED:
-        return None
-    return Gone(f"task {claim.task_ids[key]!r} of run {claim.run_id!r} of DAG {claim.dag_id!r} is {state}")
-
-
-def _state(claim: Claim, key: str, states: Mapping[str, Any]) -> str | None:
     task_id = claim.task_ids.get(key)
-    if task_id is None:
-        return _ABSENT
-    mapped = f"{task_id}_{claim.map_index}"
-    state = states.get(mapped, states.get(task_id))
-    return None if state is None else str(getattr(state, "value", state))
+    return Worker(claim.dag_id, claim.run_id, task_id, claim.map_index) if claim.dag_id and task_id else None
+
+
+def owned_by(record: TxRecord) -> Worker | None:
+    """The task that began the current attempt or commit; None if it was no task."""
+    found = _OWNER.match(record.owner)
+    return Worker(found["dag"], found["run"], found["task"], int(found["index"] or -1)) if found else None
+
+
+def questions(record: TxRecord) -> list[dict[str, Any]]:
+    """Arguments of ``RuntimeTaskInstance.get_task_states``, one call per run to ask about; empty if there is none."""
+    asked: dict[tuple[str, str], set[str]] = {}
+    for worker in (claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)):
+        if worker is not None:
+            asked.setdefault((worker.dag_id, worker.run_id), set()).add(worker.task_id)
+    return [
+        {"dag_id": dag_id, "run_ids": [run_id], "task_ids": sorted(task_ids)}
+        for (dag_id, run_id), task_ids in asked.items()
+    ]
+
+
+def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
+    """One answer of ``get_task_states``, in the form that :func:`judge` reads."""
+    (run_id,) = question["run_ids"]
+    return {(question["dag_id"], run_id): answer.get(run_id) or {}}
+
+
+def judge(record: TxRecord, answers: Answers) -> Gone | None:
+    """From the states of the tasks: is the transaction abandoned? In doubt it is not, unless its batch is staged: to
+    take over a commit is always safe."""
+    emit, commit, owner = claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)
+    if record.status is Status.PROCESSING:
+        if owner is None and record.attempt != NO_ATTEMPT:
+            return None  # a command or a program is at it, of which Airflow knows nothing
+        if emit is not None and _state(emit, answers) == "success":
+            emit = commit  # which processes by itself what it finds unprocessed
+        workers = [worker for worker in (emit, owner) if worker is not None]
+        if not workers:
+            return None
+    else:
+        workers = [commit] if commit is not None else []
+        if record.status is Status.COMMITTING and owner is not None:
+            workers.append(owner)
+        if not workers:
+            return Gone("no task of Airflow is to commit it")
+    states = [(worker, _state(worker, answers)) for worker in workers]
+    if any(state not in _OVER for _, state in states):
+        return None
+    worker, state = states[-1]
+    return Gone(f"{worker} is {state}")
+
+
+def left_to_committer(record: TxRecord, answers: Answers) -> bool:
+    """Is a transaction unprocessed although its emitter is done, by its own word or by a person's who marked it so?"""
+    emit, owner = claimed_by(record, EMIT), owned_by(record)
+    if record.status is not Status.PROCESSING or emit is None or _state(emit, answers) != "success":
+        return False
+    return record.attempt == NO_ATTEMPT or (owner is not None and _state(owner, answers) in _OVER)
+
+
+def _state(worker: Worker, answers: Answers) -> str | None:
+    states = answers.get((worker.dag_id, worker.run_id), {})
+    for name in (f"{worker.task_id}_{worker.map_index}", worker.task_id):
+        if name in states:
+            state = states[name]
+            return None if state is None else str(getattr(state, "value", state))
+    return _DELETED
 
 
 def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Abandoned | None:
@@ -87,11 +145,17 @@ def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned
     """The look of a task that waits in its worker: see :data:`airflow_trident.hooks.waits.Look`."""
 
     def look(record: TxRecord) -> Abandoned | None:
-        if not can_ask(record.claim):
-            return None
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-        gone = judge(record, RuntimeTaskInstance.get_task_states(**question(record.claim)))
+        gone = judge(record, ask(record))
         return note_gone(ledger, record, gone, skip=skip) if gone is not None else None
 
     return look
+
+
+def ask(record: TxRecord) -> Answers:
+    """Ask Airflow, from a worker."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    answers: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for question in questions(record):
+        answers |= answered(question, RuntimeTaskInstance.get_task_states(**question))
+    return answers

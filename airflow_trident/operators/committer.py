@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import ask_airflow
-from airflow_trident.hooks.waits import Abandoned, Until, lowest_uncommitted
+from airflow_trident.hooks.liveness import ask, ask_airflow, left_to_committer
+from airflow_trident.hooks.waits import Abandoned, Look, Until, lowest_uncommitted
 from airflow_trident.operators.base import (
     airflow_outcome,
     deferrable_default,
@@ -21,7 +21,7 @@ from airflow_trident.operators.emitter import EngineOperator
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.runtime.commit import Committer, SweepResult
 from airflow_trident.runtime.local import blocked
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.phases import Attempts, OnFailure, process
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -93,9 +93,22 @@ class TridentCommitterOperator(EngineOperator):
                 return committed
             if left_s <= 0:
                 self._stand_back(context, result, txid)
-            view = ledger.view(txid)
-            record = ledger.view(lowest_uncommitted(view, txid) or txid).tx
-            take_over = record is not None and record.txid != txid and isinstance(look(record), Abandoned)
+            take_over = self._look(context, ledger, txid, look)
+
+    def _look(self, context: Context, ledger: Ledger, txid: int, look: Look) -> bool:
+        """Who holds everybody up, and does anybody still work on it? True: its commit must be taken over."""
+        culprit = lowest_uncommitted(ledger.view(txid), txid) or txid
+        record = ledger.view(culprit).tx
+        if record is None:
+            return False
+        if culprit != txid:
+            return isinstance(look(record), Abandoned)
+        if left_to_committer(record, ask(record)):
+            self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
+            attempts = self._attempts(context)
+            with self.open_engine(context) as engine:
+                process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
+        return False
 
     def _stand_back(self, context: Context, result: SweepResult, txid: int) -> None:
         assert isinstance(result.own, Wait)
@@ -108,6 +121,9 @@ class TridentCommitterOperator(EngineOperator):
             skip_gone=self.on_failure is OnFailure.SKIP,
         )
 
+    def _attempts(self, context: Context) -> Attempts:
+        return Attempts(owner=owner(context), last_try=is_last_try(context), on_failure=self.on_failure)
+
     def _committer(self, context: Context, ledger: Ledger) -> Committer:
         def engine() -> Engine:
             return self.open_engine(context)
@@ -116,7 +132,7 @@ class TridentCommitterOperator(EngineOperator):
             ledger=ledger,
             topology=self.topology,
             staging_root=settings.staging_root(self.staging_dir),
-            attempts=Attempts(owner=owner(context), last_try=is_last_try(context), on_failure=self.on_failure),
+            attempts=self._attempts(context),
             engine=engine,
             retention=self.retention or int(settings.number(settings.RETENTION, least=1)),
             progress=lambda line: self.log.info("%s", line),

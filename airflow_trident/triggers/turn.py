@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
 from airflow_trident.errors import LedgerUnavailableError, TridentError
 from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import can_ask, judge, note_gone, question
+from airflow_trident.hooks.liveness import Answers, answered, judge, note_gone, questions
 from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links.transaction import TransactionLink, transaction_url
@@ -130,18 +130,21 @@ class TridentTurnTrigger(BaseTrigger):
         if verdict.on != culprit and looks % RARELY:
             return None
         record = (await hub.with_ledger(self.topology, lambda ledger: ledger.view(culprit))).tx
-        if record is None or not can_ask(record.claim):
+        if record is None:
             return None
-        gone = judge(record, await self._task_states(record))
+        gone = judge(record, await self._ask(record))
         if gone is None:
             return None
         return await hub.with_ledger(self.topology, lambda ledger: note_gone(ledger, record, gone, skip=self.skip_gone))
 
-    async def _task_states(self, record: TxRecord) -> dict[str, Any]:
+    async def _ask(self, record: TxRecord) -> Answers:
         """Airflow's Execution API, whose client blocks: in a thread."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-        return await asyncio.to_thread(RuntimeTaskInstance.get_task_states, **question(record.claim))
+        answers: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for question in questions(record):
+            answers |= answered(question, await asyncio.to_thread(RuntimeTaskInstance.get_task_states, **question))
+        return answers
 
     # ---- the end -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,152 @@
+"""Who still works on a transaction, from its record and from the states of Airflow's tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_trident.hooks.liveness import Gone, Worker, answered, judge, left_to_committer, owned_by, questions
+from airflow_trident.hooks.waits import Over, Until, decide_wait, lowest_uncommitted
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.protocol.decide import Blocked, Unknown, Wait
+from airflow_trident.protocol.records import Claim, Definition, StagedRef, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+TASKS = {"emit": "g.emit", "commit": "g.commit"}
+EMITTER = "dag/run/g.emit try 1 on host/7"
+REPLAY = "again/r2/backfill try 1 on host/9"
+PERSON = "me@host/12"
+
+
+def record(
+    status: Status, *, attempt: int = 0, owner: str = EMITTER, index: int = -1, claimed: bool = True
+) -> TxRecord:
+    ids = {"dag_id": "dag", "run_id": "run", "task_ids": TASKS} if claimed else {}
+    claim = Claim(key="k", map_index=index, **ids)  # type: ignore[arg-type]
+    return TxRecord(txid=4, status=status, attempt=attempt, metadata={}, claim=claim, op="", owner=owner)
+
+
+def gone(one: TxRecord, run: dict[str, Any], replay: dict[str, Any] | None = None) -> bool:
+    answers = {("dag", "run"): run} | ({("again", "r2"): replay} if replay is not None else {})
+    return isinstance(judge(one, answers), Gone)
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped", "removed"])
+def test_a_transaction_whose_emitter_has_ended_without_success_is_abandoned(state: str) -> None:
+    assert gone(record(Status.PROCESSING), {"g.emit": state, "g.commit": "upstream_failed"})
+    assert gone(record(Status.PROCESSING, attempt=-1, owner=""), {"g.emit": state, "g.commit": None})
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "up_for_retry", "deferred", "restarting"])
+def test_a_transaction_whose_emitter_may_go_on_is_not(state: str | None) -> None:
+    assert not gone(record(Status.PROCESSING), {"g.emit": state, "g.commit": None})
+
+
+def test_a_deleted_run_works_on_nothing() -> None:
+    assert gone(record(Status.PROCESSING), {})
+    assert gone(record(Status.PROCESSED), {})
+
+
+def test_a_mapped_claim_is_judged_by_the_tasks_of_its_own_index() -> None:
+    states = {"g.emit_0": "success", "g.emit_1": "failed", "g.commit_0": "running", "g.commit_1": "upstream_failed"}
+    assert gone(record(Status.PROCESSING, index=1, owner="dag/run/g.emit[1] try 2 on h/1"), states)
+    assert not gone(record(Status.COMMITTING, index=0, owner="dag/run/g.commit[0] try 1 on h/1"), states)
+
+
+def test_before_the_tasks_are_mapped_their_common_state_counts() -> None:
+    assert not gone(record(Status.PROCESSING, index=2, attempt=-1, owner=""), {"g.emit": None, "g.commit": None})
+
+
+def test_a_replay_in_another_run_is_somebody_at_work() -> None:
+    failed = {"g.emit": "failed", "g.commit": "upstream_failed"}
+    assert not gone(record(Status.PROCESSING, owner=REPLAY), failed, {"backfill": "running"})
+    assert gone(record(Status.PROCESSING, owner=REPLAY), failed, {"backfill": "failed"})
+    assert not gone(record(Status.COMMITTING, owner=REPLAY), failed, {"backfill": "running"})
+
+
+def test_a_replay_by_a_command_is_left_alone_while_it_processes() -> None:
+    failed = {"g.emit": "failed", "g.commit": "upstream_failed"}
+    assert not gone(record(Status.PROCESSING, owner=PERSON), failed)
+    assert gone(record(Status.COMMITTING, owner=PERSON), failed)
+
+
+def test_what_is_staged_and_not_claimed_by_any_run_may_be_taken_along() -> None:
+    assert gone(record(Status.PROCESSED, claimed=False, owner=PERSON), {})
+    assert not gone(record(Status.PROCESSING, claimed=False, owner=PERSON), {})
+
+
+def test_an_emitter_that_a_person_marked_as_done_leaves_the_work_to_the_committer() -> None:
+    unprocessed = record(Status.PROCESSING, attempt=-1, owner="")
+    states = {("dag", "run"): {"g.emit": "success", "g.commit": "running"}}
+    assert left_to_committer(unprocessed, states)
+    assert judge(unprocessed, states) is None
+    assert not left_to_committer(record(Status.PROCESSED), states)
+    assert not left_to_committer(unprocessed, {("dag", "run"): {"g.emit": "running"}})
+
+
+def test_each_run_is_asked_about_once() -> None:
+    assert questions(record(Status.PROCESSING)) == [
+        {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["g.commit", "g.emit"]}
+    ]
+    first, second = questions(record(Status.PROCESSING, owner=REPLAY))
+    assert second == {"dag_id": "again", "run_ids": ["r2"], "task_ids": ["backfill"]}
+    assert answered(first, {"run": {"g.emit": "failed"}}) == {("dag", "run"): {"g.emit": "failed"}}
+    assert answered(first, {}) == {("dag", "run"): {}}
+    assert questions(record(Status.PROCESSING, claimed=False, owner=PERSON)) == []
+
+
+def test_an_owner_that_is_a_task_is_known_by_its_text() -> None:
+    assert owned_by(record(Status.PROCESSING, owner="d/manual__2026-11-21T08:00:00+00:00/t[0] try 3 on h/1")) == Worker(
+        "d", "manual__2026-11-21T08:00:00+00:00", "t", 0
+    )
+    assert owned_by(record(Status.PROCESSING, owner=PERSON)) is None
+
+
+# ---- what is waited for ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger() -> MemoryLedger:
+    """Transactions 1 to 4; 1 is committed, 2 and 3 are staged, 4 is not attempted."""
+    made = MemoryLedger("words")
+    made.register(Definition(spouts={}, states={}))
+    for number in range(1, 5):
+        made.begin(Claim(key=str(number)), lambda txid, _position: {"lines": txid}, max_pending=9)
+    for number in range(1, 4):
+        made.start_attempt(number, owner="")
+        made.processed(number, 0, StagedRef(manifest="", rows_read=0, rows={}, bytes=0))
+    made.committed(made.gate(1, owner=""))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("txid", "until", "verdict"),
+    [
+        (1, Until.TURN, Over(committed=True)),
+        (2, Until.TURN, Over()),
+        (2, Until.READY, Over()),
+        (2, Until.PASSED, Wait(on=2, why="transaction 2 is not committed yet")),
+        (3, Until.TURN, Wait(on=2, why="transaction 2 is not committed yet")),
+        (9, Until.TURN, Unknown(9, 5)),
+    ],
+)
+def test_each_wait_is_for_what_it_says(ledger: MemoryLedger, txid: int, until: Until, verdict: object) -> None:
+    assert decide_wait(ledger.view(txid), txid, until) == verdict
+
+
+def test_a_turn_comes_before_the_own_batch_is_staged_but_a_commit_is_not_ready(ledger: MemoryLedger) -> None:
+    for txid in (2, 3):
+        ledger.committed(ledger.gate(txid, owner=""))
+    assert decide_wait(ledger.view(4), 4, Until.TURN) == Over()
+    assert isinstance(decide_wait(ledger.view(4), 4, Until.READY), Wait)
+
+
+def test_a_failed_one_below_makes_every_wait_vain_and_a_skipped_one_none(ledger: MemoryLedger) -> None:
+    ledger.fail(2, 0, "it cannot be")
+    assert decide_wait(ledger.view(3), 3, Until.TURN) == Blocked(2)
+    assert lowest_uncommitted(ledger.view(4), 4) == 2
+    ledger.skip(2, "let them pass")
+    assert decide_wait(ledger.view(3), 3, Until.TURN) == Over()
+    assert decide_wait(ledger.view(2), 2, Until.PASSED) == Over(committed=False)
+    assert lowest_uncommitted(ledger.view(4), 4) == 3
