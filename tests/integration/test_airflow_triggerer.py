@@ -7,7 +7,7 @@ import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +128,20 @@ def test_a_wait_for_a_transaction_whose_task_was_killed_for_good_ends_with_the_r
     assert [record.status for record in stage.records("runs").values()] == [Status.COMMITTED] * 2
     stage.airflow.api.clear("runs", "two", only_failed=True)
     stage.until(lambda: stage.airflow.api.runs("runs")["two"] == "success", "the run that waited has ended well")
+
+
+def test_a_transaction_whose_emitter_a_person_marked_as_done_is_processed_by_its_committer(stage: Stage) -> None:
+    hold, here = stage.folder / "hold-runs-3", stage.folder / "here-runs-3"
+    hold.touch()
+    stage.airflow.api.trigger("runs", "three")
+    stage.until(here.exists, "transaction 3 is being processed")
+    stage.airflow.api.set_state("runs", "three", "t.emit", "success")
+    with suppress(ProcessLookupError):
+        os.kill(int(here.read_text()), signal.SIGKILL)
+    hold.unlink()
+    stage.until(lambda: stage.airflow.api.runs("runs")["three"] == "success", "the run has ended well")
+    assert stage.records("runs")[3].status is Status.COMMITTED
+    assert stage.records("runs")[3].attempt == 1
 
 
 def test_mapped_waits_end_in_the_triggerer_and_a_committer_that_was_killed_is_followed_by_the_next(
