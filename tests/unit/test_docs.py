@@ -1,0 +1,294 @@
+"""The documentation leads somewhere, its code is code, and what the package offers stands in the reference."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_trident
+from airflow_trident import errors
+from airflow_trident.hooks.settings import OPTIONS
+from airflow_trident.hooks.zookeeper import _EXTRAS
+from airflow_trident.plan.explain import explain
+from airflow_trident.topology.topology import Topology
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+TUTORIAL = DOCS / "tutorial" / "first-topology.md"
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def python_of(page: Path) -> list[str]:
+    """Its blocks of Python."""
+    return [body for language, body in _FENCE.findall(text_of(page)) if language == "python"]
+
+
+def run(page: Path, blocks: slice = slice(None), **given: Any) -> dict[str, Any]:
+    """Run blocks of a page one after the other, as a reader would in one file; the names that they made."""
+    names: dict[str, Any] = {"__name__": page.stem.replace("-", "_"), "__file__": "/nowhere/dags/page.py", **given}
+    exec(compile("\n".join(python_of(page)[blocks]), name_of(page), "exec", dont_inherit=True), names)
+    return names
+
+
+# ---- links -----------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    prose = _FENCE.sub("", text_of(page))
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose, re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+        found.add(plain.replace(" ", "-"))
+    return found
+
+
+def links(page: Path) -> list[str]:
+    prose = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", text_of(page)))
+    found = re.findall(r"\]\(([^)\s]+)\)", prose)
+    return [link for link in found if not link.startswith(("http://", "https://"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_to_a_page_and_a_heading_of_it(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.is_file() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        paths = [link.partition("#")[0] for link in links(page)]
+        waiting += [(page.parent / path).resolve() for path in paths if path.endswith(".md")]
+    indexes = {DOCS / "README.md"}
+    assert set(PAGES) - reached - indexes == set()
+
+
+@pytest.mark.parametrize("folder", ["how-to", "reference", "concepts", "decisions"])
+def test_every_index_lists_its_pages(folder: str) -> None:
+    index = DOCS / folder / "README.md"
+    listed = {link.partition("#")[0] for link in links(index)}
+    assert {page.name for page in (DOCS / folder).glob("*.md")} - listed == {"README.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_names_a_place_on_one_machine(page: Path) -> None:
+    assert re.findall(r"/(?:work|tmp|root)/\S*", text_of(page)) == []
+
+
+# ---- code ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)], ids=name_of)
+def test_every_block_of_python_compiles(page: Path) -> None:
+    for block in python_of(page):
+        compile(block, name_of(page), "exec", dont_inherit=True)
+
+
+def built(names: dict[str, Any]) -> Topology:
+    found = names["topology"]
+    assert isinstance(found, Topology)
+    return found
+
+
+def test_the_example_of_the_readme_is_a_topology_and_a_dag() -> None:
+    topology = built(run(ROOT / "README.md"))
+    assert "split(line)" in explain(topology.compile())
+    assert [str(field) for field in topology.states["count"].values] == ["count long"]
+
+
+def test_the_topology_of_the_tutorial_plans_as_it_says() -> None:
+    topology = built(run(TUTORIAL, slice(0, 1), __file__="/home/you/trident-tutorial/dags/fruit.py"))
+    assert explain(topology.compile()).strip() in _indented(text_of(TUTORIAL))
+
+
+def _indented(text: str) -> str:
+    return re.sub(r"^ {4}", "", text, flags=re.MULTILINE)
+
+
+def test_the_mended_function_of_the_tutorial_leaves_out_what_is_no_sale() -> None:
+    mended = run(TUTORIAL, slice(1, 2), Iterator=Iterator)["parse"]
+    assert [row for line in ("apple 4", "pear two") for row in mended(line)] == [("apple", 4)]
+
+
+def test_the_guide_to_topologies_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(DOCS / "how-to" / "write-a-topology.md")
+    assert built(names).name == "trial"
+
+
+def test_the_spout_of_the_guide_gives_every_number_once(tmp_path: Path) -> None:
+    from airflow_trident import MemoryState, Sum
+    from airflow_trident.engine.local import LocalEngine
+    from airflow_trident.ledger.memory import MemoryLedger
+    from airflow_trident.runtime.local import LocalRunner
+
+    spout = run(DOCS / "how-to" / "write-a-spout.md", slice(0, 1))["Numbers"](29, size=7)
+    topology = Topology("numbers")
+    state = topology.new_stream("numbers", spout).persistent_aggregate(MemoryState(str(tmp_path)), "n", Sum(), "sum")
+    with MemoryLedger("numbers") as ledger, LocalEngine() as engine:
+        done = LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(tmp_path)).run()
+    with state.spec.factory.make_state(state.spec) as opened:
+        assert (done, dict(opened.items())) == ([1, 2, 3, 4, 5], {(): (sum(range(29)),)})
+
+
+# ---- commands --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command:
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
+def commands() -> Iterator[Command]:
+    """Those that a reader can type: lines of indented or fenced blocks."""
+    for page in PAGES:
+        for line in text_of(page).splitlines():
+            found = re.match(r"\s+(?:\$ )?airflow trident (.+)", line)
+            if found:
+                yield Command(name_of(page), tuple(shlex.split(found[1], comments=True)))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ValueError(message)
+
+
+def parse(words: tuple[str, ...]) -> argparse.Namespace:
+    """As Airflow would read the words after ``airflow trident``. :raises ValueError: it would refuse them."""
+    from airflow.cli.cli_config import GroupCommand
+
+    from airflow_trident.cli.definition import get_trident_cli_commands
+
+    (command,) = get_trident_cli_commands()
+    rest = list(words)
+    while isinstance(command, GroupCommand):
+        name = rest.pop(0) if rest else ""
+        by_name = {one.name: one for one in command.subcommands}
+        if name not in by_name:
+            raise ValueError(f"{name!r} is no command; there are {', '.join(by_name)}")
+        command = by_name[name]
+    parser = _Parser(add_help=False)
+    for argument in command.args:
+        argument.add_to_parser(parser)
+    return parser.parse_args(rest)
+
+
+@pytest.mark.parametrize("command", sorted(set(commands()), key=str), ids=str)
+def test_every_command_line_of_the_pages_is_understood(command: Command) -> None:
+    parse(command.words)
+
+
+def test_a_command_line_that_is_wrong_would_be_found() -> None:
+    for words in ("ledger lost", "skip word_count", "backfill word_count --fail-all", "plan"):
+        with pytest.raises(ValueError, match=r"command|required|unrecognized"):
+            parse(tuple(words.split()))
+
+
+# ---- the reference is complete ---------------------------------------------------------------------------------
+
+
+def mentioned(page: str) -> set[str]:
+    """What stands in backquotes, without arguments."""
+    return {re.split(r"[^\w]", text)[0] for text in re.findall(r"`([^`\n]+)`", text_of(DOCS / page))}
+
+
+def test_every_public_name_stands_in_the_reference() -> None:
+    pages = [name_of(page).removeprefix("docs/") for page in (DOCS / "reference").glob("*.md")]
+    assert set(airflow_trident.__all__) - set().union(*map(mentioned, pages)) == set()
+
+
+def test_every_verb_of_streams_stands_in_the_reference() -> None:
+    from airflow_trident import Stream
+    from airflow_trident.topology.stream import GroupedStream
+
+    verbs = {name for kind in (Topology, Stream, GroupedStream) for name in vars(kind) if not name.startswith("_")}
+    internal = {"next_name", "add_sink"}
+    assert verbs - internal - mentioned("reference/dsl.md") == set()
+
+
+def test_every_expression_stands_in_the_reference() -> None:
+    from airflow_trident.operations import expressions
+
+    functions = {
+        name
+        for name, value in vars(expressions).items()
+        if callable(value) and getattr(value, "__module__", "") == expressions.__name__ and name.islower()
+    }
+    public = {name for name in functions if not name.startswith("_")}
+    text = text_of(DOCS / "reference" / "operations.md")
+    assert {name for name in public if not re.search(rf"`[^`]*\b{name}\b[^`]*`", text)} == set()
+
+
+def test_every_option_stands_in_the_reference_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text_of(DOCS / "reference" / "configuration.md"), re.MULTILINE)
+    written = {name: default.strip("`") for name, default in rows}
+    defaults = {option.name: option.default or "{AIRFLOW_HOME}/trident/staging" for option in OPTIONS}
+    assert {name: written.get(name) for name in defaults} == defaults
+
+
+def test_every_field_of_the_connection_stands_in_the_reference() -> None:
+    assert _EXTRAS - mentioned("reference/configuration.md") == set()
+
+
+def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (yes|no) \|$", text_of(DOCS / "reference" / "errors.md"), re.MULTILINE))
+    classes = {
+        name: "yes" if value.outcome is errors.Outcome.RETRY else "no"
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.TridentError) and value is not errors.TridentError
+    }
+    assert rows == classes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TridentCoordinatorOperator",
+        "TridentEmitterOperator",
+        "TridentCommitterOperator",
+        "TridentBackfillOperator",
+        "TridentDrainOperator",
+        "TridentReadySensor",
+        "TridentTurnSensor",
+        "trident_transaction",
+    ],
+)
+def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
+    import inspect
+
+    task = getattr(airflow_trident, name)
+    parameters = inspect.signature(task).parameters.values()
+    wanted = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    assert wanted - {"self"} - mentioned("reference/operators.md") == set()
