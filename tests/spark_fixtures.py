@@ -64,11 +64,10 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def start_connect_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
     import pyspark
 
-    from airflow_trident.engine.spark_local import ONE_SHOT_JAVA_OPTIONS, quiet_log
+    from airflow_trident.engine.spark_local import ONE_SHOT_JAVA_OPTIONS, QUIET_LOG
 
     home = os.path.dirname(pyspark.__file__)
-    (folder / "log4j2.properties").write_text(quiet_log())
-    java = f"{ONE_SHOT_JAVA_OPTIONS} -Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
+    java = f"{ONE_SHOT_JAVA_OPTIONS} -Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={QUIET_LOG.as_uri()}"
     conf = {
         **SMALL,
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -26,34 +26,27 @@ ONE_SHOT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for one batch: the second compiler never pays there (half the start's time and CPU, measured),
 but a driver of many batches is 1.2 times slower without it."""
 
-_QUIET_LOG = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.console.type = Console
-appender.console.name = stderr
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
-"""
-# the error that a task ends with comes back as an exception; these would only say it four times more
-_SILENT = ("executor.Executor", "scheduler.TaskSetManager", "util.Utils", "api.python.PythonRunner")
+QUIET_LOG = Path(__file__).with_name("spark_log4j2.properties")
+"""Only errors, in the words of log4j2. A file of the package: a temporary one would outlive a task that is killed."""
 _LOCK = RLock()
 
 
-def local_conf(master: str, folder: str, *, one_shot: bool, ui: bool) -> dict[str, str]:
-    """Settings of a local application that leaves nothing outside `folder`."""
+def local_conf(master: str, *, one_shot: bool, ui: bool) -> dict[str, str]:
+    """Settings of an application that writes nothing outside the folder for temporary files, and removes what it wrote
+    there when it ends, even if this process is killed."""
+    temporary = Path(tempfile.gettempdir())
     cores = _cores(master)
     java = [
-        f"-Dderby.system.home={folder}",
-        f"-Dlog4j2.configurationFile={Path(folder, 'log4j2.properties').as_uri()}",
+        f"-Djava.io.tmpdir={temporary}",
+        f"-Dlog4j2.configurationFile={QUIET_LOG.as_uri()}",
         *([ONE_SHOT_JAVA_OPTIONS] if one_shot else []),
     ]
     conf = {
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
+        # never made, for no tables are; by default it would be a folder in the working directory
+        "spark.sql.warehouse.dir": (temporary / "airflow-trident-warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.local.dir": folder,
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
@@ -89,7 +82,7 @@ class LocalSessions(Sessions):
         self._one_shot = one_shot
         self._ui = ui
         self._session: SparkSession | None = None
-        self._folder: str | None = None
+        self._mine = False
 
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         with _LOCK:
@@ -105,15 +98,14 @@ class LocalSessions(Sessions):
 
     def _start(self) -> SparkSession:
         require_java()
-        self._folder = tempfile.mkdtemp(prefix="airflow-trident-spark-")
-        Path(self._folder, "log4j2.properties").write_text(quiet_log(), encoding="ascii")
-        conf = {**local_conf(self._master, self._folder, one_shot=self._one_shot, ui=self._ui), **self._conf}
+        conf = {**local_conf(self._master, one_shot=self._one_shot, ui=self._ui), **self._conf}
         with _spark_environment():
             try:
-                return self._build(conf)
+                session = self._build(conf)
             except Exception as error:
-                shutil.rmtree(self._folder, ignore_errors=True)
                 raise start_error(error, f"Spark ({self._master})") from error
+        self._mine = True
+        return session
 
     def _build(self, conf: Mapping[str, str]) -> SparkSession:
         from pyspark.sql import SparkSession
@@ -125,21 +117,8 @@ class LocalSessions(Sessions):
 
     def close(self) -> None:
         session, self._session = self._session, None
-        folder, self._folder = self._folder, None
-        if session is not None and folder is not None:
+        if session is not None and self._mine:
             session.stop()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def quiet_log() -> str:
-    """Errors only, in the words of log4j2."""
-    # unless the class that starts the JVM has a level of its own, equal to the root's, Spark sets one and says so
-    lines = [_QUIET_LOG, "logger.start.name = org.apache.spark.api.python.PythonGatewayServer"]
-    lines.append("logger.start.level = error")
-    for number, name in enumerate(_SILENT):
-        lines += [f"logger.l{number}.name = org.apache.spark.{name}", f"logger.l{number}.level = off"]
-    return "\n".join(lines) + "\n"
 
 
 @contextmanager

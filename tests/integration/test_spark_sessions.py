@@ -267,3 +267,26 @@ def test_sessions_are_made_without_starting_anything() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_task_that_is_killed_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    """Its JVM ends by itself and cleans up."""
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])}
+    program = PROGRAM + "    print('ready', flush=True); import time; time.sleep(1000)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "staging")],
+        cwd=here,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["6\n", "ready\n"]
+        assert list(temporary.iterdir())
+        process.kill()
+    wait_for(lambda: not list(temporary.iterdir()))
+    assert list(here.iterdir()) == []
