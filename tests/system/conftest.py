@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,30 +131,31 @@ class Scene:
 
 
 @pytest.fixture(scope="session")
-def local_airflow(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+    """With a ZooKeeper of its own: the one of all other tests has seen their floods and faults by now."""
     root = tmp_path_factory.mktemp("system")
     folder = Folder(root)
     folder.make()
+    server = EmbeddedZooKeeper(folder.zookeeper)
     for name in batches.NAMES:
         (root / name).mkdir()
     for file in ("dags.py", "batches.py"):
         shutil.copyfile(Path(__file__).parent / file, folder.dags / file)
     extra = {**OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}
-    airflow = LocalAirflow(folder, zookeeper.hosts, extra)
-    try:
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        airflow = LocalAirflow(folder, server.start().hosts, extra)
+        stack.callback(airflow.processes.stop)
         airflow.migrate()
         airflow.start()
         airflow.wait_healthy()
         airflow.wait_for_dag(batches.NAMES[-1])
         yield airflow
-    finally:
-        airflow.processes.stop()
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, local_airflow: LocalAirflow, zookeeper: EmbeddedZooKeeper) -> Iterator[Scene]:
-    """The scene named by ``@pytest.mark.parametrize("scene", [...], indirect=True)``. When the test is over, every
-    batch must be in the state exactly once and the ledger without gap."""
+def scene(request: pytest.FixtureRequest, local_airflow: LocalAirflow) -> Iterator[Scene]:
+    """The scene named by ``@pytest.mark.parametrize("scene", [...], indirect=True)``."""
     name: str = request.param
-    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), name, root="/system-tests") as ledger:
+    with open_ledger(ZooKeeperSettings(hosts=local_airflow.zookeeper), name, root="/system-tests") as ledger:
         yield Scene(name, local_airflow, ledger, local_airflow.folder.root / name)
