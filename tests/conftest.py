@@ -27,7 +27,7 @@ settings.load_profile("patient")
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """A running server; its address is `.hosts`. Tests that stop or kill a server start one of their own."""
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), heap_mb=512)
     server.start()
     try:
         yield server

@@ -73,7 +73,7 @@ class EmbeddedZooKeeper:
     :param heap_mb: of Java.
     """
 
-    def __init__(self, data_dir: str | Path, *, port: int = 0, heap_mb: int = 32, host: str = "127.0.0.1") -> None:
+    def __init__(self, data_dir: str | Path, *, port: int = 0, heap_mb: int = 128, host: str = "127.0.0.1") -> None:
         self.data_dir = Path(data_dir).absolute()
         self.port = port
         self.heap_mb = heap_mb
