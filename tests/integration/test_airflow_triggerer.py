@@ -53,11 +53,13 @@ def play(name, **arguments):
     kept = words.each("word", Held(name), "kept string").group_by("kept")
     kept.persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
     with DAG(name, schedule=None, max_active_runs=4) as dag:
-        trident_transaction(topology, engine="local", group_id="t", deferrable=True, **arguments)
+        trident_transaction(topology, engine="local", group_id="t", **{"deferrable": True, **arguments})
     return dag
 
 runs = play("runs", max_pending=4)
 mapped = play("mapped", max_transactions=3)
+triggerer = play("triggerer", turn_sensor=False, turn_wait_s=0, max_pending=2)
+again = play("again", turn_sensor=False, turn_wait_s=0, max_pending=2, deferrable=False)
 '''
 
 
@@ -101,7 +103,7 @@ def stage(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
         airflow.migrate()
         airflow.start()
         airflow.wait_healthy()
-        airflow.wait_for_dag("mapped")
+        airflow.wait_for_dag("again")
         yield Stage(airflow, zookeeper.hosts, folder.root)
     finally:
         airflow.processes.stop()
@@ -142,6 +144,24 @@ def test_a_transaction_whose_emitter_a_person_marked_as_done_is_processed_by_its
     stage.until(lambda: stage.airflow.api.runs("runs")["three"] == "success", "the run has ended well")
     assert stage.records("runs")[3].status is Status.COMMITTED
     assert stage.records("runs")[3].attempt == 1
+
+
+@pytest.mark.parametrize(("dag_id", "state"), [("triggerer", "deferred"), ("again", "up_for_reschedule")])
+def test_committers_and_coordinators_wait_without_a_worker_and_go_on_when_their_turn_comes(
+    stage: Stage, dag_id: str, state: str
+) -> None:
+    hold, here = stage.folder / f"hold-{dag_id}-1", stage.folder / f"here-{dag_id}-1"
+    hold.touch()
+    stage.airflow.api.trigger(dag_id, "one")
+    stage.until(here.exists, "transaction 1 is being processed")
+    stage.airflow.api.trigger(dag_id, "two")
+    stage.until(lambda: stage.states(dag_id, "two").get("commit") == state, "the commit of 2 waits")
+    stage.airflow.api.trigger(dag_id, "three")
+    stage.until(lambda: stage.states(dag_id, "three").get("coordinate") == state, "2 are pending: a third one waits")
+    hold.unlink()
+    ends = dict.fromkeys(("one", "two", "three"), "success")
+    stage.until(lambda: stage.airflow.api.runs(dag_id) == ends, "all runs have ended well")
+    assert [record.status for record in stage.records(dag_id).values()] == [Status.COMMITTED] * 3
 
 
 def test_mapped_waits_end_in_the_triggerer_and_a_committer_that_was_killed_is_followed_by_the_next(
