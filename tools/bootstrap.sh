@@ -187,7 +187,7 @@ write_lock() {
     # From the pins that are there, so that only what must change does; --upgrade takes the newest of everything.
     cp "$lock" "$new"
     uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url -o "$new" "$@" \
-        pyproject.toml requirements/dev.in
+        --all-extras pyproject.toml requirements/dev.in
     {
         say "# Written by \`make lock\` from pyproject.toml and requirements/dev.in; do not edit."
         say "# Exact versions for development and tests on Python 3.11 to 3.13; installs with uv and with pip alike."
