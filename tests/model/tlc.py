@@ -18,8 +18,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 STATES = {"transactional": 481_863, "opaque": 215_498, "restored_opaque": 318_220}
-"""Configurations that every change is checked in, and how many distinct states each has, up to symmetry: the number is a
-property of the model, whatever the order in which the checker meets them. It changes when the model does."""
+"""Configurations that every change is checked in, and how many distinct states each has, up to symmetry: the number is
+a property of the model, whatever the order in which the checker meets them. It changes when the model does."""
 
 MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a claim that asks again gets a second transaction": ("transactional", ("claim key",)),
