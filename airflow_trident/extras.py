@@ -1,0 +1,23 @@
+"""Optional drivers: imported by whoever needs them, when they are needed; the error of a missing one says what to
+install."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from airflow_trident.errors import MissingExtraError
+
+
+def require_extra(module: str, extra: str) -> ModuleType:
+    """The module of an optional driver: ``require_extra("redis.cluster", "airflow-trident[redis]")``.
+
+    :param extra: what to install for it, as pip takes it.
+    :raises MissingExtraError: it, or a module that it needs, is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"the module {error.name!r} is not installed here", f'Install it: pip install "{extra}".'
+        ) from error
