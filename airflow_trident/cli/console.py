@@ -36,11 +36,14 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
         from airflow.utils.cli import suppress_logs_and_warning
         from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
+        from airflow_trident.hooks.connections import install_resolver
+
         @suppress_logs_and_warning
         @providers_configuration_loaded
         def run(args: Namespace) -> None:
             if not args.verbose:
                 _mute_handlers()
+            install_resolver()
             try:
                 sys.exit(handler(args) or OK)
             except UsageError as error:

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_trident.errors import ConfigurationError, Outcome, PlanError, TridentError
 from airflow_trident.hooks import settings
+from airflow_trident.hooks.connections import install_resolver
 from airflow_trident.hooks.waits import Until
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.topology.names import require_name
@@ -63,7 +64,9 @@ def topology_name(topology: Topology | str) -> str:
 
 @contextmanager
 def airflow_outcome() -> Iterator[None]:
-    """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry."""
+    """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry.
+    Inside, states and spouts find Airflow's connections."""
+    install_resolver()
     try:
         yield
     except TridentError as error:
