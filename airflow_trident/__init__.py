@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.group import trident_transaction as trident_transaction
+    from airflow_trident.protocol.batches import BatchSpout as BatchSpout
+    from airflow_trident.protocol.partitioned import OpaquePartitionedSpout as OpaquePartitionedSpout
+    from airflow_trident.protocol.partitioned import PartitionedSpout as PartitionedSpout
     from airflow_trident.protocol.spouts import Spout as Spout
+    from airflow_trident.protocol.spouts import SpoutKind as SpoutKind
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.file import FileSpout as FileSpout
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchSpout",
     "CombinerAggregator",
     "Count",
     "FileSpout",
@@ -51,9 +56,12 @@ __all__ = [
     "Max",
     "MemoryState",
     "Min",
+    "OpaquePartitionedSpout",
     "OperationContext",
+    "PartitionedSpout",
     "ReducerAggregator",
     "Spout",
+    "SpoutKind",
     "SqliteState",
     "StatefulFunction",
     "Stream",
@@ -88,7 +96,9 @@ _MODULES = {
         "Max",
     ),
     "operations.stateful": ("StatefulFunction",),
-    "protocol.spouts": ("Spout",),
+    "protocol.batches": ("BatchSpout",),
+    "protocol.partitioned": ("OpaquePartitionedSpout", "PartitionedSpout"),
+    "protocol.spouts": ("Spout", "SpoutKind"),
     "spouts.file": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
     "states.keyvalue_stateful": ("KeyValueStates",),

@@ -8,6 +8,9 @@ S2  `splits` and `read` depend on the metadata alone: for a transactional spout 
 S3  What one transaction's metadata covers, no later one's covers, and nothing in between is left out.
 S4  What cannot be read as recorded raises SourceChangedError or DamagedInputError, never fewer rows.
 S5  Rows have exactly the fields of `schema`.
+
+Which promises hold depends on the kind. An opaque spout is asked again for each attempt, so S3 holds for the batches
+that are committed. A non-transactional one promises S1 and S5 only.
 """
 
 from __future__ import annotations
@@ -55,6 +58,15 @@ class Coordinator(ABC):
         """The metadata of the batch of `txid`, given that of the last transaction that had one; None: nothing new.
 
         :raises SourceUnavailableError: the source does not answer.
+        """
+
+    def success(self, txid: int, metadata: Json) -> None:
+        """Transaction `txid`, of which this stream had `metadata`, is COMMITTED: the source may forget its batch.
+
+        Called from the ledger's record alone, by the coordinator of any later claim, for every committed transaction
+        that the ledger still keeps: at least once for each, again and again, in any process. So it must be cheap where
+        there is nothing to do, and right to repeat. What it raises fails the coordinator, never the commit, which is
+        done. (Storm: BatchCoordinator.success, which it calls before the commit is durable.)
         """
 
     def close(self) -> None:

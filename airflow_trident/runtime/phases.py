@@ -16,6 +16,8 @@ from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun,
 from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRecord
+from airflow_trident.protocol.spouts import Coordinator
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
@@ -68,6 +70,7 @@ def coordinate(
         return {name: metadata for name, metadata in found.items() if metadata is not None} or None
 
     try:
+        tell_success(ledger, coordinators)
         result = ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by)
     finally:
         for coordinator in coordinators.values():
@@ -75,6 +78,18 @@ def coordinate(
     if isinstance(result, Begun):
         crash_point(CrashPoint.BEGUN, result.txid)
     return result
+
+
+def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
+    """Tell those who want to know which transactions are committed, from the ledger's records: never before it is
+    durable, and again each time, so that a kill in between loses no word."""
+    told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
+    if not told:
+        return
+    for record in ledger.transactions():
+        if record.status is Status.COMMITTED:
+            for name in told.keys() & record.metadata.keys():
+                told[name].success(record.txid, record.metadata[name])
 
 
 def _markers(topology: Topology) -> dict[str, Marker | None]:

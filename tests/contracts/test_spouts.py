@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
-from airflow_trident.errors import DamagedInputError, SourceChangedError
+from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.file import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.types import Json, Schema, parse_declared
+from tests.spout_fixtures import FIELDS, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
 
-FIELDS = "id long, name string"
 NAMES = ["", "a", "x y", 'q"q', "comma,", "é\U0001f600", "last"]
 ROWS = [(number, NAMES[number % len(NAMES)] or "zero") for number in range(29)]
 
@@ -91,6 +91,20 @@ def write_parquet(path: Path, rows: list[tuple[Any, ...]]) -> None:
     pq.write_table(rows_to_table(parse_declared(FIELDS), rows), path)
 
 
+def partitions(folder: Path, kind: type[FolderSpout], **limits: Any) -> Source:
+    """Four partitions of unequal size, one of them empty."""
+    for number, row in enumerate(ROWS):
+        append(folder / "in", f"p{number % 7 % 3}", [row])
+    append(folder / "in", "p3", [])
+    spout = kind(folder / "in", **limits)
+
+    def take_away() -> Spout:
+        (folder / "in" / "p1").unlink()
+        return spout
+
+    return Source(spout, ROWS, take_away)
+
+
 SOURCES: dict[str, Callable[[Path], Source]] = {
     "fixed rows": fixed,
     "text": lambda folder: files(folder, ".txt", write_text),
@@ -100,6 +114,9 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "json": lambda folder: files(folder, ".json", write_json, format="json", fields=FIELDS),
     "json in parts": lambda folder: files(folder, ".json", write_json, format="json", fields=FIELDS, split_bytes=30),
     "parquet": lambda folder: files(folder, ".parquet", write_parquet, format="parquet", fields=FIELDS),
+    "partitions": lambda folder: partitions(folder, FolderSpout),
+    "partitions within limits": lambda folder: partitions(folder, FolderSpout, max_partitions=2, max_rows=4),
+    "opaque partitions": lambda folder: partitions(folder, OpaqueFolderSpout, max_rows=7),
 }
 
 
@@ -156,7 +173,8 @@ def check_changed_source(source: Source) -> None:
     """S4: what is not there any more is an error, never fewer rows."""
     every = metadata_of_all(source.spout)
     changed = source.take_away()
-    with pytest.raises((SourceChangedError, DamagedInputError)) as caught:
+    opaque = source.spout.kind is SpoutKind.OPAQUE
+    with pytest.raises(SourceUnavailableError if opaque else (SourceChangedError, DamagedInputError)) as caught:
         [rows_of(changed, metadata) for metadata in every]
     assert caught.value.cure
 
@@ -175,7 +193,7 @@ def test_a_spout_says_what_it_is_in_one_line(tmp_path: Path, name: str) -> None:
     spout = SOURCES[name](tmp_path).spout
     assert spout.describe().startswith(type(spout).__name__)
     assert "\n" not in spout.describe()
-    assert spout.kind is SpoutKind.TRANSACTIONAL
+    assert spout.kind is (SpoutKind.OPAQUE if "opaque" in name else SpoutKind.TRANSACTIONAL)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -188,6 +206,21 @@ def test_metadata_of_another_spout_is_an_error_and_not_a_new_beginning(
         spout.coordinator().initialize_transaction(2, metadata)
     with pytest.raises(SourceChangedError, match="is not that of a"):
         spout.emitter().splits(metadata)
+
+
+def test_a_spout_without_promises_gives_rows_of_its_schema_and_metadata_of_json(tmp_path: Path) -> None:
+    for number, row in enumerate(ROWS):
+        append(tmp_path / "in", f"p{number % 3}", [row])
+    spout = ForgetfulSpout(tmp_path / "in")
+    assert spout.kind is SpoutKind.NON_TRANSACTIONAL
+    first = spout.coordinator().initialize_transaction(1, None)
+    second = spout.coordinator().initialize_transaction(2, first)
+    assert second != first
+    assert [rows_of(spout, one) for one in (first, second, second)] == [ROWS[0::3], ROWS[1::3], ROWS[2::3]]
+    assert not spout.coordinator().is_ready(second)
+    assert spout.coordinator().initialize_transaction(3, second) is None
+    with pytest.raises(SourceChangedError, match="is not that of a BatchSpout"):
+        spout.coordinator().initialize_transaction(3, {"from": 1})
 
 
 # ---- spouts that break a promise are found ---------------------------------------------------------------------

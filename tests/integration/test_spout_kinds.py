@@ -1,0 +1,131 @@
+"""Spouts of every kind through ledger, phases and states: what is recorded, what is told of success, and when."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, SqliteState, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import SourceChangedError, SourceUnavailableError
+from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.spouts import Spout
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.types import Json
+from tests.spout_fixtures import FolderSpout, append
+from tests.unit.test_partitioned import Counters
+
+ATTEMPTS = Attempts(owner="test")
+
+
+def counting(spout: Spout, folder: Path) -> Topology:
+    made = Topology("kinds")
+    made.new_stream("rows", spout).persistent_aggregate(SqliteState(str(folder / "count.db")), Count(), "count")
+    return made
+
+
+def counted(topology: Topology) -> int:
+    spec = topology.states["count"]
+    with spec.factory.make_state(spec) as state:
+        return int(dict(state.items()).get((), (0,))[0])
+
+
+def begin(ledger: Ledger, topology: Topology, key: str) -> int:
+    begun = coordinate(ledger, topology, Claim(key=key))
+    assert isinstance(begun, Begun)
+    return begun.txid
+
+
+def commit(ledger: Ledger, topology: Topology, txid: int, staging: Path) -> None:
+    process(ledger, topology, txid, LocalEngine(), str(staging), ATTEMPTS)
+    committer = Committer(
+        ledger=ledger, topology=topology, staging_root=str(staging), attempts=ATTEMPTS, engine=LocalEngine
+    )
+    assert committer.commit(txid).committed == (txid,)
+
+
+def told(folder: Path) -> dict[int, Json]:
+    return {int(path.name): json.loads(path.read_text()) for path in folder.glob("*")}
+
+
+def test_success_is_told_of_committed_transactions_alone_and_again_until_it_gets_through(tmp_path: Path) -> None:
+    append(tmp_path / "in", "a", [(number, "a") for number in range(7)])
+    said = tmp_path / "told"
+    topology = counting(FolderSpout(tmp_path / "in", told=said), tmp_path)
+    with MemoryLedger("kinds") as ledger:
+        begin(ledger, topology, "one")
+        begin(ledger, topology, "two")
+        assert told(said) == {}, "nothing is committed"
+        commit(ledger, topology, 1, tmp_path / "staging")
+        assert told(said) == {}, "the commit asks nothing of the source"
+        begin(ledger, topology, "three")
+        assert told(said) == {1: {"a": {"from": 0, "to": 3}}}
+        (said / "1").unlink()  # as if killed before the word arrived
+        commit(ledger, topology, 2, tmp_path / "staging")
+        begin(ledger, topology, "three")
+        assert told(said) == {1: {"a": {"from": 0, "to": 3}}, 2: {"a": {"from": 3, "to": 6}}}
+
+
+def test_a_source_that_does_not_take_the_word_of_success_fails_the_coordinator_and_not_the_commit(
+    tmp_path: Path,
+) -> None:
+    append(tmp_path / "in", "a", [(number, "a") for number in range(7)])
+
+    class Deaf(FolderSpout):
+        def success(self, txid: int, parts: Any) -> None:
+            raise SourceUnavailableError("it does not answer", "Try again.")
+
+    topology = counting(Deaf(tmp_path / "in"), tmp_path)
+    with MemoryLedger("kinds") as ledger:
+        begin(ledger, topology, "one")
+        commit(ledger, topology, 1, tmp_path / "staging")
+        with pytest.raises(SourceUnavailableError, match="does not answer"):
+            begin(ledger, topology, "two")
+        assert ledger.view(0).pointer.committed == 1
+        assert ledger.view(0).next_txid == 2
+    assert counted(topology) == 3
+
+
+def test_the_partitions_of_a_transactional_txid_stay_what_they_were_when_it_began(tmp_path: Path) -> None:
+    for name in "ab":
+        append(tmp_path / "in", name, [(1, name)])
+    topology = counting(FolderSpout(tmp_path / "in"), tmp_path)
+    staging = tmp_path / "staging"
+    with MemoryLedger("kinds") as ledger:
+        begin(ledger, topology, "one")
+        append(tmp_path / "in", "c", [(1, "c")])
+        (tmp_path / "in" / "a").rename(tmp_path / "a")
+        with pytest.raises(SourceChangedError, match="partition 'a' of the recorded batch cannot be read"):
+            process(ledger, topology, 1, LocalEngine(), str(staging), ATTEMPTS)
+        (tmp_path / "a").rename(tmp_path / "in" / "a")
+        commit(ledger, topology, 1, staging)
+        assert counted(topology) == 2
+        LocalRunner(ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=str(staging)).run()
+    assert counted(topology) == 3
+
+
+def test_five_thousand_partitions_fit_in_one_record_and_go_on_from_where_they_were(tmp_path: Path) -> None:
+    names = tuple(f"partition-{number:05d}" for number in range(5_000))
+    topology = counting(Counters(there=names), tmp_path)
+    tree = FakeTree()
+    with ZNodeLedger(FakeZNodes(tree), "kinds") as ledger:
+        for txid in (1, 2, 3):
+            assert begin(ledger, topology, f"run {txid}") == txid
+            commit(ledger, topology, txid, tmp_path / "staging")
+        last = ledger.view(3).tx
+        folder = f"/airflow-trident/v1/kinds/{ledger.topology().incarnation}/m"
+        assert tree.children(folder), "the metadata is kept in chunks"
+    assert last is not None
+    metadata = last.metadata["rows"]
+    assert isinstance(metadata, dict)
+    assert metadata["parts"] == dict.fromkeys(names, 3)
+    assert counted(topology) == 15_000
