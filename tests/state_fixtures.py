@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ class ForgetfulState(State):
         if answer is Applied.APPLIED:
             raise StoreUnavailableError("the answer was lost", "Run it again.")
         return answer
+
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        return self.inner.get_many(keys)
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         return self.inner.items()

@@ -13,6 +13,7 @@ T5  A txid below the highest applied one that was left out (SKIPPED) can be appl
     aggregate commutes.
 T6  The cost of `apply` depends on the batch, not on the state.
 T7  Two processes applying at once end as if one came after the other.
+T8  `get_many` gives committed values in the order of the keys; its cost depends on the keys, not on the state.
 """
 
 from __future__ import annotations
@@ -166,6 +167,13 @@ class State(ABC):
         :raises FencedError: a newer committer was here.
         :raises LedgerBehindStateError: the data belongs to another life of the ledger.
         :raises StoreUnavailableError: nothing was applied.
+        """
+
+    @abstractmethod
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """The committed value of each key, None where there is none (Trident: ReadOnlyMapState.multiGet).
+
+        :raises StoreUnavailableError: the store does not answer.
         """
 
     @abstractmethod

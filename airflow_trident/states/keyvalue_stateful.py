@@ -144,6 +144,12 @@ class OpenStateful(State):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """Values by the function's own keys, each as a tuple of one. Reads everything: which partition has a key is
+        the function's affair."""
+        found = dict(self.items())
+        return [found.get(tuple(key)) for key in keys]
+
     def saved(self) -> Saved:
         """How far the checkpoint is, and what is applied."""
         return self._journal.read()

@@ -1,4 +1,4 @@
-"""What every state promises (T1 to T7 of `plan.states`), over every implementation and some that lose their answers."""
+"""What every state promises (T1 to T8 of `plan.states`), over every implementation and some that lose their answers."""
 
 from __future__ import annotations
 
@@ -244,6 +244,30 @@ def test_t6_the_work_of_a_batch_does_not_grow_with_the_state(tmp_path: Path, sto
         assert len(content(state)) == 100_000
     assert work[0] > 0
     assert abs(work[1] - work[0]) <= 0.02 * work[0], work
+
+
+# ---- T8: queries -----------------------------------------------------------------------------------------------
+
+
+def test_get_many_gives_committed_values_in_the_order_of_the_keys(state: State, spec: StateSpec) -> None:
+    assert state.get_many([("a",)]) == [None]
+    apply(state, ticket(1), batch(spec, *((f"word {number}", number) for number in range(1, 1500)), (None, 7)))
+    asked = [(f"word {number}",) for number in range(1499, 0, -1)]
+    assert state.get_many([*asked, ("absent",), (None,), asked[0]]) == [
+        *((number,) for number in range(1499, 0, -1)),
+        None,
+        (7,),
+        (1499,),
+    ]
+    assert state.get_many([]) == []
+
+
+def test_get_many_of_a_state_without_keys_gives_its_one_row(factory: StateFactory) -> None:
+    spec = combined(factory, "", "n long", Sum())
+    with factory.make_state(spec) as state:
+        assert state.get_many([()]) == [None]
+        apply(state, ticket(1), batch(spec, (5,)))
+        assert state.get_many([()]) == [(5,)]
 
 
 # ---- T7: two at once -------------------------------------------------------------------------------------------

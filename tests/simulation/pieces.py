@@ -221,6 +221,9 @@ class OpenStore(State):
         self.where.scheduler.step()
         return applied
 
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        return [(self.store.records[record],) if record in self.store.records else None for (record,) in keys]
+
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         return iter([((record,), (count,)) for record, count in self.store.records.items()])
 
