@@ -28,6 +28,7 @@ from airflow_trident.staging.files import make_folder, storage_error
 from airflow_trident.states.keyvalue import StateProvider
 from airflow_trident.states.keyvalue_layers import LayeredState, Writes
 from airflow_trident.states.sqlite_errors import is_certain, store_error
+from airflow_trident.states.sqlite_open import open_wal
 
 VERSION = 1
 _PREFIX = "trident_keyvalue"
@@ -106,18 +107,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
         except OSError as error:
             raise storage_error(error, folder, "the folder of the state") from error
         with self._errors():
-            connection = sqlite3.connect(
-                self.path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-            )
-        try:
-            with self._errors():
-                if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                    connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return open_wal(self.path, busy_timeout_s)
 
     def _make_tables(self) -> None:
         known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"

@@ -27,6 +27,7 @@ from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.marker import admit
 from airflow_trident.states.merge import Key, Value, does_not_fit, merge
 from airflow_trident.states.sqlite_errors import is_certain, store_error, violated_column
+from airflow_trident.states.sqlite_open import open_wal
 from airflow_trident.states.sqlite_table import Layout, quote, safe_name
 from airflow_trident.types import names_of
 
@@ -107,18 +108,7 @@ class OpenSqliteState(State):
         except OSError as error:
             raise storage_error(error, folder, "the folder of the state") from error
         with self._errors():
-            connection = sqlite3.connect(
-                self.path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-            )
-        try:
-            with self._errors():
-                if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                    connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return open_wal(self.path, busy_timeout_s)
 
     def _register(self) -> None:
         """Make the table and the marker's row, unless they are there: a reader writes nothing."""

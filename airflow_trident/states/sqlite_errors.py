@@ -17,6 +17,11 @@ def primary_code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
+def is_locked(error: sqlite3.Error) -> bool:
+    """Does somebody else hold the file?"""
+    return primary_code(error) in _LOCKED
+
+
 def is_certain(error: sqlite3.Error) -> bool:
     """Does a COMMIT that failed so surely not have happened? A write that failed left the log without the commit; of a
     sync that failed nobody can tell."""
@@ -32,7 +37,7 @@ def violated_column(error: sqlite3.IntegrityError) -> str:
 def store_error(error: sqlite3.Error, path: str) -> TridentError:
     """One clear error for what SQLite said about the file `path`."""
     code = primary_code(error)
-    if code in _LOCKED:
+    if is_locked(error):
         return StoreUnavailableError(
             f"the state file {path!r} is locked by another program",
             "Let that program end its transaction; the task tries again. Nothing was applied.",
