@@ -110,6 +110,7 @@ def combined(
 def ticket(
     txid: int,
     *,
+    attempt: int = 0,
     fence: int | None = None,
     incarnation: str = "i1",
     late: bool = False,
@@ -121,7 +122,7 @@ def ticket(
         topology=topology,
         incarnation=incarnation,
         txid=txid,
-        attempt=0,
+        attempt=attempt,
         fence=10 * txid if fence is None else fence,
         position={"lines": {"to": txid}} if position is None else position,
         staged=StagedRef(manifest="m", rows_read=0, rows={}, bytes=0),

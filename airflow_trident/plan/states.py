@@ -14,6 +14,9 @@ T5  A txid below the highest applied one that was left out (SKIPPED) can be appl
 T6  The cost of `apply` depends on the batch, not on the state.
 T7  Two processes applying at once end as if one came after the other.
 T8  `get_many` gives committed values in the order of the keys; its cost depends on the keys, not on the state.
+T9  (`Capabilities.opaque`, where `StateSpec.opaque`) When the highest txid comes again under a newer attempt, the batch
+    of the older one is taken back and the new one applied, in the same step; what late batches did in between stays.
+    What is kept for it is O(batch): the values before the highest txid, of its keys only.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.stateful import Stateful
-from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.types import Json, Schema, names_of
 
 if TYPE_CHECKING:
@@ -34,10 +37,20 @@ if TYPE_CHECKING:
 
 
 class Applied(StrEnum):
-    """What `apply` did."""
+    """What `apply` did. A batch that replaced that of an older attempt is APPLIED."""
 
     APPLIED = "applied"
     ALREADY = "already applied"
+
+
+class Verdict(StrEnum):
+    """What a store has to do with a batch (`states.marker.admit`)."""
+
+    APPLY = "apply"
+    SKIP = "skip"
+    """It is there already."""
+    REPLACE = "replace"
+    """Opaque: take the batch of the highest txid back, then apply this one (Trident: OpaqueValue's previous value)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +58,14 @@ class Capabilities:
     """What a store can do; a topology that asks for more is refused when the DAG is built.
 
     `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
-    marker change in one step. `keyvalue`: it keeps the states of stateful functions, and only those.
+    marker change in one step. `keyvalue`: it keeps the states of stateful functions, and only those. `opaque`: it can
+    take the batch of its highest txid back (T9), as opaque spouts need.
     """
 
     durable: bool
     atomic: bool
     keyvalue: bool = False
+    opaque: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +73,8 @@ class Marker:
     """What the store itself knows about the transactions in it; read and written in the step that changes the data.
 
     Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far.
-    `position`: CommitTicket.position of `high`.
+    `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
+    `NO_ATTEMPT` (always where no spout is opaque).
     """
 
     incarnation: str
@@ -66,6 +82,7 @@ class Marker:
     fence: int
     holes: tuple[tuple[int, int], ...] = ()
     position: dict[str, Json] = field(default_factory=dict)
+    attempt: int = NO_ATTEMPT
 
     def has(self, txid: int) -> bool:
         return txid <= self.high and not any(first <= txid <= last for first, last in self.holes)
@@ -95,6 +112,7 @@ class StateSpec:
     Exactly one of `combiners`, `reducer`, `updater`, `stateful` is set: `combiners`, one per value field, get staged
     partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields
     `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple belongs to.
+    `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs.
     """
 
     topology: str
@@ -108,6 +126,7 @@ class StateSpec:
     reads: tuple[str, ...] = ()
     updater: StateUpdater | None = None
     stateful: Stateful | None = None
+    opaque: bool = False
 
     @property
     def commutes(self) -> bool:

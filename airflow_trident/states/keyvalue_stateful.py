@@ -19,7 +19,7 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Us
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.stateful import Stateful
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.keyvalue import KeyValueState, ProviderConfig, namespace_of
@@ -106,8 +106,8 @@ class OpenStateful(State):
                 part.prepare()
             checkpoints = Checkpoints(self._journal, parts)
             saved = checkpoints.recover(ticket.fence)
-            marker, wanted = admit(saved.marker, ticket, state=self._spec.name, commutes=False)
-            if not wanted:
+            marker, verdict = admit(saved.marker, ticket, state=self._spec.name, commutes=False)
+            if verdict is Verdict.SKIP:
                 if marker != saved.marker:
                     checkpoints.note(saved, marker, ticket.fence)
                 return Applied.ALREADY

@@ -1,23 +1,43 @@
-"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5)."""
+"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5, T9)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError
-from airflow_trident.plan.states import Marker
-from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.types import Json
+from airflow_trident.plan.states import Marker, Verdict
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 
 
-def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: bool) -> tuple[Marker, bool]:
-    """The marker to write, and whether the batch is to be applied (False: it is there already).
+def admit(
+    marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: bool, opaque: bool = False
+) -> tuple[Marker, Verdict]:
+    """The marker to write, and what to do with the batch.
 
+    :param opaque: `StateSpec.opaque`: the batch of the highest txid may be replaced by that of a newer attempt.
     :raises FencedError: the ticket's fence is lower than the marker's.
     :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
     :raises LateBatchError: a late batch for a state whose aggregate does not commute.
     """
+    attempt = ticket.attempt if opaque else NO_ATTEMPT
     if marker is None:
         holes = ((1, ticket.txid - 1),) if ticket.txid > 1 else ()
-        return _marker(ticket, ticket.txid, holes, ticket.position), True
+        return _highest(ticket, holes, attempt), Verdict.APPLY
+    _require_newest(marker, ticket, state)
+    if opaque and ticket.txid == marker.high and NO_ATTEMPT < marker.attempt < ticket.attempt:
+        return _highest(ticket, marker.holes, attempt), Verdict.REPLACE
+    _require_own(marker, ticket, state, opaque)
+    if marker.has(ticket.txid):
+        return replace(marker, fence=ticket.fence), Verdict.SKIP
+    if ticket.txid > marker.high:
+        gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()
+        return _highest(ticket, marker.holes + gap, attempt), Verdict.APPLY
+    if not commutes:
+        raise late_batch(ticket.txid, marker.high, state)
+    return replace(marker, fence=ticket.fence, holes=_without(marker.holes, ticket.txid)), Verdict.APPLY
+
+
+def _require_newest(marker: Marker, ticket: CommitTicket, state: str) -> None:
     if marker.incarnation != ticket.incarnation:
         raise LedgerBehindStateError(
             f"state {state!r} belongs to incarnation {marker.incarnation} of the ledger of topology "
@@ -30,22 +50,23 @@ def admit(marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: 
             f"(fence {ticket.fence}, transaction {ticket.txid})",
             "Nothing was changed; the newer committer finishes the work.",
         )
-    # Below the highest txid only a late one may come, into a hole or again; the highest is known by its batch.
-    used = ticket.position != marker.position if ticket.txid == marker.high else not ticket.late
-    if ticket.txid <= marker.high and used:
+
+
+def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool) -> None:
+    """Below the highest txid only a late one may come, into a hole or again; the highest is known by its batch, and by
+    its attempt where two attempts may have different batches."""
+    if ticket.txid > marker.high:
+        return
+    if ticket.txid < marker.high:
+        used = not ticket.late
+    else:
+        used = ticket.position != marker.position or (opaque and ticket.attempt < marker.attempt)
+    if used:
         raise LedgerBehindStateError(
             f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}, or later "
             f"ones (up to {marker.high}): the ledger was restored from an old copy and gives used txids to new data",
             "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
         )
-    if marker.has(ticket.txid):
-        return _marker(ticket, marker.high, marker.holes, marker.position), False
-    if ticket.txid > marker.high:
-        gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()
-        return _marker(ticket, ticket.txid, marker.holes + gap, ticket.position), True
-    if not commutes:
-        raise late_batch(ticket.txid, marker.high, state)
-    return _marker(ticket, marker.high, _without(marker.holes, ticket.txid), marker.position), True
 
 
 def late_batch(txid: int, high: int, state: str) -> LateBatchError:
@@ -55,8 +76,15 @@ def late_batch(txid: int, high: int, state: str) -> LateBatchError:
     )
 
 
-def _marker(ticket: CommitTicket, high: int, holes: tuple[tuple[int, int], ...], position: dict[str, Json]) -> Marker:
-    return Marker(incarnation=ticket.incarnation, high=high, fence=ticket.fence, holes=holes, position=position)
+def _highest(ticket: CommitTicket, holes: tuple[tuple[int, int], ...], attempt: int) -> Marker:
+    return Marker(
+        incarnation=ticket.incarnation,
+        high=ticket.txid,
+        fence=ticket.fence,
+        holes=holes,
+        position=ticket.position,
+        attempt=attempt,
+    )
 
 
 def _without(holes: tuple[tuple[int, int], ...], txid: int) -> tuple[tuple[int, int], ...]:

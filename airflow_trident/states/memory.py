@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.marker import admit
-from airflow_trident.states.merge import Key, Value, canonical_key, merge
+from airflow_trident.states.merge import Changes, Key, Value, canonical_key, merge, merge_before
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class _Kept:
     marker: Marker | None = None
     data: dict[Key, Value] = field(default_factory=dict)
+    before: Changes = field(default_factory=dict)
+    """The keys of the highest txid with their values before it; kept if a spout is opaque."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ class MemoryState(StateFactory):
 
     name: str = "default"
 
-    capabilities = Capabilities(durable=False, atomic=True)
+    capabilities = Capabilities(durable=False, atomic=True, opaque=True)
 
     def make_state(self, spec: StateSpec) -> OpenMemoryState:
         require_plain_keys(spec)
@@ -69,18 +71,30 @@ class OpenMemoryState(State):
         return self._kept.marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        kept = self._kept
+        kept, spec = self._kept, self._spec
         with self._store.lock:
-            marker, wanted = admit(kept.marker, ticket, state=self._spec.name, commutes=self._spec.commutes)
-            if wanted:
-                # Whatever can raise has happened before the first write.
-                for key, value in merge(self._spec, batch, self._lookup).items():
-                    if value is None:
-                        kept.data.pop(key, None)
-                    else:
-                        kept.data[key] = value
-            kept.marker = marker
-        return Applied.APPLIED if wanted else Applied.ALREADY
+            marker, verdict = admit(kept.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+            if verdict is Verdict.SKIP:
+                kept.marker = marker
+                return Applied.ALREADY
+            taken_back = kept.before if verdict is Verdict.REPLACE else {}
+            changes = merge(spec, batch, lambda keys: [taken_back.get(key, kept.data.get(key)) for key in keys])
+            if ticket.txid < marker.high:
+                before = kept.before | merge_before(spec, batch, kept.before)
+            # Whatever can raise has happened before the first write.
+            self._write(taken_back)
+            if ticket.txid == marker.high:
+                before = {key: kept.data.get(key) for key in changes} if spec.opaque else {}
+            self._write(changes)
+            kept.before, kept.marker = before, marker
+        return Applied.APPLIED
+
+    def _write(self, changes: Changes) -> None:
+        for key, value in changes.items():
+            if value is None:
+                self._kept.data.pop(key, None)
+            else:
+                self._kept.data[key] = value
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""

@@ -56,6 +56,15 @@ def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup) -> Changes:
     return _fitting(spec, changes)
 
 
+def merge_before(spec: StateSpec, batch: pa.Table, before: Changes) -> Changes:
+    """What a late batch does to the values before the highest txid (T9), of the keys that are kept only: taking the
+    highest txid back must not take the late one with it."""
+    if not before:
+        return {}
+    changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys])
+    return {key: value for key, value in changes.items() if key in before}
+
+
 @contextmanager
 def user_code(spec: StateSpec) -> Iterator[None]:
     """The border around user code: errors of this package pass, all others become UserCodeError."""

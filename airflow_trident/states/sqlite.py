@@ -20,12 +20,13 @@ from airflow_trident.errors import (
     DefinitionChangedError,
     OutcomeUnknownError,
 )
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
-from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.staging.files import make_folder, storage_error
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.marker import admit
 from airflow_trident.states.merge import Key, Value, does_not_fit, merge
+from airflow_trident.states.sqlite_before import PREFIX, Before, Changes
 from airflow_trident.states.sqlite_errors import is_certain, store_error, violated_column
 from airflow_trident.states.sqlite_open import open_wal
 from airflow_trident.states.sqlite_table import Layout, quote, safe_name
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MARKERS = "trident_applied"
+_ATTEMPT = f"attempt INTEGER NOT NULL DEFAULT {NO_ATTEMPT}"
 _CREATE_MARKERS = (
     f"CREATE TABLE IF NOT EXISTS {MARKERS} (topology TEXT NOT NULL, state TEXT NOT NULL, "
     "table_name TEXT NOT NULL UNIQUE COLLATE NOCASE, definition TEXT NOT NULL, "
     "incarnation TEXT, high INTEGER, fence INTEGER, holes TEXT, position TEXT, "
+    f"{_ATTEMPT}, "
     "PRIMARY KEY (topology, state)) WITHOUT ROWID"
 )
 _BUSY_TIMEOUT_S = 30.0
@@ -59,7 +62,7 @@ class SqliteState(StateFactory):
     table: str | None = None
     busy_timeout_s: float = _BUSY_TIMEOUT_S
 
-    capabilities = Capabilities(durable=True, atomic=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
 
     def __post_init__(self) -> None:
         if not self.path or self.path.startswith((":memory:", "file:")):
@@ -74,7 +77,7 @@ class SqliteState(StateFactory):
         """
         require_plain_keys(spec)
         table = self.table or safe_name(f"{spec.topology}_{spec.name}")
-        if table.lower().startswith("sqlite_") or table.lower() == MARKERS:
+        if table.lower().startswith(("sqlite_", PREFIX)) or table.lower() == MARKERS:
             raise ConfigurationError(f"{table!r} cannot be the table of a state", "Give it another name.")
         layout = Layout(table, spec)
         layout.require_columns()
@@ -92,6 +95,7 @@ class OpenSqliteState(State):
         self._layout = layout
         self._spec = layout.spec
         self._connection = self._open(busy_timeout_s)
+        self._before = Before(self._connection, layout) if layout.spec.opaque else None
         try:
             with self._errors():
                 self._register()
@@ -112,26 +116,32 @@ class OpenSqliteState(State):
 
     def _register(self) -> None:
         """Make the table and the marker's row, unless they are there: a reader writes nothing."""
-        if self._is_registered():
+        if self._is_registered() and self._is_complete():
             return
         with self._transaction():
             self._connection.execute(_CREATE_MARKERS)
-            if self._is_registered():
-                return
-            table = self._layout.table
-            owner = self._one(f"SELECT topology, state FROM {MARKERS} WHERE table_name = ?", (table,))
-            if owner is not None or self._has_table(table):
-                whose = f"state {owner[1]!r} of topology {owner[0]!r}" if owner else "something else"
-                raise ConfigurationError(
-                    f"the table {table!r} in {self.path!r} belongs to {whose}, not to state {self._spec.name!r} of "
-                    f"topology {self._spec.topology!r}",
-                    "Give the state another table, as in SqliteState(path, table=...).",
-                )
-            self._connection.execute(self._layout.create)
-            self._connection.execute(
-                f"INSERT INTO {MARKERS} (topology, state, table_name, definition) VALUES (?, ?, ?, ?)",
-                (self._spec.topology, self._spec.name, table, self._layout.definition),
+            if not self._is_registered():
+                self._make_table()
+            if not self._has_attempts():
+                self._connection.execute(f"ALTER TABLE {MARKERS} ADD COLUMN {_ATTEMPT}")
+            if self._before is not None and not self._has_table(self._before.keys_table):
+                self._before.create()
+
+    def _make_table(self) -> None:
+        table = self._layout.table
+        owner = self._one(f"SELECT topology, state FROM {MARKERS} WHERE table_name = ?", (table,))
+        if owner is not None or self._has_table(table):
+            whose = f"state {owner[1]!r} of topology {owner[0]!r}" if owner else "something else"
+            raise ConfigurationError(
+                f"the table {table!r} in {self.path!r} belongs to {whose}, not to state {self._spec.name!r} of "
+                f"topology {self._spec.topology!r}",
+                "Give the state another table, as in SqliteState(path, table=...).",
             )
+        self._connection.execute(self._layout.create)
+        self._connection.execute(
+            f"INSERT INTO {MARKERS} (topology, state, table_name, definition) VALUES (?, ?, ?, ?)",
+            (self._spec.topology, self._spec.name, table, self._layout.definition),
+        )
 
     def _is_registered(self) -> bool:
         if not self._has_table(MARKERS):
@@ -147,6 +157,13 @@ class OpenSqliteState(State):
                 "Give the state a new name, or another file.",
             )
         return True
+
+    def _is_complete(self) -> bool:
+        return self._has_attempts() and (self._before is None or self._has_table(self._before.keys_table))
+
+    def _has_attempts(self) -> bool:
+        """Files from before there were opaque states have no such column."""
+        return self._one(f"SELECT 1 FROM pragma_table_info('{MARKERS}') WHERE name = 'attempt'") is not None
 
     def _has_table(self, name: str) -> bool:
         found = "SELECT 1 FROM sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
@@ -164,7 +181,8 @@ class OpenSqliteState(State):
     def marker(self) -> Marker | None:
         with self._errors():
             row = self._one(
-                f"SELECT incarnation, high, fence, holes, position FROM {MARKERS} WHERE topology = ? AND state = ?",
+                f"SELECT incarnation, high, fence, holes, position, attempt FROM {MARKERS} "
+                "WHERE topology = ? AND state = ?",
                 self._me,
             )
         if row is None or row[1] is None:
@@ -172,7 +190,12 @@ class OpenSqliteState(State):
         try:
             holes = tuple((int(first), int(last)) for first, last in json.loads(row[3]))
             return Marker(
-                incarnation=str(row[0]), high=int(row[1]), fence=int(row[2]), holes=holes, position=json.loads(row[4])
+                incarnation=str(row[0]),
+                high=int(row[1]),
+                fence=int(row[2]),
+                holes=holes,
+                position=json.loads(row[4]),
+                attempt=int(row[5]),
             )
         except (ValueError, TypeError) as error:
             raise CorruptRecordError(
@@ -182,7 +205,7 @@ class OpenSqliteState(State):
 
     def _write_marker(self, marker: Marker) -> None:
         changed = self._connection.execute(
-            f"UPDATE {MARKERS} SET incarnation = ?, high = ?, fence = ?, holes = ?, position = ? "
+            f"UPDATE {MARKERS} SET incarnation = ?, high = ?, fence = ?, holes = ?, position = ?, attempt = ? "
             "WHERE topology = ? AND state = ?",
             (
                 marker.incarnation,
@@ -190,6 +213,7 @@ class OpenSqliteState(State):
                 marker.fence,
                 json.dumps(marker.holes),
                 json.dumps(marker.position),
+                marker.attempt,
                 *self._me,
             ),
         ).rowcount
@@ -202,41 +226,52 @@ class OpenSqliteState(State):
     # ---- applying ----------------------------------------------------------------------------------------------
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        spec = self._spec
         with self._errors(), self._transaction():
             known = self.marker()
-            marker, wanted = admit(known, ticket, state=self._spec.name, commutes=self._spec.commutes)
-            if wanted:
-                self._merge(batch)
+            marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+            if verdict is not Verdict.SKIP:
+                self._merge(batch, replaces=verdict is Verdict.REPLACE, late=ticket.txid < marker.high)
             if marker != known:
                 self._write_marker(marker)
-        return Applied.APPLIED if wanted else Applied.ALREADY
+        return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
-    def _merge(self, batch: pa.Table) -> None:
-        layout = self._layout
+    def _merge(self, batch: pa.Table, *, replaces: bool, late: bool) -> None:
+        before = self._before
+        if before is not None and replaces:
+            before.restore()
         try:
-            if layout.merges_natively:
-                columns = [batch.column(name).to_pylist() for name in names_of(layout.fields)]
-                self._connection.executemany(layout.merge, layout.encode_rows(columns, batch.num_rows))
-                return
-            changes = merge(self._spec, batch, self._lookup)
-            put = [(*key, *value) for key, value in changes.items() if value is not None]
-            columns = [list(column) for column in zip(*put, strict=True)] if put else [[] for _ in layout.fields]
-            self._connection.executemany(layout.upsert, layout.encode_rows(columns, len(put)))
-            removed = [(layout.encode_key(key),) for key, value in changes.items() if value is None]
-            self._connection.executemany(layout.delete, removed)
+            changes = self._changes(batch, self._layout)
+            if before is not None and late:
+                kept = before.kept(changes.keys)
+                self._changes(batch, before.layout).of(kept).write(self._connection, before.layout)
+            elif before is not None:
+                before.keep(changes.keys)
+            changes.write(self._connection, self._layout)
         except sqlite3.IntegrityError as error:
             column = violated_column(error)
             raise does_not_fit(self._spec, f"{column} is beyond the largest 64-bit number") from error
 
-    def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        names = [self._layout.encode_key(key) for key in keys]
+    def _changes(self, batch: pa.Table, layout: Layout) -> Changes:
+        """What the batch does to the table of `layout`."""
+        if layout.merges_natively:
+            columns = [batch.column(name).to_pylist() for name in names_of(layout.fields)]
+            return Changes(rows=layout.encode_rows(columns, batch.num_rows), removed=[], native=True)
+        changes = merge(self._spec, batch, lambda keys: self._lookup(keys, layout))
+        put = [(*key, *value) for key, value in changes.items() if value is not None]
+        columns = [list(column) for column in zip(*put, strict=True)] if put else [[] for _ in layout.fields]
+        removed = [layout.encode_key(key) for key, value in changes.items() if value is None]
+        return Changes(rows=layout.encode_rows(columns, len(put)), removed=removed, native=False)
+
+    def _lookup(self, keys: Sequence[Key], layout: Layout) -> list[Value | None]:
+        names = [layout.encode_key(key) for key in keys]
         found: dict[str, Value] = {}
         # Translated here already: above is the user's code, and the fault is not the user's.
         with self._errors():
             for begin in range(0, len(names), _KEYS_AT_ONCE):
                 some = names[begin : begin + _KEYS_AT_ONCE]
-                with closing(self._connection.execute(self._layout.select(len(some)), some)) as rows:
-                    found.update((row[0], self._layout.decode(row)[1]) for row in rows)
+                with closing(self._connection.execute(layout.select(len(some)), some)) as rows:
+                    found.update((row[0], layout.decode(row)[1]) for row in rows)
         return [found.get(name) for name in names]
 
     @contextmanager
@@ -268,7 +303,7 @@ class OpenSqliteState(State):
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
-        return self._lookup(keys)
+        return self._lookup(keys, self._layout)
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         with self._errors(), closing(self._connection.execute(self._layout.select_all)) as rows:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.compile import compile_plan
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.protocol.records import Definition
-from airflow_trident.protocol.spouts import Spout
+from airflow_trident.protocol.spouts import Spout, SpoutKind
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.stream import Stream
 
@@ -75,7 +77,13 @@ class Topology:
     @property
     def states(self) -> dict[str, StateSpec]:
         """State name -> specification, in the order of the DAG file."""
-        return {name: sink.state for name, sink in self._sinks.items()}
+        # Not when a state is declared: an opaque spout may come after it.
+        return {name: replace(sink.state, opaque=self.opaque) for name, sink in self._sinks.items()}
+
+    @property
+    def opaque(self) -> bool:
+        """Is one of the spouts opaque?"""
+        return any(spout.kind is SpoutKind.OPAQUE for spout in self.spouts.values())
 
     def compile(self) -> Plan:
         """The plan that engines run.

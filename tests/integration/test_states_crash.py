@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,16 @@ from airflow_trident.states.sqlite import SqliteState
 from tests.state_fixtures import Product, batch, content, counts, product, ticket
 
 SPECS = {"added by the store": counts, "merged by us": product}
+OPAQUE = {f"opaque, {kind}": kind for kind in SPECS}
 ROWS = [(f"w{number}", 1 + number % 3) for number in range(2000)]
 
 WORKER = """
 import os, signal, sys
-from airflow_trident.states.sqlite import SqliteState
-from tests.integration.test_states_crash import ROWS, SPECS
+from tests.integration.test_states_crash import ROWS, spec_of
 from tests.state_fixtures import batch, ticket
 
-path, kind, where, txid = sys.argv[1:]
-spec = SPECS[kind](SqliteState(path))
+path, kind, where, txid, attempt = sys.argv[1:]
+spec = spec_of(kind, path)
 state = spec.factory.make_state(spec)
 statements = []
 
@@ -39,17 +40,17 @@ def trace(statement):
 state._connection.set_trace_callback(trace)
 print("ready", flush=True)
 sys.stdin.read()
-answer = state.apply(ticket(int(txid)), batch(spec, *ROWS))
+answer = state.apply(ticket(int(txid), attempt=int(attempt)), batch(spec, *ROWS))
 if where == "after":
     os.kill(os.getpid(), signal.SIGKILL)
 print(answer.value, flush=True)
 """
 
 
-def start(path: Path, kind: str, where: str, txid: int) -> subprocess.Popen[str]:
+def start(path: Path, kind: str, where: str, txid: int, attempt: int = 0) -> subprocess.Popen[str]:
     """A process that has opened the state and waits for its turn; it dies at `where`."""
     worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(path), kind, where, str(txid)],
+        [sys.executable, "-c", WORKER, str(path), kind, where, str(txid), str(attempt)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -64,8 +65,8 @@ def finish(worker: subprocess.Popen[str]) -> tuple[int, str]:
     return worker.returncode, said.strip()
 
 
-def spec_of(kind: str, path: Path) -> StateSpec:
-    return SPECS[kind](SqliteState(str(path)))
+def spec_of(kind: str, path: Path | str) -> StateSpec:
+    return replace(SPECS[OPAQUE.get(kind, kind)](SqliteState(str(path))), opaque=kind in OPAQUE)
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -93,6 +94,33 @@ def test_a_committer_killed_at_any_statement_and_run_again_ends_as_one_that_was_
     spec = spec_of(kind, whole)
     with spec.factory.make_state(spec) as state:
         assert (state.marker(), content(state)) == after_kill
+
+
+@pytest.mark.parametrize("kind", OPAQUE)
+@pytest.mark.parametrize("where", ["BEGIN", "DELETE", "INSERT", "UPDATE", "COMMIT", "after"])
+def test_a_committer_killed_while_it_replaces_a_batch_leaves_the_old_batch_or_the_new_one(
+    tmp_path: Path, kind: str, where: str
+) -> None:
+    path = tmp_path / "states.db"
+    spec = spec_of(kind, path)
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS[:500], ("only in 1", 7)))
+        state.apply(ticket(2), batch(spec, *ROWS[:300], ("only in the old batch", 7)))
+        before = state.marker(), content(state)
+
+    assert finish(start(path, kind, where, 2, attempt=1))[0] == -signal.SIGKILL
+    with spec.factory.make_state(spec) as state:
+        if where != "after":
+            assert (state.marker(), content(state)) == before, "all or nothing"
+        answer = state.apply(ticket(2, attempt=1), batch(spec, *ROWS))
+        assert answer is (Applied.ALREADY if where == "after" else Applied.APPLIED)
+        found = content(state)
+
+    undisturbed = replace(spec, name="undisturbed")
+    with undisturbed.factory.make_state(undisturbed) as state:
+        state.apply(ticket(1), batch(spec, *ROWS[:500], ("only in 1", 7)))
+        state.apply(ticket(2), batch(spec, *ROWS))
+        assert content(state) == found
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -27,6 +27,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.operations.aggregators import Count, Max, Sum
 from airflow_trident.plan.states import Applied
+from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.sqlite import SqliteState
 from tests.state_fixtures import Product, batch, combined, content, counts, keep_longest, ticket
 
@@ -90,6 +91,7 @@ def test_the_marker_is_a_row_that_people_can_read(path: Path) -> None:
             30,
             "[[1, 2]]",
             '{"lines": {"to": 3}}',
+            NO_ATTEMPT,
         )
     ]
 

@@ -65,7 +65,7 @@ def _forgiving(admit: Callable[..., Any]) -> Callable[..., Any]:
 
     def admitted(marker: Marker | None, ticket: Any, **named: Any) -> Any:
         if marker is not None and marker.has(ticket.txid) and ticket.fence >= marker.fence:
-            return replace(marker, fence=ticket.fence), False
+            return replace(marker, fence=ticket.fence), marker_module.Verdict.SKIP
         return admit(marker, ticket, **named)
 
     return admitted
@@ -376,7 +376,8 @@ def _() -> Sequence[Patch]:
 
     def apply(self: OpenStore, ticket: Any, batch: Any) -> Any:
         store = self.store
-        marker, wanted = marker_module.admit(store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes)
+        marker, verdict = marker_module.admit(store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes)
+        wanted = verdict is not marker_module.Verdict.SKIP
         if wanted:
             store.records.update(batch.records)
         self.where.scheduler.step()

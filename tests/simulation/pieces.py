@@ -211,9 +211,10 @@ class OpenStore(State):
     def apply(self, ticket: CommitTicket, batch: Rows) -> Applied:
         self.where.scheduler.step()
         store = self.store
-        store.marker, wanted = marker_module.admit(
+        store.marker, verdict = marker_module.admit(
             store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes
         )
+        wanted = verdict is not marker_module.Verdict.SKIP
         if wanted:
             store.records.update(batch.records)
         applied = Applied.APPLIED if wanted else Applied.ALREADY
