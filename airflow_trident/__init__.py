@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.file import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
+    from airflow_trident.spouts.spool_sources import CallableSource as CallableSource
+    from airflow_trident.spouts.spool_sources import CommandSource as CommandSource
+    from airflow_trident.spouts.spool_sources import Polled as Polled
+    from airflow_trident.spouts.spool_sources import SpoolSource as SpoolSource
+    from airflow_trident.spouts.spooled import SpooledSpout as SpooledSpout
     from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.sqlite import SqliteState as SqliteState
@@ -46,7 +51,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSpout",
+    "CallableSource",
     "CombinerAggregator",
+    "CommandSource",
     "Count",
     "FileSpout",
     "Filter",
@@ -59,7 +66,10 @@ __all__ = [
     "OpaquePartitionedSpout",
     "OperationContext",
     "PartitionedSpout",
+    "Polled",
     "ReducerAggregator",
+    "SpoolSource",
+    "SpooledSpout",
     "Spout",
     "SpoutKind",
     "SqliteState",
@@ -101,6 +111,8 @@ _MODULES = {
     "protocol.spouts": ("Spout", "SpoutKind"),
     "spouts.file": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
+    "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
+    "spouts.spooled": ("SpooledSpout",),
     "states.keyvalue_stateful": ("KeyValueStates",),
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),

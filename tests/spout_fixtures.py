@@ -14,6 +14,7 @@ from airflow_trident.arrow import rows_to_table
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.protocol.batches import BatchSpout
 from airflow_trident.protocol.partitioned import OpaquePartitionedSpout, PartitionedSpout
+from airflow_trident.spouts.spool_sources import CallableSource, Polled
 from airflow_trident.types import Json, Schema, parse_declared
 
 FIELDS = "id long, name string"
@@ -103,3 +104,40 @@ class ForgetfulSpout(BatchSpout):
             rows = [tuple(json.loads(line)) for line in path.read_text().splitlines()]
             path.unlink()
             yield from rows_to_table(self.schema, rows).to_batches()
+
+
+@dataclass(frozen=True)
+class FileQueue:
+    """A queue: one file per item. It gives every item again that is not acknowledged, beginning at the first."""
+
+    folder: Path
+    lagging: bool = False
+    """Give what was spooled already, too; else what nobody has taken comes first."""
+
+    def put(self, rows: list[tuple[Any, ...]]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "taken").mkdir(exist_ok=True)
+        for row in rows:
+            (self.folder / f"{row[0]:05d}.item").write_text(json.dumps(row))
+
+    def source(self) -> CallableSource:
+        return CallableSource(self.poll, FIELDS, ack=self.ack)
+
+    def poll(self, max_rows: int) -> Polled:
+        """Items in flight come last, and only when nothing else is left."""
+        items = sorted(
+            self.folder.glob("*.item"), key=lambda path: ((self.folder / "taken" / path.name).exists(), path)
+        )
+        items = sorted(self.folder.glob("*.item")) if self.lagging else items
+        names = [path.name for path in items[:max_rows]]
+        for name in names:
+            (self.folder / "taken" / name).touch()
+        rows = [tuple(json.loads((self.folder / name).read_text())) for name in names]
+        return Polled(rows=rows, token=list(names), ids=names)
+
+    def ack(self, token: Any) -> None:
+        for name in token:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("*.item"))

@@ -20,8 +20,9 @@ from airflow_trident.errors import DamagedInputError, SourceChangedError, Source
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.file import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.spouts.spooled import SpooledSpout
 from airflow_trident.types import Json, Schema, parse_declared
-from tests.spout_fixtures import FIELDS, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
+from tests.spout_fixtures import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
 
 NAMES = ["", "a", "x y", 'q"q', "comma,", "é\U0001f600", "last"]
 ROWS = [(number, NAMES[number % len(NAMES)] or "zero") for number in range(29)]
@@ -105,6 +106,20 @@ def partitions(folder: Path, kind: type[FolderSpout], **limits: Any) -> Source:
     return Source(spout, ROWS, take_away)
 
 
+def spooled(folder: Path) -> Source:
+    """A queue of files that hands out everything again until it is acknowledged."""
+    queue = FileQueue(folder / "queue")
+    queue.put(ROWS)
+    spout = SpooledSpout(queue.source(), str(folder / "spool"), max_rows=7)
+
+    def take_away() -> Spout:
+        for path in (folder / "spool").glob("*3.arrow"):
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+        return spout
+
+    return Source(spout, ROWS, take_away)
+
+
 SOURCES: dict[str, Callable[[Path], Source]] = {
     "fixed rows": fixed,
     "text": lambda folder: files(folder, ".txt", write_text),
@@ -116,6 +131,7 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "parquet": lambda folder: files(folder, ".parquet", write_parquet, format="parquet", fields=FIELDS),
     "partitions": lambda folder: partitions(folder, FolderSpout),
     "partitions within limits": lambda folder: partitions(folder, FolderSpout, max_partitions=2, max_rows=4),
+    "spooled queue": spooled,
     "opaque partitions": lambda folder: partitions(folder, OpaqueFolderSpout, max_rows=7),
 }
 

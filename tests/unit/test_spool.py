@@ -1,0 +1,240 @@
+"""The spool step by step: what is durable, what is known again, what is acknowledged, and what cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts import spool_sources
+from airflow_trident.spouts.spool_sources import CallableSource, CommandSource, Polled, SpoolSource
+from airflow_trident.spouts.spooled import SpooledSpout
+from airflow_trident.types import Json
+from tests.spout_fixtures import FileQueue
+
+ROWS = [(number, f"row {number}") for number in range(10)]
+
+
+def spooled(folder: Path, source: SpoolSource, **options: Any) -> SpooledSpout:
+    return SpooledSpout(source, str(folder / "spool"), **options)
+
+
+def given(*polls: Polled | list[Any] | None) -> CallableSource:
+    """A source that has no memory: each poll gives the next."""
+    left = list(polls)
+    return CallableSource(lambda max_rows: left.pop(0) if left else None, "id long, name string")
+
+
+def begin(spout: SpooledSpout, previous: Json) -> Json:
+    return spout.coordinator().initialize_transaction(1, previous)
+
+
+def rows_of(spout: SpooledSpout, metadata: Json) -> list[tuple[Any, ...]]:
+    emitter = spout.emitter()
+    batches = [batch for split in emitter.splits(metadata) for batch in emitter.read(split)]
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_batch_that_was_spooled_before_a_kill_is_taken_by_the_next_coordinator_without_a_poll(tmp_path: Path) -> None:
+    first = begin(spooled(tmp_path, given(ROWS[:3])), None)
+    assert begin(spooled(tmp_path, given()), None) == first
+    spout = spooled(tmp_path, given(ROWS[3:4]))
+    assert rows_of(spout, first) == ROWS[:3]
+    assert rows_of(spout, begin(spout, first)) == ROWS[3:4]
+
+
+def test_two_coordinators_that_polled_at_once_lose_nothing_of_either(tmp_path: Path) -> None:
+    other = spooled(tmp_path, given(ROWS[5:]))
+
+    def poll(max_rows: int) -> list[tuple[Any, ...]]:
+        assert begin(other, None) is not None
+        return ROWS[:5]
+
+    slow = spooled(tmp_path, CallableSource(poll, "id long, name string"))
+    first = begin(slow, None)
+    second = begin(spooled(tmp_path, given()), first)
+    assert rows_of(slow, first) == ROWS[5:]
+    assert rows_of(slow, second) == ROWS[:5]
+
+
+def test_two_coordinators_that_were_given_the_same_items_spool_them_once(tmp_path: Path) -> None:
+    queue = FileQueue(tmp_path / "queue", lagging=True)
+    queue.put(ROWS)
+    other = spooled(tmp_path, queue.source())
+
+    def poll(max_rows: int) -> Polled:
+        polled = queue.poll(max_rows)
+        assert begin(other, None) is not None
+        return polled
+
+    slow = spooled(tmp_path, CallableSource(poll, "id long, name string", ack=queue.ack))
+    assert slow.coordinator().initialize_transaction(1, None) is None, "all of its rows are in the other's batch"
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [f"{1:019d}.arrow"]
+
+
+def test_the_source_is_told_after_the_commit_and_not_before(tmp_path: Path) -> None:
+    queue = FileQueue(tmp_path / "queue")
+    queue.put(ROWS)
+    spout = spooled(tmp_path, queue.source(), max_rows=5)
+    first = begin(spout, None)
+    second = begin(spout, first)
+    assert len(queue.left()) == 10
+    spout.coordinator().success(2, second)
+    assert queue.left() == [f"{number:05d}.item" for number in range(5)]
+    spout.coordinator().success(1, first)
+    spout.coordinator().success(1, first)
+    assert queue.left() == []
+
+
+def test_items_that_come_again_are_known_by_their_ids_and_acknowledged_when_they_are_committed(tmp_path: Path) -> None:
+    queue = FileQueue(tmp_path / "queue", lagging=True)
+    queue.put(ROWS[:4])
+    spout = spooled(tmp_path, queue.source())
+    first = begin(spout, None)
+    assert begin(spout, first) is None, "nothing but what is spooled"
+    queue.put(ROWS[:6])
+    second = begin(spout, first)
+    assert rows_of(spout, second) == ROWS[4:6]
+    spout.coordinator().success(1, first)
+    spout.coordinator().success(2, second)
+    queue.put(ROWS[:6])  # as if the queue had forgotten what it was told
+    assert begin(spout, second) is None
+    assert queue.left() == []
+
+
+def test_an_item_twice_in_one_poll_is_one(tmp_path: Path) -> None:
+    spout = spooled(tmp_path, given(Polled(rows=[ROWS[0], ROWS[0], ROWS[1]], ids=["a", "a", "b"])))
+    assert rows_of(spout, begin(spout, None)) == ROWS[:2]
+
+
+def test_committed_batches_are_kept_up_to_a_limit_and_others_for_ever(tmp_path: Path) -> None:
+    spout = spooled(tmp_path, given(*[[row] for row in ROWS]), keep=2)
+    metadata: list[Json] = [None]
+    for _ in ROWS:
+        metadata.append(begin(spout, metadata[-1]))
+    for number in [1, *range(3, 10)]:
+        spout.coordinator().success(number, metadata[number])
+    files = sorted(int(path.stem) for path in (tmp_path / "spool").glob("*.arrow"))
+    assert files == [2, 7, 8, 9, 10]
+    for number in range(1, 10):
+        spout.coordinator().success(number, metadata[number])
+    assert rows_of(spout, metadata[10]) == ROWS[9:]
+    with pytest.raises(SourceChangedError, match="is gone"):
+        rows_of(spout, metadata[1])
+
+
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_folder_that_is_not_that_of_the_ledger_is_refused(tmp_path: Path, number: int) -> None:
+    spout = spooled(tmp_path, given(*[[row] for row in ROWS]), keep=1)
+    metadata: Json = None
+    for txid in range(1, 5):
+        metadata = begin(spout, metadata)
+        spout.coordinator().success(txid, metadata)
+    previous: Json = None if number == 1 else {"batch": 98, "rows": 1, "sha256": ""}
+    with pytest.raises(SourceChangedError, match=f"is number {number} of the spool .* do not belong together"):
+        begin(spout, previous)
+
+
+def test_rows_that_do_not_fit_are_refused_before_anything_is_spooled_or_acknowledged(tmp_path: Path) -> None:
+    spout = spooled(tmp_path, given([("no number", "a")]))
+    with pytest.raises(DamagedInputError, match=r"does not fit its fields \(id long, name string\)"):
+        begin(spout, None)
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_fields_that_changed_since_are_named(tmp_path: Path) -> None:
+    metadata = begin(spooled(tmp_path, given(ROWS)), None)
+    other = SpooledSpout(CallableSource(lambda most: None, "id string"), str(tmp_path / "spool"))
+    with pytest.raises(SourceChangedError, match="has other fields than the source declares"):
+        other.emitter().splits(metadata)
+
+
+def test_a_large_batch_is_read_in_several_parts(tmp_path: Path) -> None:
+    rows = [(number, "x") for number in range(25_000)]
+    spout = spooled(tmp_path, given(Polled(rows=rows, ids=[str(number) for number, _ in rows])))
+    metadata = begin(spout, None)
+    assert len(spout.emitter().splits(metadata)) == 3
+    assert rows_of(spout, metadata) == rows
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: SpooledSpout(given(), ""), "without a folder"),
+        (lambda: SpooledSpout(given(), "x", keep=0), "keep=0"),
+        (lambda: SpooledSpout("queue", "x"), "Give it a CallableSource"),  # type: ignore[arg-type]
+        (lambda: CommandSource("ls -l"), "Give program and arguments"),
+        (lambda: CommandSource([]), "Give program and arguments"),
+        (lambda: CommandSource(["ls"], "a long"), "one string field"),
+        (lambda: CommandSource(["ls"], timeout_s=0), "above 0"),
+        (lambda: Polled(rows=[(1,)], ids=[]), "1 rows and 0 ids"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+# ---- commands --------------------------------------------------------------------------------------------------
+
+
+def sh(script: str, **options: Any) -> CommandSource:
+    return CommandSource(["sh", "-c", script], **options)
+
+
+def test_a_commands_lines_are_the_rows_and_its_environment_says_how_many() -> None:
+    polled = sh('printf "a\\r\\n%s\\nlast" "$TRIDENT_MAX_ROWS$OTHER"', env={"OTHER": "!"}).poll(7)
+    assert polled is not None
+    assert list(polled.rows) == [("a",), ("7!",), ("last",)]
+    assert polled.token is None
+    assert sh("true").poll(7) is None
+
+
+def test_a_command_that_fails_gives_nothing_and_says_why_without_its_environment() -> None:
+    source = sh("echo taken; echo broken pipe >&2; exit 3", env={"PASSWORD": "secret"})
+    with pytest.raises(SourceUnavailableError, match="ended with code 3: broken pipe") as caught:
+        source.poll(1)
+    assert "secret" not in str(caught.value) + source.describe()
+    with pytest.raises(SourceUnavailableError, match="cannot be run"):
+        CommandSource(["/no/such/program"]).poll(1)
+
+
+def test_a_command_that_does_not_end_is_ended_and_its_whole_lines_are_taken() -> None:
+    program = "import sys, time; print('one'); print('two'); print('unfinis', end='', flush=True); time.sleep(600)"
+    source = CommandSource([sys.executable, "-S", "-c", program], timeout_s=2.0)
+    polled = source.poll(10)
+    assert polled is not None
+    assert list(polled.rows) == [("one",), ("two",)]
+
+
+def test_a_command_that_ignores_being_told_to_end_is_killed_with_what_it_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spool_sources, "_END_S", 0.5)
+    polled = sh("trap '' TERM; sleep 600 & echo one; wait; wait", timeout_s=1.0).poll(10)
+    # Were the sleeping one alive, its end of the pipe would be open, and nothing would have come back.
+    assert polled is not None
+    assert list(polled.rows) == [("one",)]
+
+
+def test_the_commands_token_comes_to_its_acknowledging_command(tmp_path: Path) -> None:
+    source = sh(
+        f'echo x; echo "$TRIDENT_TOKEN" > {tmp_path}/polled',
+        ack=["sh", "-c", f'echo "$TRIDENT_TOKEN" > {tmp_path}/acked'],
+    )
+    polled = source.poll(1)
+    assert polled is not None
+    source.ack(polled.token)
+    assert (tmp_path / "polled").read_text() == (tmp_path / "acked").read_text() == f"{polled.token}\n"
+
+
+def test_a_function_that_raises_is_a_source_that_does_not_answer() -> None:
+    def poll(max_rows: int) -> None:
+        raise OSError("line is busy")
+
+    with pytest.raises(SourceUnavailableError, match="raised OSError: line is busy"):
+        CallableSource(poll, "a string").poll(1)
