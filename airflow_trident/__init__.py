@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.file import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
+    from airflow_trident.spouts.kafka import KafkaSpout as KafkaSpout
+    from airflow_trident.spouts.kafka import OpaqueKafkaSpout as OpaqueKafkaSpout
     from airflow_trident.spouts.spool_sources import CallableSource as CallableSource
     from airflow_trident.spouts.spool_sources import CommandSource as CommandSource
     from airflow_trident.spouts.spool_sources import Polled as Polled
@@ -59,10 +61,12 @@ __all__ = [
     "Filter",
     "FixedBatchSpout",
     "Function",
+    "KafkaSpout",
     "KeyValueStates",
     "Max",
     "MemoryState",
     "Min",
+    "OpaqueKafkaSpout",
     "OpaquePartitionedSpout",
     "OperationContext",
     "PartitionedSpout",
@@ -111,6 +115,7 @@ _MODULES = {
     "protocol.spouts": ("Spout", "SpoutKind"),
     "spouts.file": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
+    "spouts.kafka": ("KafkaSpout", "OpaqueKafkaSpout"),
     "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
     "spouts.spooled": ("SpooledSpout",),
     "states.keyvalue_stateful": ("KeyValueStates",),

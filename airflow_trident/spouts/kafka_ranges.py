@@ -1,0 +1,197 @@
+"""What a batch of a Kafka spout is: ranges of offsets, as metadata. Pure: nothing here asks a broker.
+
+Metadata: ``{"topics": {topic: {"id": topic id, "partitions": {"0": [from, to], ...}}}, "lost": [...]}``. Every known
+partition is in it, those without new records with ``from == to``, so that the last transaction's metadata is the whole
+position. `to` is behind the last offset. The id of a topic tells it from another that was made under its name later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_trident.errors import SourceChangedError
+from airflow_trident.types import Json
+
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers before 2.8 say: the id of no topic."""
+
+
+class FirstPoll(StrEnum):
+    """Where the first transaction begins (Storm's FirstPollOffsetStrategy). Later ones go on where the ledger says."""
+
+    EARLIEST = "earliest"
+    """At the oldest record."""
+    LATEST = "latest"
+    """Behind the newest record."""
+    TIMESTAMP = "timestamp"
+    """At the first record of a time or later."""
+    UNCOMMITTED_EARLIEST = "uncommitted_earliest"
+    """At what the consumer group has committed; without that, as EARLIEST."""
+    UNCOMMITTED_LATEST = "uncommitted_latest"
+    UNCOMMITTED_TIMESTAMP = "uncommitted_timestamp"
+
+    @property
+    def asks_the_group(self) -> bool:
+        return self.value.startswith("uncommitted_")
+
+    @property
+    def otherwise(self) -> FirstPoll:
+        """Where a partition begins of which the group has committed nothing."""
+        return FirstPoll(self.value.removeprefix("uncommitted_"))
+
+    @property
+    def moves(self) -> bool:
+        """Does it mean another place when it is asked later? Then the first transaction pins it, even an empty one."""
+        return self is not FirstPoll.EARLIEST
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """One partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets `begin` up to `end`, which is not in it."""
+
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What a broker says of one partition: its oldest offset, and behind its newest (decided) one."""
+
+    topic_id: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Records that no transaction has and none can have any more. `range` ends at -1 where nobody knows the end."""
+
+    place: Place
+    range: Range
+    reason: str
+
+    def __str__(self) -> str:
+        upto = f" to {self.range.end - 1}" if self.range.end > 0 else " on"
+        return f"{self.place} from offset {self.range.begin}{upto}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Decoded metadata."""
+
+    ids: Mapping[str, str]
+    ranges: Mapping[Place, Range]
+    lost: tuple[Lost, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        topics: dict[str, Any] = {}
+        for place, each in sorted(self.ranges.items()):
+            topic = topics.setdefault(place.topic, {"id": self.ids[place.topic], "partitions": {}})
+            topic["partitions"][str(place.partition)] = [each.begin, each.end]
+        known: dict[str, Json] = {"topics": topics}
+        if self.lost:
+            known["lost"] = [[loss.place.topic, loss.place.partition, loss.range.begin, loss.range.end, loss.reason]
+                             for loss in self.lost]  # fmt: skip
+        return known
+
+
+NOTHING = Batch({}, {})
+
+
+def batch_of(metadata: Json) -> Batch:
+    """
+    :raises SourceChangedError: it is not metadata of a Kafka spout.
+    """
+    if metadata is None:
+        return NOTHING
+    try:
+        assert isinstance(metadata, dict)
+        topics: Any = metadata["topics"]
+        ids = {str(name): str(topic["id"]) for name, topic in topics.items()}
+        ranges = {
+            Place(str(name), int(number)): Range(int(begin), int(end))
+            for name, topic in topics.items()
+            for number, (begin, end) in topic["partitions"].items()
+        }
+        return Batch(ids, ranges)
+    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SourceChangedError(
+            "the recorded metadata is not that of a KafkaSpout",
+            "Another spout had this stream's name: give the stream a new name.",
+        ) from error
+
+
+def resumed(previous: Batch, logs: Mapping[Place, Log]) -> tuple[dict[Place, int], tuple[Lost, ...]]:
+    """Where each known or new partition goes on, and what is lost before that.
+
+    A topic that was not there before begins at its oldest record, and so does a new partition of a known one: nothing
+    that was written since it was made is left out.
+
+    :param logs: as they are now, without the topics that the spout does not read (any more).
+    """
+    begins: dict[Place, int] = {}
+    lost: list[Lost] = []
+    for place, log in sorted(logs.items()):
+        known, old_id = previous.ranges.get(place), previous.ids.get(place.topic)
+        if old_id is None or (NO_ID not in (old_id, log.topic_id) and old_id != log.topic_id):
+            if known is not None:
+                lost.append(Lost(place, Range(known.end, -1), "the topic was deleted and made again"))
+            begins[place] = log.begin
+            continue
+        wanted = known.end if known is not None else 0
+        if wanted < log.begin:
+            lost.append(Lost(place, Range(wanted, log.begin), "expired before it was read"))
+        elif wanted > log.end:
+            lost.append(Lost(place, Range(log.end, wanted), "the log was cut off or made again"))
+        begins[place] = min(max(wanted, log.begin), max(log.end, log.begin))
+    for place, known in sorted(previous.ranges.items()):
+        if place not in logs:
+            lost.append(Lost(place, Range(known.end, -1), "the partition is gone"))
+    return begins, tuple(lost)
+
+
+def limited(available: Mapping[Place, Range], max_rows: int | None, turn: int) -> dict[Place, Range]:
+    """At most `max_rows` offsets: small backlogs whole, the rest in equal parts.
+
+    :param turn: a number that differs from batch to batch: who gets the odd ones, so that nobody starves.
+    """
+    if max_rows is None or sum(each.size for each in available.values()) <= max_rows:
+        return dict(available)
+    places = sorted(available)
+    left, sizes = max_rows, dict[Place, int]()
+    for number, place in enumerate(sorted(places, key=lambda place: available[place].size)):
+        sizes[place] = min(left // (len(places) - number), available[place].size)
+        left -= sizes[place]
+    first = turn % len(places)
+    for place in [*places[first:], *places[:first]]:
+        if left and sizes[place] < available[place].size:
+            sizes[place] += 1
+            left -= 1
+    return {place: Range(available[place].begin, available[place].begin + size) for place, size in sizes.items()}
+
+
+def pieces(ranges: Iterable[tuple[Place, Range]], split_rows: int) -> list[tuple[Place, Range]]:
+    """The ranges, large ones cut; empty ones left out."""
+    cut: list[tuple[Place, Range]] = []
+    for place, each in ranges:
+        begins = range(each.begin, each.end, split_rows)
+        cut.extend((place, Range(at, min(at + split_rows, each.end))) for at in begins)
+    return cut

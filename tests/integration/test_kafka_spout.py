@@ -1,0 +1,313 @@
+"""Kafka spouts over all that happens to topics: they appear, grow, expire, are compacted, cut off, made again."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+)
+from airflow_trident.spouts.kafka import KafkaSpout, OpaqueKafkaSpout
+from airflow_trident.types import Json
+from tests.contracts.test_spouts import rows_of
+from tests.faults.proxy import FaultProxy, Frame, Verdict
+from tests.kafka_fixtures import KafkaBroker, Topic
+from tests.spark_fixtures import free_port
+
+pytestmark = pytest.mark.kafka
+
+
+def spout_of(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -> KafkaSpout:
+    options = {"fields": "value string", "timeout_s": 5.0, **options}
+    if "pattern" not in options:
+        options["topics"] = topic.name
+    return kind(bootstrap_servers=topic.broker.hosts, **options)
+
+
+def begin(spout: KafkaSpout, previous: Json = None, txid: int = 1) -> Any:
+    return spout.coordinator().initialize_transaction(txid, previous)
+
+
+def values(spout: KafkaSpout, metadata: Json) -> list[str]:
+    return sorted(row[0] for row in rows_of(spout, metadata))
+
+
+def ranges(metadata: Any, topic: Topic) -> dict[str, list[int]]:
+    return metadata["topics"][topic.name]["partitions"]
+
+
+# ---- what a record is ------------------------------------------------------------------------------------------
+
+
+def test_all_fields_of_a_record_are_there(topic: Topic) -> None:
+    topic.create(2)
+    topic.send(
+        [(b"\xff", None), (None, b"")], partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", b"2")]
+    )
+    spout = spout_of(
+        topic,
+        fields="offset long, key binary, value string, topic string, partition int, timestamp timestamp, "
+        "header_keys array<string>, header_values array<binary>",
+    )
+    when = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+    same = (topic.name, 1, when, ["a", "a"], [b"1", b"2"])
+    assert rows_of(spout, begin(spout)) == [(0, b"\xff", None, *same), (1, None, "", *same)]
+
+
+def test_bytes_that_are_no_text_are_an_error_that_names_the_record(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "good"), (None, b"\xff\xfe"), (None, "good")])
+    spout = spout_of(topic)
+    with pytest.raises(DamagedInputError, match=f"value of the record at offset 1 of {topic.name}-0.*value binary"):
+        rows_of(spout, begin(spout))
+
+
+# ---- where the first transaction begins ------------------------------------------------------------------------
+
+
+def test_latest_pins_the_place_with_an_empty_transaction_so_that_nothing_is_left_out_after_it(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "old")])
+    spout = spout_of(topic, first_poll="latest")
+    first = begin(spout)
+    assert values(spout, first) == []
+    assert begin(spout, first) is None
+    topic.send([(None, "new")])
+    assert values(spout, begin(spout, first)) == ["new"]
+
+
+def test_a_time_means_its_first_record_or_the_end(topic: Topic) -> None:
+    topic.create(2)
+    for at, value in ((1_000, "a"), (2_000, "b"), (3_000, "c")):
+        topic.send([(None, value)], timestamp=at)
+    topic.send([(None, "z")], partition=1, timestamp=500)
+    spout = spout_of(topic, first_poll="timestamp", start_time=datetime.fromtimestamp(2, UTC))
+    first = begin(spout)
+    assert values(spout, first) == ["b", "c"]
+    topic.send([(None, "y")], partition=1, timestamp=500)
+    assert values(spout, begin(spout, first)) == ["y"]
+
+
+def test_uncommitted_begins_at_what_the_consumer_group_committed(topic: Topic) -> None:
+    topic.create(2)
+    for partition in (0, 1):
+        topic.send([(None, f"{partition}{number}") for number in range(3)], partition=partition)
+    group = uuid.uuid4().hex
+    consumer = Consumer({"bootstrap.servers": topic.broker.hosts, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic.name, 0, 2)], asynchronous=False)
+    consumer.close()
+    config = {"group.id": group}
+    earliest = spout_of(topic, config=config, first_poll="uncommitted_earliest")
+    assert values(earliest, begin(earliest)) == ["02", "10", "11", "12"]
+    latest = spout_of(topic, config=config, first_poll="uncommitted_latest")
+    assert values(latest, begin(latest)) == ["02"]
+
+
+# ---- topics that appear and grow -------------------------------------------------------------------------------
+
+
+def test_topics_and_partitions_that_appear_are_read_from_their_first_record(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "one")])
+    other = Topic(topic.broker, f"{topic.name}-more")
+    spout = spout_of(topic, pattern=f"{topic.name}.*", first_poll="latest")
+    first = begin(spout)
+    assert begin(spout, first) is None
+    topic.grow(2)
+    topic.send([(None, "two")], partition=1)
+    other.create()
+    other.send([(None, "three")])
+    assert values(spout, begin(spout, first)) == ["three", "two"]
+
+
+def test_a_named_topic_that_was_never_there_is_an_error_to_retry(topic: Topic) -> None:
+    with pytest.raises(SourceUnavailableError, match=f"there is no topic '{topic.name}'.*correct its name"):
+        begin(spout_of(topic))
+
+
+# ---- back-pressure ---------------------------------------------------------------------------------------------
+
+
+def test_max_rows_takes_small_backlogs_whole_and_lets_nobody_starve(topic: Topic) -> None:
+    topic.create(3)
+    for partition, count in enumerate((2, 50, 50)):
+        topic.send([(None, "x")] * count, partition=partition)
+    spout = spout_of(topic, max_rows=10)
+    first = begin(spout)
+    assert ranges(first, topic) == {"0": [0, 2], "1": [0, 4], "2": [0, 4]}
+    one_each = spout_of(topic, max_rows=1)
+    taken, previous = set(), first
+    for txid in (2, 3, 4):
+        previous = begin(one_each, previous, txid)
+        taken |= {number for number, (at, end) in ranges(previous, topic).items() if end > at}
+    assert taken == {"1", "2"}
+
+
+def test_max_bytes_is_judged_by_a_sample(topic: Topic) -> None:
+    topic.create(2)
+    for partition in (0, 1):
+        topic.send([(None, "x" * 1000)] * 200, partition=partition)
+    spout = spout_of(topic, max_bytes=50_000)
+    assert 40 <= len(values(spout, begin(spout))) <= 60
+
+
+def test_an_undecided_transaction_of_a_producer_is_waited_for_and_an_aborted_one_is_not_read(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "before")])
+    topic.transaction([(None, "aborted")] * 3, commit=False)
+    spout = spout_of(topic)
+    assert values(spout, begin(spout)) == ["before"]
+    everything = spout_of(topic, isolation="read_uncommitted")
+    assert values(everything, begin(everything)) == ["aborted", "aborted", "aborted", "before"]
+
+
+# ---- what is lost ----------------------------------------------------------------------------------------------
+
+
+def test_records_that_expire_before_they_are_read_are_an_error_with_partition_and_offsets(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, str(number)) for number in range(5)])
+    spout = spout_of(topic, max_rows=2)
+    first = begin(spout)
+    topic.truncate(0, 4)
+    lost = f"{topic.name}-0 from offset 2 to 3: expired before it was read"
+    with pytest.raises(SourceChangedError, match=lost):
+        begin(spout, first)
+    with pytest.raises(SourceChangedError, match=f"{topic.name}-0 no longer has the offsets 0 to 1"):
+        rows_of(spout, first)
+    going_on = begin(spout_of(topic, on_data_loss="continue"), first)
+    assert going_on["lost"] == [[topic.name, 0, 2, 4, "expired before it was read"]]
+    assert values(spout, going_on) == ["4"]
+
+
+def test_an_opaque_spout_goes_on_and_says_what_is_lost(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.create()
+    topic.send([(None, str(number)) for number in range(6)])
+    spout = spout_of(topic, OpaqueKafkaSpout)
+    first = begin(spout)
+    topic.truncate(0, 4)
+    assert values(spout, first) == ["4", "5"]
+    assert f"{topic.name}-0 no longer has the offsets 0 to 3" in caplog.text
+    again = begin(spout_of(topic, OpaqueKafkaSpout, max_rows=1))
+    assert ranges(again, topic) == {"0": [4, 5]}
+
+
+def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, f"old {number}") for number in range(3)])
+    strict, opaque = spout_of(topic), spout_of(topic, OpaqueKafkaSpout)
+    first = begin(strict)
+    topic.delete()
+    topic.create()
+    topic.send([(None, f"new {number}") for number in range(9)])
+    with pytest.raises(SourceChangedError, match="deleted and made again"):
+        begin(strict, first)
+    with pytest.raises(SourceChangedError, match="deleted and made again"):
+        rows_of(strict, first)
+    assert rows_of(opaque, first) == [], "the new topic's records at those offsets are of the next transaction"
+    second = begin(opaque, first)
+    assert values(opaque, second) == [f"new {number}" for number in range(9)]
+    assert second["lost"] == [[topic.name, 0, 3, -1, "the topic was deleted and made again"]]
+
+
+def test_a_topic_that_is_gone_keeps_its_place(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "a")])
+    other = Topic(topic.broker, f"{topic.name}-other").create()
+    options: dict[str, Any] = {"pattern": f"{topic.name}.*", "timeout_s": 1.0}
+    strict, opaque = spout_of(topic, **options), spout_of(topic, OpaqueKafkaSpout, **options)
+    first = begin(strict)
+    topic.delete()
+    other.send([(None, "b")])
+    with pytest.raises(SourceChangedError, match=f"{topic.name}-0 from offset 1 on: the partition is gone"):
+        begin(strict, first)
+    second = begin(opaque, first)
+    assert values(opaque, second) == ["b"]
+    assert ranges(second, topic) == {"0": [1, 1]}
+
+
+def test_a_compacted_topic_needs_the_opaque_spout(topic: Topic) -> None:
+    topic.create(
+        cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01", min_compaction_lag_ms="0"
+    )
+    for number in range(20):
+        topic.send([("k", f"old {number}")])
+    strict, opaque = spout_of(topic), spout_of(topic, OpaqueKafkaSpout)
+    first = begin(strict)
+    assert len(values(strict, first)) == 20, "nothing is compacted yet"
+    until = time.monotonic() + 60
+    while len(values(opaque, first)) == 20:
+        assert time.monotonic() < until
+        topic.send([("k", "newer")])  # rolls the segment
+    with pytest.raises(SourceChangedError, match=r"compacted, so nobody can tell.*use OpaqueKafkaSpout"):
+        rows_of(strict, first)
+
+
+# ---- the cluster -----------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_to_retry() -> None:
+    spout = KafkaSpout("t", bootstrap_servers="127.0.0.1:1", timeout_s=1.0)
+    with pytest.raises(SourceUnavailableError, match=r"KafkaSpout\(t\) does not answer"):
+        begin(spout)
+
+
+class Cut:
+    """Cuts the connection instead of passing on one request for records."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, frame: Frame) -> Verdict:
+        if frame.answer or frame.body[:2] != b"\x00\x01":
+            return Verdict.PASS
+        self.left -= 1
+        return Verdict.PASS if self.left else Verdict.CUT
+
+
+def test_cut_connections_and_a_broker_that_is_killed_and_started_again_lose_nothing(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    inner = free_port()
+    proxy = FaultProxy(f"127.0.0.1:{inner}")
+    broker = KafkaBroker(tmp_path / "kafka", int(proxy.hosts.rpartition(":")[2]), inner=inner)
+    broker.start()
+    try:
+        topic = Topic(broker, "t").create()
+        topic.send([(None, str(number)) for number in range(1000)])
+        small = {"fetch.message.max.bytes": 2000, "fetch.max.bytes": 2000, "message.max.bytes": 2000}
+        cut = KafkaSpout("t", bootstrap_servers=proxy.hosts, fields="value string", config=small)
+        metadata = begin(cut)
+        proxy.rule = Cut(3)
+        assert len(values(cut, metadata)) == 1000
+        assert proxy.cuts == 1
+        spout = spout_of(topic, timeout_s=2.0)
+        reading = spout.emitter().read(spout.emitter().splits(metadata)[0])
+        broker.kill()
+        with pytest.raises(SourceUnavailableError):
+            list(reading)
+        with pytest.raises(SourceUnavailableError):
+            begin(spout, metadata)
+        broker.start()
+        assert len(values(spout, metadata)) == 1000
+        topic.send([(None, "more")])
+        assert values(spout, begin(spout, metadata)) == ["more"]
+    finally:
+        broker.kill()
+        proxy.close()
+
+
+def test_settings_that_the_driver_does_not_know_are_an_error_to_correct() -> None:
+    spout = KafkaSpout("t", bootstrap_servers="127.0.0.1:1", config={"no.such.setting": "1"})
+    with pytest.raises(ConfigurationError, match=r"no\.such\.setting"):
+        begin(spout)
