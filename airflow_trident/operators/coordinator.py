@@ -63,6 +63,8 @@ class TridentCoordinatorOperator(TridentOperator):
         self.on_failure = OnFailure(on_failure)
 
     def execute(self, context: Context) -> int | list[int]:
+        for note in self.topology.compile().notes:
+            self.log.warning("%s", note)
         with airflow_outcome(), self.open_ledger() as ledger:
             txids = self._claim_all(context, ledger)
         self.current_txid = txids[0]

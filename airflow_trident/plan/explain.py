@@ -36,7 +36,8 @@ def explain(plan: Plan, format: PlanFormat | str = PlanFormat.TEXT) -> str:
         return _mermaid(plan)
     compiled = "\n".join(line for stage in plan.stages for line in _stage_lines(stage))
     logical = logical_text(plan.topology, plan.sources, plan.sinks)
-    return f"{logical}\ndigest {plan.digest[:16]}\n\ncompiled plan: {len(plan.stages)} stages\n{compiled}\n"
+    notes = "".join(f"\n{note}" for note in plan.notes) + "\n" * bool(plan.notes)
+    return f"{logical}{notes}\ndigest {plan.digest[:16]}\n\ncompiled plan: {len(plan.stages)} stages\n{compiled}\n"
 
 
 def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[PersistNode, ...]) -> str:

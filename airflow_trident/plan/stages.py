@@ -49,3 +49,5 @@ class Plan:
     stages: tuple[Stage, ...]
     digest: str
     """sha256 hex of the logical plan's text: equal plans have equal digests in every process."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: the pairs of streams and states that are not exactly once."""

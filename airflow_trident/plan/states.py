@@ -53,19 +53,37 @@ class Verdict(StrEnum):
     """Opaque: take the batch of the highest txid back, then apply this one (Trident: OpaqueValue's previous value)."""
 
 
+class StateKind(StrEnum):
+    """What a state knows about the transactions in it (Storm's three kinds of state)."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    """Nothing that holds after a crash: a batch may be there in part, or twice."""
+    TRANSACTIONAL = "transactional"
+    """Which txids are in it (Trident: TransactionalValue)."""
+    OPAQUE = "opaque"
+    """And what was there before the last one (Trident: OpaqueValue)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a store can do; a topology that asks for more is refused when the DAG is built.
 
     `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
-    marker change in one step. `keyvalue`: it keeps the states of stateful functions, and only those. `opaque`: it can
-    take the batch of its highest txid back (T9), as opaque spouts need.
+    marker change in one step, or what changes carries its txid, so that a repeated commit ends as one. `keyvalue`: it
+    keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
+    (T9), as opaque spouts need.
     """
 
     durable: bool
     atomic: bool
     keyvalue: bool = False
     opaque: bool = False
+
+    @property
+    def kind(self) -> StateKind:
+        if not self.atomic:
+            return StateKind.NON_TRANSACTIONAL
+        return StateKind.OPAQUE if self.opaque else StateKind.TRANSACTIONAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

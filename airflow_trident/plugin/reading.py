@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.plan.guarantees import NOTE
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def transaction(topology: str, txid: int, visible: Collection[str]) -> dict[str,
 
 
 def summary(view: LedgerView) -> dict[str, Any]:
-    """`committed`: everything up to it is committed or skipped; `begun`: the highest txid."""
+    """`committed`: everything up to it is committed or skipped; `begun`: the highest txid; `notes`: for people."""
     return {
         "name": view.topology.name,
         "incarnation": view.topology.incarnation,
@@ -68,6 +69,12 @@ def summary(view: LedgerView) -> dict[str, Any]:
         "skipped": list(view.exceptions.skipped),
         "streams": view.topology.definition.spouts,
         "states": view.topology.definition.states,
+        "notes": [
+            f"State {name} is not exactly once: {note}."
+            for name, state in view.topology.definition.states.items()
+            for _, found, note in [state.partition(NOTE)]
+            if found
+        ],
     }
 
 

@@ -99,6 +99,8 @@ class Drain:
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
         self.ledger.register(self.topology.definition())
+        for note in self.topology.compile().notes:
+            self.progress(note)
         pool = ThreadPoolExecutor(max_workers=self.limits.max_pending, thread_name_prefix="trident-drain")
         try:
             self._recover(pool)

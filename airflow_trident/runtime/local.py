@@ -48,6 +48,8 @@ class LocalRunner:
         :raises BlockedError: a lower transaction is FAILED.
         """
         self.ledger.register(self.topology.definition())
+        for note in self.topology.compile().notes:
+            self.progress(note)
         done = self.recover()
         while max_transactions is None or len(done) < max_transactions:
             claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.compile import compile_plan
+from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import StateSpec
@@ -22,10 +23,13 @@ class Topology:
     line that makes it.
 
     :param name: letters, digits, ``_ . -``, beginning with a letter; unique among all topologies of one ledger root.
+    :param exactly_once: refuse spouts and states that are not exactly once together. False: allow them; plan, log and
+        page then say so.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, exactly_once: bool = True) -> None:
         self.name = require_name("topology", name)
+        self.exactly_once = exactly_once
         self._sources: dict[str, SourceNode] = {}
         self._sinks: dict[str, PersistNode] = {}
         self._counter = 0
@@ -35,7 +39,7 @@ class Topology:
         """Begin a stream at a spout (Trident: newStream(txId, spout)).
 
         :param name: unique in the topology; the ledger keeps the spout's metadata under it.
-        :raises PlanError: the name is taken, or `spout` is no spout.
+        :raises PlanError: the name is taken, `spout` is no spout, or one that a state cannot take exactly once.
         """
         require_name("stream", name)
         if name in self._sources:
@@ -45,6 +49,8 @@ class Topology:
                 f"stream {name!r} of topology {self.name!r} begins at {spout!r}, which is no spout",
                 "Give it a FileSpout or another subclass of Spout.",
             )
+        if self.exactly_once:
+            require_exactly_once(self.name, {name: spout}, self.states)
         node = SourceNode(name=name, schema=spout.schema, spout=spout)
         self._sources[name] = node
         self._plan = None
@@ -58,12 +64,14 @@ class Topology:
         return f"{verb}-{self._counter}"
 
     def add_sink(self, sink: PersistNode) -> None:
-        """:raises PlanError: the state name is taken."""
+        """:raises PlanError: the state name is taken, or the state cannot take a stream exactly once."""
         if sink.name in self._sinks:
             raise PlanError(
                 f"topology {self.name!r} has two states named {sink.name!r}",
                 'Name them apart, as in persistent_aggregate(..., name="counts").',
             )
+        if self.exactly_once:
+            require_exactly_once(self.name, self.spouts, {sink.name: sink.state})
         self._sinks[sink.name] = sink
         self._plan = None
 
@@ -78,12 +86,20 @@ class Topology:
     def states(self) -> dict[str, StateSpec]:
         """State name -> specification, in the order of the DAG file."""
         # Not when a state is declared: an opaque spout may come after it.
-        return {name: replace(sink.state, opaque=self.opaque) for name, sink in self._sinks.items()}
+        return {
+            name: replace(sink.state, opaque=self.opaque and sink.state.factory.capabilities.opaque)
+            for name, sink in self._sinks.items()
+        }
 
     @property
     def opaque(self) -> bool:
         """Is one of the spouts opaque?"""
         return any(spout.kind is SpoutKind.OPAQUE for spout in self.spouts.values())
+
+    @property
+    def shortfalls(self) -> tuple[Shortfall, ...]:
+        """Streams and states that are not exactly once together; none unless ``exactly_once=False``."""
+        return shortfalls(self.spouts, self.states)
 
     def compile(self) -> Plan:
         """The plan that engines run.
@@ -91,14 +107,16 @@ class Topology:
         :raises PlanError: no state, or a stream that reaches none.
         """
         if self._plan is None:
-            self._plan = compile_plan(self.name, tuple(self._sources.values()), tuple(self._sinks.values()))
+            plan = compile_plan(self.name, tuple(self._sources.values()), tuple(self._sinks.values()))
+            self._plan = replace(plan, notes=tuple(f"not exactly once: {one}" for one in self.shortfalls))
         return self._plan
 
     def definition(self) -> Definition:
         """What the ledger and the states depend on; see :class:`Definition`."""
+        fall_short = {one.state: one.note for one in reversed(self.shortfalls)}
         return Definition(
             spouts={name: f"{type(spout).__name__} {spout.kind}" for name, spout in self.spouts.items()},
-            states={name: spec.describe() for name, spec in self.states.items()},
+            states={name: spec.describe() + fall_short.get(name, "") for name, spec in self.states.items()},
         )
 
     def __repr__(self) -> str:

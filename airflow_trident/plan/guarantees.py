@@ -1,0 +1,88 @@
+"""Which spouts and states are exactly once together: the matrix of Storm's documentation, which Storm itself never
+checks. Pure.
+
+A state applies each txid once. That is exactly once if the txid's batch is always the same (transactional spout), or if
+the state can take back what another attempt's batch did (opaque state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_trident.errors import PlanError
+from airflow_trident.plan.states import StateKind, StateSpec
+from airflow_trident.protocol.spouts import Spout, SpoutKind
+
+EXACTLY_ONCE = frozenset(
+    {
+        (SpoutKind.TRANSACTIONAL, StateKind.TRANSACTIONAL),
+        (SpoutKind.TRANSACTIONAL, StateKind.OPAQUE),
+        (SpoutKind.OPAQUE, StateKind.OPAQUE),
+    }
+)
+NOTE = "; not exactly once: "
+"""Between a state's description and the reason, in a topology's definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A stream and a state that are not exactly once together, and what they are."""
+
+    stream: str
+    spout: str
+    spout_kind: SpoutKind
+    state: str
+    store: str
+    state_kind: StateKind
+
+    def __str__(self) -> str:
+        return f"state {self.state} with stream {self.stream}: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """With the names of both, for people."""
+        return f"{self.spout} is {self.spout_kind}, {self.store} is {self.state_kind}, so {_what(self.spout_kind)}"
+
+    @property
+    def note(self) -> str:
+        """For the topology's definition: the same as long as the kinds are."""
+        return f"{NOTE}stream {self.stream} is {self.spout_kind}, the state {self.state_kind}"
+
+
+def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> tuple[Shortfall, ...]:
+    """Every pair that is outside of the matrix. A state is held against all streams of its topology: they share their
+    transactions, so a repeated attempt of one is a repeated attempt of all."""
+    found = []
+    for stream, spout in spouts.items():
+        for name, spec in states.items():
+            kind = spec.factory.capabilities.kind
+            if (spout.kind, kind) not in EXACTLY_ONCE:
+                found.append(Shortfall(stream, spout.describe(), spout.kind, name, spec.factory.describe(), kind))
+    return tuple(found)
+
+
+def require_exactly_once(topology: str, spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> None:
+    """:raises PlanError: a pair is outside of the matrix; names both, and the cure."""
+    for one in shortfalls(spouts, states):
+        raise PlanError(
+            f"stream {one.stream!r} and state {one.state!r} of topology {topology!r} are not exactly once together: "
+            f"{one.why}",
+            f"{_cure(one.spout_kind)} Or say that it need not be: Topology({topology!r}, exactly_once=False).",
+        )
+
+
+def _what(kind: SpoutKind) -> str:
+    return {
+        SpoutKind.TRANSACTIONAL: "a repeated commit may count the batch twice",
+        SpoutKind.OPAQUE: "the batch of a repeated attempt may be counted beside that of the first",
+        SpoutKind.NON_TRANSACTIONAL: "a repeated attempt may lose rows or count them twice",
+    }[kind]
+
+
+def _cure(spout: SpoutKind) -> str:
+    if spout is SpoutKind.NON_TRANSACTIONAL:
+        return "Put a SpooledSpout before the source."
+    if spout is SpoutKind.OPAQUE:
+        return "Use an opaque state, such as SqliteState, or a transactional spout."
+    return "Use a transactional or an opaque state, such as SqliteState."
