@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +15,7 @@ from tests.engine_fixtures import JobOf, make_job
 if TYPE_CHECKING:
     from airflow_trident.engine.local import LocalEngine
     from airflow_trident.engine.spark import SparkEngine
+    from airflow_trident.engine.spark_server import EmbeddedConnectServer
     from airflow_trident.engine.spark_submit import SubmitEngine
 
 START_LIMIT_S = 120
@@ -51,43 +48,22 @@ def spark_engine() -> Iterator[SparkEngine]:
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real Spark Connect server, from the jars of the installed pyspark."""
-    folder = tmp_path_factory.mktemp("connect")
-    port = free_port()
-    with start_connect_server(folder, port) as process:
-        try:
-            wait_for(lambda: listens(port) or _ended(process, folder))
-            yield f"sc://127.0.0.1:{port}"
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+    server = small_connect_server(tmp_path_factory.mktemp("connect"))
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
 
 
-def start_connect_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    import pyspark
+def small_connect_server(folder: Path, port: int = 0) -> EmbeddedConnectServer:
+    """Not started. Tests that stop or kill a server start one of their own."""
+    from airflow_trident.engine.spark_java import ONE_SHOT_JAVA_OPTIONS
+    from airflow_trident.engine.spark_server import EmbeddedConnectServer
 
-    from airflow_trident.engine.spark_local import ONE_SHOT_JAVA_OPTIONS, QUIET_LOG
-
-    home = os.path.dirname(pyspark.__file__)
-    java = f"{ONE_SHOT_JAVA_OPTIONS} -Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={QUIET_LOG.as_uri()}"
-    conf = {
-        **SMALL,
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.extraJavaOptions": java,
-        "spark.local.dir": str(folder),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-    }
-    arguments = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    with open(folder / "log", "wb") as log:
-        return subprocess.Popen(
-            [os.path.join(home, "bin", "spark-submit"), "--master", "local[2]", *arguments, *server],
-            cwd=folder,
-            env={**os.environ, "PATH": path, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    java = f"{ONE_SHOT_JAVA_OPTIONS} -Djava.io.tmpdir={folder}"
+    conf = {**SMALL, "spark.driver.extraJavaOptions": java}
+    return EmbeddedConnectServer(folder, port=port, master="local[2]", heap_mb=512, conf=conf)
 
 
 @pytest.fixture(scope="session")
@@ -117,23 +93,9 @@ def free_port() -> int:
         return port
 
 
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 def wait_for(condition: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
     """Until it holds; the limit only bounds a test that would hang."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.05)
-
-
-def _ended(process: subprocess.Popen[bytes], folder: Path) -> bool:
-    if process.poll() is not None:
-        raise AssertionError(f"the server ended: {(folder / 'log').read_text(errors='replace')[-2000:]}")
-    return False

@@ -111,6 +111,66 @@ _ZOOKEEPER = GroupCommand(
     ),
 )
 
+# ---- Spark Connect server --------------------------------------------------------------------------------------
+
+ARG_SERVER_DIR = Arg(
+    ("--data-dir",), help="Folder of the server (default: {AIRFLOW_HOME}/trident/connect-server)", metavar="DIR"
+)
+ARG_CONNECT_PORT = Arg(
+    ("--port",),
+    help="Port of 127.0.0.1; 0 for any free one (default: 15002)",
+    type=positive_int(allow_zero=True),
+    default=15002,
+    metavar="PORT",
+)
+ARG_HEAP_MB = Arg(
+    ("--heap-mb",), help="Memory of its Java (default: 1024)", type=positive_int(allow_zero=False), default=1024
+)
+ARG_MASTER = Arg(("--master",), help="Where its jobs run (default: local[*])", default="local[*]", metavar="URL")
+
+_CONNECT_SERVER = GroupCommand(
+    name="connect-server",
+    help="A Spark Connect server on this machine",
+    description="A Spark Connect server on this machine, from the installed pyspark; needs Java. Tasks with a "
+    "connection of type spark_connect then start no Spark of their own.",
+    subcommands=(
+        _command(
+            "start",
+            "connect_server",
+            "start",
+            "Start the server and return when it answers. It goes on in the background; one that runs already is left.",
+            (ARG_SERVER_DIR, ARG_CONNECT_PORT, ARG_HEAP_MB, ARG_MASTER, ARG_SPARK_CONF, ARG_VERBOSE),
+            "connect-server start",
+            "connect-server start --heap-mb 4096 --master 'local[4]' --spark-conf spark.sql.shuffle.partitions=4",
+        ),
+        _command(
+            "stop",
+            "connect_server",
+            "stop",
+            "Stop the server. Tasks that use it fail and may be retried.",
+            (ARG_SERVER_DIR, ARG_VERBOSE),
+            "connect-server stop",
+        ),
+        _command(
+            "status",
+            "connect_server",
+            "status",
+            "Show whether the server answers, and where. Exit code 1 if it does not.",
+            (ARG_SERVER_DIR, ARG_VERBOSE),
+            "connect-server status",
+        ),
+    ),
+)
+_SPARK_ARCHIVE = _command(
+    "spark-archive",
+    "connect_server",
+    "spark_archive",
+    "Make the class archive that lets Spark start in half the time. It takes half a minute, once for each Java and "
+    "pyspark on a machine; Spark on this machine uses it from then on.",
+    (ARG_VERBOSE,),
+    "spark-archive",
+)
+
 # ---- ledger ----------------------------------------------------------------------------------------------------
 
 ARG_EXPORT_FILE = Arg(("--output",), help="File to write (default: standard output)", metavar="FILE")
@@ -319,6 +379,8 @@ def get_trident_cli_commands() -> list[CLICommand]:
             description="Exactly-once batches on Spark, with a transaction ledger in ZooKeeper.",
             subcommands=(
                 _ZOOKEEPER,
+                _CONNECT_SERVER,
+                _SPARK_ARCHIVE,
                 _LEDGER,
                 _DRAIN,
                 _BACKFILL,

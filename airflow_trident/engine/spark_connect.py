@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DEFAULT_USER = "airflow-trident"
+_RETRIES = 5
+"""Some 17 seconds. Spark's own 15 are ten minutes, and a server that was started again knows no session of before."""
 _RELEASED_ATTEMPTS = 3
 """So many older attempts are released: one that was killed and not followed at once may still run."""
 
@@ -45,7 +47,7 @@ class ConnectSessions(Sessions):
             for older in range(max(0, slot.attempt - _RELEASED_ATTEMPTS), 0 if trial else slot.attempt):
                 self._release_older(slot, older)
             session = self._session(str(uuid.uuid4()) if trial else session_id_of(slot))
-            return attach_connect(session, lambda: stop_session(session), self._conf)
+            return attach_connect(session, slot, lambda: stop_session(session), self._conf)
         except (ConfigurationError, SparkJobError):
             raise
         except Exception as error:
@@ -60,9 +62,11 @@ class ConnectSessions(Sessions):
         return "{}:{}".format(*_address(self._url))
 
     def _session(self, session_id: str) -> SparkSession:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
         session: Any = SparkSession(connection=self._builder(session_id), userId=_DEFAULT_USER)
+        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
         return session  # type: ignore[no-any-return]
 
     def _builder(self, session_id: str) -> Any:
@@ -83,6 +87,9 @@ class ConnectSessions(Sessions):
 def stop_session(session: Any, *, release: bool = True) -> None:
     """Release the session, close its channel, and forget it: else the interpreter would do it again when it exits, and
     keep every session of a long-lived driver until then."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=1)])  # a server that is gone released it
     session.release_session_on_close = release
     session.stop()
     atexit.unregister(session.client._on_exit)
@@ -100,7 +107,8 @@ def require_server(url: str, timeout_s: float) -> None:
     except OSError as error:
         raise SparkJobError(
             f"no Spark Connect server answers at {host}:{port} ({error.strerror or error})",
-            "Start it (sbin/start-connect-server.sh) or mend host and port of the connection.",
+            "Start it (`airflow trident connect-server start` runs one on this machine), or mend host and port of the "
+            "connection.",
         ) from error
 
 

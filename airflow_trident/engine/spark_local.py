@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,7 +11,9 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from airflow_trident.engine.spark_archive import archive_options
 from airflow_trident.engine.spark_errors import root_cause
+from airflow_trident.engine.spark_java import MIN_JAVA, ONE_SHOT_JAVA_OPTIONS, QUIET_LOG, java_version, require_java
 from airflow_trident.engine.spark_session import Attached, Sessions, attach_classic
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.staging.base import Slot
@@ -21,25 +21,22 @@ from airflow_trident.staging.base import Slot
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MIN_JAVA = 17
-ONE_SHOT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for one batch: the second compiler never pays there (half the start's time and CPU, measured),
-but a driver of many batches is 1.2 times slower without it."""
-
-QUIET_LOG = Path(__file__).with_name("spark_log4j2.properties")
-"""Only errors, in the words of log4j2. A file of the package: a temporary one would outlive a task that is killed."""
 _LOCK = RLock()
 
 
-def local_conf(master: str, *, one_shot: bool, ui: bool) -> dict[str, str]:
+def local_conf(master: str, *, one_shot: bool, ui: bool, temporary: Path | None = None) -> dict[str, str]:
     """Settings of an application that writes nothing outside the folder for temporary files, and removes what it wrote
-    there when it ends, even if this process is killed."""
-    temporary = Path(tempfile.gettempdir())
+    there when it ends, even if this process is killed.
+
+    :param temporary: another such folder than the system's.
+    """
+    temporary = temporary or Path(tempfile.gettempdir())
     cores = _cores(master)
     java = [
         f"-Djava.io.tmpdir={temporary}",
         f"-Dlog4j2.configurationFile={QUIET_LOG.as_uri()}",
         *([ONE_SHOT_JAVA_OPTIONS] if one_shot else []),
+        *archive_options(),
     ]
     conf = {
         "spark.driver.extraJavaOptions": " ".join(java),
@@ -137,22 +134,6 @@ def _spark_environment() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-# ---- Java ------------------------------------------------------------------------------------------------------
-
-
-def require_java() -> str:
-    """The path of the Java that Spark will use.
-
-    :raises ConfigurationError: there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
-    if found is None:
-        where = f"below JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
-        raise ConfigurationError(f"Spark needs Java and there is none {where}", f"Install Java {MIN_JAVA} or later.")
-    return found
-
-
 def start_error(error: Exception, what: str) -> ConfigurationError | SparkJobError:
     """Why Spark did not start. Java is asked for its version only now: asking costs a JVM's start."""
     version = java_version(require_java())
@@ -164,17 +145,6 @@ def start_error(error: Exception, what: str) -> ConfigurationError | SparkJobErr
     return SparkJobError(
         f"{what} did not start: {root_cause(str(error))}", "See the lines that Java printed before this one."
     )
-
-
-def java_version(java: str) -> int | None:
-    """The feature version (17, 21; 8 for "1.8"); None if it cannot be told."""
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    quoted = done.stderr.partition('"')[2].partition('"')[0].replace("1.8", "8")
-    head = quoted.partition(".")[0].partition("-")[0]
-    return int(head) if head.isdecimal() else None
 
 
 def _cores(master: str) -> int | None:

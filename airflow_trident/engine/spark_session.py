@@ -104,7 +104,8 @@ class GivenSession(Sessions):
         self._session = session
 
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
-        return attach_connect(self._session) if is_connect(self._session) else attach_classic(self._session, slot)
+        attach = attach_connect if is_connect(self._session) else attach_classic
+        return attach(self._session, slot)
 
 
 def is_connect(session: Any) -> bool:
@@ -138,13 +139,23 @@ def attach_classic(base: SparkSession, slot: Slot, conf: Mapping[str, str] | Non
 
 
 def attach_connect(
-    session: SparkSession, let_go: Callable[[], None] = lambda: None, conf: Mapping[str, str] | None = None
+    session: SparkSession,
+    slot: Slot,
+    close: Callable[[], None] = lambda: None,
+    conf: Mapping[str, str] | None = None,
 ) -> Attached:
-    """A Connect session as it is: settings and cancelling concern it alone."""
+    """A Connect session as it is: settings concern it alone. Cancelling concerns what the attempt runs in it: the tag
+    is that of the calling thread's jobs, as in a classic session."""
     _configured(session, {**SESSION_CONF, **(conf or {})})
+    tag = tag_of(slot)
+    session.addTag(tag)
 
     def stop_jobs() -> None:
-        session.interruptAll()
+        session.interruptTag(tag)
+
+    def let_go() -> None:
+        session.removeTag(tag)
+        close()
 
     return Attached(
         session=session,

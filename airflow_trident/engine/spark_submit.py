@@ -18,8 +18,14 @@ from dataclasses import replace
 
 from airflow_trident.engine import spark_app
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.spark_archive import archive_options
 from airflow_trident.engine.spark_errors import cure_of, from_json, root_cause
-from airflow_trident.engine.spark_local import ONE_SHOT_JAVA_OPTIONS, require_java
+from airflow_trident.engine.spark_java import (
+    ONE_SHOT_JAVA_OPTIONS,
+    require_java,
+    submit_command,
+    submit_environment,
+)
 from airflow_trident.engine.spark_ship import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
 from airflow_trident.plan.stages import Plan
@@ -40,7 +46,7 @@ _TAIL_LINES = 200
 def submit_conf() -> dict[str, str]:
     """Settings for an application that runs one batch with this environment's Python; the caller's win over them."""
     return {
-        "spark.driver.extraJavaOptions": ONE_SHOT_JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": " ".join([ONE_SHOT_JAVA_OPTIONS, *archive_options()]),
         "spark.pyspark.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.showConsoleProgress": "false",
@@ -162,19 +168,10 @@ class SparkSubmitProcess:
 
     def __call__(self, application: str, arguments: list[str]) -> None:
         """:raises SparkJobError: it ended with another code than 0. :raises ConfigurationError: there is no Java."""
-        import pyspark
-
         require_java()
-        home = os.path.dirname(pyspark.__file__)
-        command = [os.path.join(home, "bin", "spark-submit"), "--master", self._master]
-        for name, value in self._conf.items():
-            command += ["--conf", f"{name}={value}"]
-        # spark-submit finds its home and its Python by whatever comes first on the path
-        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-        environment = {**os.environ, "PATH": path, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable}
         with subprocess.Popen(
-            [*command, application, *arguments],
-            env=environment,
+            [*submit_command(self._master, self._conf), application, *arguments],
+            env=submit_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigurationError, match=r"data folder .*file/zk of ZooKeeper cannot be written"):
+    with pytest.raises(ConfigurationError, match=r"data folder .*file/zk of the ZooKeeper server cannot be written"):
         EmbeddedZooKeeper(tmp_path / "file" / "zk").start()
 
 

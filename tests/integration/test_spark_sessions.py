@@ -18,7 +18,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import SparkEngine
 from airflow_trident.engine.spark_connect import ConnectSessions
-from airflow_trident.engine.spark_local import java_version, require_java
+from airflow_trident.engine.spark_java import java_version, require_java
 from airflow_trident.engine.spark_session import GivenSession, session_id_of
 from airflow_trident.engine.spark_submit import SparkSubmitProcess, SubmitEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
@@ -124,6 +124,29 @@ def test_a_newer_attempt_on_connect_ends_the_older_ones_work(
         with pytest.raises(SparkJobError, match="SESSION_CLOSED"):
             zombie.run(older)
         assert engine.run(replace(newer, slot=replace(newer.slot, attempt=2))).rows_read == 1
+
+
+def test_cancelling_in_a_connect_session_that_others_use_ends_the_attempts_own_work_only(
+    connect_server: str, job_of: JobOf, tmp_path: Path
+) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    shared = SparkSession.builder.remote(connect_server).create()
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    jobs = {folder: job_of(endless(folder), number) for number, folder in enumerate((mine, other))}
+    engines = {folder: SparkEngine(GivenSession(shared)) for folder in jobs}
+    running = {}
+    for folder, job in jobs.items():
+        folder.mkdir()
+        running[folder] = Background(engines[folder], job)
+    for folder in jobs:
+        wait_for((folder / "begun").exists)
+    engines[mine].cancel()
+    assert isinstance(running[mine].end(), SparkJobError)
+    for folder in jobs:
+        (folder / "enough").touch()
+    assert running[other].result().rows_read == 1
+    shared.stop()
 
 
 def test_a_trial_run_leaves_the_attempts_own_session_alone(

@@ -68,6 +68,10 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "zookeeper start",
             "zookeeper stop",
             "zookeeper status",
+            "connect-server start",
+            "connect-server stop",
+            "connect-server status",
+            "spark-archive",
             "ledger list",
             "ledger show",
             "ledger export",
@@ -105,7 +109,7 @@ def test_every_command_that_an_error_or_a_page_names_exists(commands: dict[str, 
     for path in paths:
         # a text may go on in the next string literal of the source
         text = re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
-        cited |= {tuple(words.split()) for words in re.findall(r"airflow trident((?: [a-z]+){1,2})", text)}
+        cited |= {tuple(words.split()) for words in re.findall(r"airflow trident((?: [a-z-]+){1,2})", text)}
     assert len(cited) > 10
     assert {words for words in cited if words[:1] not in known and words not in known | groups} == set()
 

@@ -21,7 +21,7 @@ def drain(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.phases import Attempts
 
-    conf = _spark_conf(args.spark_conf)
+    conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     owner = owner_of_this_process()
     with open_ledger(args) as ledger, _engine(args, conf, one_shot=False) as engine:
@@ -56,7 +56,7 @@ def backfill(args: Namespace) -> int | None:
     from airflow_trident.runtime.backfill import Backfill, BackfillOutcome
     from airflow_trident.runtime.local import owner_of_this_process
 
-    selection, conf = _selection(args), _spark_conf(args.spark_conf)
+    selection, conf = _selection(args), spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
@@ -92,7 +92,7 @@ def _selection(args: Namespace) -> Selection:
 def replay(args: Namespace) -> int | None:
     from airflow_trident.runtime.replay import dry_replay
 
-    conf = _spark_conf(args.spark_conf)
+    conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger, _engine(args, conf) as engine:
         ledger.topology()
@@ -114,7 +114,7 @@ def replay(args: Namespace) -> int | None:
 def bisect(args: Namespace) -> int | None:
     from airflow_trident.runtime.bisect import bisect as find_poison
 
-    conf = _spark_conf(args.spark_conf)
+    conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger, _engine(args, conf) as engine:
         ledger.topology()
@@ -170,7 +170,7 @@ def _engine(args: Namespace, conf: dict[str, str], *, one_shot: bool = True) -> 
     )
 
 
-def _spark_conf(lines: list[str]) -> dict[str, str]:
+def spark_conf(lines: list[str]) -> dict[str, str]:
     conf: dict[str, str] = {}
     for line in lines:
         key, equals, value = line.partition("=")

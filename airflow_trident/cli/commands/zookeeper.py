@@ -9,8 +9,9 @@ from pathlib import Path
 
 from airflow_trident.cli.console import OK, PROBLEM, trident_command
 from airflow_trident.hooks import settings
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper, ServerStatus
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from airflow_trident.ledger.settings import DEFAULT_PORT
+from airflow_trident.servers import ServerStatus
 
 
 @trident_command

@@ -1,0 +1,76 @@
+"""``airflow trident connect-server`` and ``spark-archive``: a Spark on this machine that is soon there."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_trident.cli.commands.transactions import spark_conf
+from airflow_trident.cli.console import OK, PROBLEM, trident_command
+
+if TYPE_CHECKING:
+    from airflow_trident.engine.spark_server import EmbeddedConnectServer
+
+
+@trident_command
+def start(args: Namespace) -> int | None:
+    server = _server(args)
+    status = server.start()
+    if status.started_here:
+        print(f"Spark Connect server started at {server.url} (process {status.pid})")
+    else:
+        print(f"a Spark Connect server runs already at {server.url} (process {status.pid})")
+    print(f"log: {status.log}")
+    host, _, port = status.hosts.partition(":")
+    connection = json.dumps({"conn_type": "spark_connect", "host": host, "port": int(port)})
+    print(f"to use it:  export AIRFLOW_CONN_SPARK_CONNECT='{connection}'")
+    print('            and spark_conn_id="spark_connect" in the DAG')
+    return OK
+
+
+@trident_command
+def stop(args: Namespace) -> int | None:
+    server = _server(args)
+    if server.stop():
+        print("Spark Connect server stopped")
+    else:
+        print(f"no Spark Connect server runs on {server.data_dir}; nothing to stop")
+    return OK
+
+
+@trident_command
+def status(args: Namespace) -> int | None:
+    server = _server(args)
+    found = server.status()
+    if not found.running:
+        print(f"no Spark Connect server runs on {found.data_dir}; start it with `{server.start_command}`")
+        return PROBLEM
+    print(f"Spark {server.spark_version()} answers at {server.url} (process {found.pid})")
+    print(f"log: {found.log}")
+    return OK
+
+
+@trident_command
+def spark_archive(_args: Namespace) -> int | None:
+    from airflow_trident.engine.spark_archive import make_archive
+
+    path, made = make_archive()
+    print(f"{'made' if made else 'there already:'} {path} ({path.stat().st_size / 2**20:.0f} MB)")
+    return OK
+
+
+def _server(args: Namespace) -> EmbeddedConnectServer:
+    from airflow.configuration import AIRFLOW_HOME
+
+    from airflow_trident.engine.spark_server import DEFAULT_HEAP_MB, EmbeddedConnectServer
+
+    folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "connect-server"
+    return EmbeddedConnectServer(
+        Path(folder).expanduser(),
+        port=getattr(args, "port", 0),
+        master=getattr(args, "master", "local[*]"),
+        heap_mb=getattr(args, "heap_mb", DEFAULT_HEAP_MB),
+        conf=spark_conf(getattr(args, "spark_conf", [])),
+    )

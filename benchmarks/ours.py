@@ -1,0 +1,122 @@
+"""Ours: the drain, and a phase per task. Ledger, protocol and states are those that Airflow's tasks use; Airflow itself
+is left out, because it would cost every contender the same second a task."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_trident import Count, FileSpout, SqliteState, Topology
+from airflow_trident.engine.base import Engine
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.operations.expressions import col, explode, split_words
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.staging.base import Slot
+from benchmarks.data import FILES_PER_BATCH
+from benchmarks.measure import environment
+from benchmarks.peers import CORES, HEAP, common_conf
+
+
+def words_of(line: str) -> Iterator[str]:
+    """A user's function, a line at a time."""
+    yield from line.split()
+
+
+def topology_of(task: dict[str, Any]) -> Topology:
+    topology = Topology("bench")
+    lines = topology.new_stream("lines", FileSpout(task["data"], max_files=FILES_PER_BATCH, late_files="take"))
+    words = (
+        lines.each("line", words_of, "word string")
+        if task.get("functions")
+        else lines.each(explode(split_words(col("line"))), "word")
+    )
+    state = SqliteState(task["state"], table="counts")
+    words.group_by("word").persistent_aggregate(state, Count(), "count", name="counts")
+    return topology
+
+
+def ledger_of(task: dict[str, Any], *, incarnation: str = "") -> ZNodeLedger:
+    settings = ZooKeeperSettings(hosts=task["zookeeper"])
+    return open_ledger(settings, "bench", root=task["root"], incarnation=incarnation)
+
+
+# ---- the drain -------------------------------------------------------------------------------------------------
+
+
+def drain(task: dict[str, Any]) -> dict[str, Any]:
+    """Many transactions in one Spark application."""
+    from airflow_trident.engine.spark_local import LocalSessions
+
+    topology = topology_of(task)
+    sessions = LocalSessions(f"local[{CORES}]", conf={"spark.driver.memory": HEAP}, one_shot=False)
+    with SparkEngine(sessions) as engine, ledger_of(task) as ledger:
+        sessions.open(Slot(topology="bench", incarnation="none", txid=0, attempt=0)).release()
+        began = time.perf_counter()
+        result = Drain(
+            ledger=ledger,
+            topology=topology,
+            engine=engine,
+            staging_root=task["staging"],
+            attempts=Attempts(owner="benchmark"),
+            claim=Claim(key="benchmark"),
+            limits=DrainLimits(max_pending=task.get("max_pending", 2)),
+        ).run()
+        work_s = time.perf_counter() - began
+    assert len(result.committed) == task["batches"], result
+    return {"work_s": work_s}
+
+
+# ---- a phase per task ------------------------------------------------------------------------------------------
+
+
+def phases(task: dict[str, Any]) -> dict[str, Any]:
+    """Coordinator, emitter and committer of each batch, each in a process of its own, one after the other."""
+    spent = {"coordinate": 0.0, "process": 0.0, "commit": 0.0}
+    for batch in range(1, task["batches"] + 1):
+        for phase in spent:
+            began = time.perf_counter()
+            command = [sys.executable, "-m", "benchmarks.contender", f"phase_{phase}", task["path"], str(batch)]
+            subprocess.run(command, check=True, env=environment())
+            spent[phase] += time.perf_counter() - began
+    return {f"{phase}_s": seconds / task["batches"] for phase, seconds in spent.items()}
+
+
+def phase_coordinate(task: dict[str, Any], batch: int) -> None:
+    with ledger_of(task) as ledger:
+        coordinate(ledger, topology_of(task), Claim(key=f"run-{batch}"))
+
+
+def phase_process(task: dict[str, Any], batch: int) -> None:
+    with ledger_of(task) as ledger, _engine(task) as engine:
+        process(ledger, topology_of(task), batch, engine, task["staging"], Attempts(owner="benchmark"))
+
+
+def phase_commit(task: dict[str, Any], batch: int) -> None:
+    with ledger_of(task) as ledger:
+        Committer(
+            ledger=ledger,
+            topology=topology_of(task),
+            staging_root=task["staging"],
+            attempts=Attempts(owner="benchmark"),
+            engine=lambda: _engine(task),
+        ).commit(batch)
+
+
+def _engine(task: dict[str, Any]) -> Engine:
+    if task.get("connect"):
+        from airflow_trident.engine.spark_connect import ConnectSessions
+
+        return SparkEngine(ConnectSessions(task["connect"]))
+    from airflow_trident.engine.spark_submit import SparkSubmitProcess, SubmitEngine
+
+    submit = SparkSubmitProcess(f"local[{CORES}]", common_conf())
+    return SubmitEngine(submit, submit.cancel)

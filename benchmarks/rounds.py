@@ -1,0 +1,122 @@
+"""Running a scenario: rounds of contenders, interleaved, each result held against what must come out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_trident.engine.spark_archive import FOLDER_VARIABLE, make_archive
+from airflow_trident.engine.spark_server import EmbeddedConnectServer
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from benchmarks.data import Made, digest_of_state, make
+from benchmarks.measure import Run, run_contender
+from benchmarks.peers import CORES
+from benchmarks.scenarios import CONTENDERS, PER_BATCH, Scenario
+
+PROCESSES_RUN = 4
+"""Of a contender that is the same process for every batch: so many batches are run."""
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """All runs of a scenario: contender -> runs, in order of rounds. `wrong`: contenders whose result was another."""
+
+    scenario: Scenario
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def median(self, contender: str, measure: str) -> float:
+        return statistics.median(getattr(run, measure) for run in self.runs[contender])
+
+    def ratios(self, ours: str, theirs: str, measure: str) -> list[float]:
+        """One for each round: speeds drift, and only what ran side by side is compared."""
+        pairs = zip(self.runs[ours], self.runs[theirs], strict=True)
+        return [getattr(one, measure) / getattr(other, measure) for one, other in pairs]
+
+
+class Bench:
+    """A folder with the data, one ZooKeeper for all, a Connect server where it is needed."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._archives = folder / "archives"
+        self._zookeeper = EmbeddedZooKeeper(folder / "zookeeper", heap_mb=512)
+        self._connect = EmbeddedConnectServer(folder / "connect", master=f"local[{CORES}]", heap_mb=2048)
+
+    def __enter__(self) -> Bench:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._zookeeper.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._connect.stop()
+        self._zookeeper.stop()
+
+    def measure(self, scenario: Scenario, rounds: int) -> Measured:
+        made = make(scenario.corpus, self._folder / "data")
+        measured = Measured(scenario=scenario, runs={name: [] for name in scenario.contenders})
+        for number in range(rounds):
+            turn = number % len(scenario.contenders)
+            for name in (*scenario.contenders[turn:], *scenario.contenders[:turn]):
+                run = self._run(name, made, measured)
+                measured.runs[name].append(run)
+                self._say(
+                    f"  round {number + 1}/{rounds}  {name:<26} {run.wall_s:8.1f} s  (work {run.work_s:.1f} s)  "
+                    f"{run.peak_mb:6.0f} MB"
+                )
+        return measured
+
+    def _run(self, name: str, made: Made, measured: Measured) -> Run:
+        function, options = CONTENDERS[name]
+        folder = self._folder / f"run-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        asked = made.corpus.batches
+        batches = min(asked, PROCESSES_RUN) if function in PER_BATCH else asked
+        task: dict[str, Any] = {
+            **options,
+            "data": str(made.folder),
+            "batches": batches,
+            "state": str(folder / "counts.db"),
+            "checkpoint": str(folder / "checkpoint"),
+            "staging": str(folder / "staging"),
+            "zookeeper": self._zookeeper.hosts,
+            "root": f"/bench-{folder.name}",
+        }
+        watched: tuple[int, ...] = ()
+        if function in ("drain", "phases"):
+            watched = (self._zookeeper.status().pid,)
+        if options.get("connect"):
+            task["connect"] = self._connect_url()
+            watched = (*watched, self._connect.status().pid)
+        self._use_archive(bool(options.get("archive")))
+        try:
+            run = run_contender(function, task, folder, also_watch=watched)
+            if batches == asked and digest_of_state(Path(task["state"])) != made.digest:
+                measured.wrong.append(name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if batches == asked:
+            return run
+        factor = asked / batches
+        return Run(
+            wall_s=run.wall_s * factor,
+            work_s=run.work_s * factor,
+            peak_mb=run.peak_mb,
+            facts={**run.facts, "reckoned_from": batches},
+        )
+
+    def _connect_url(self) -> str:
+        self._connect.start()
+        return self._connect.url
+
+    def _use_archive(self, wanted: bool) -> None:
+        os.environ[FOLDER_VARIABLE] = str(self._archives) if wanted else ""
+        if wanted and make_archive()[1]:
+            self._say("  made a class archive (once)")

@@ -1,0 +1,158 @@
+"""What is compared with what, and what has to be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.data import Corpus
+
+CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("plain", {}),
+    "available_now": ("available_now", {}),
+    "submit_per_batch": ("submit_per_batch", {}),
+    "stateful": ("stateful", {}),
+    "loop": ("loop", {}),
+    "loop, 2 threads": ("loop", {"threads": 2}),
+    "drain": ("drain", {}),
+    "drain, max_pending 1": ("drain", {"max_pending": 1}),
+    "drain, archive": ("drain", {"archive": True}),
+    "drain, functions": ("drain", {"functions": True}),
+    "phases on Connect": ("phases", {"connect": True}),
+    "phases submitted": ("phases", {}),
+    "phases submitted, archive": ("phases", {"archive": True}),
+}
+"""Name -> function and its options. Without `archive` class archives are switched off: stock Java starts."""
+
+PER_BATCH = frozenset({"submit_per_batch", "phases"})
+"""Functions whose time is that of so many equal processes: few batches are run and the rest is reckoned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """`ours` / `theirs` must be at most `most`. `measure`: "work_s" (Spark is up), "wall_s" (the whole process) or
+    "peak_mb"."""
+
+    ours: str
+    theirs: str
+    most: float
+    measure: str = "work_s"
+
+    @property
+    def title(self) -> str:
+        what = {"work_s": "work", "wall_s": "whole process", "peak_mb": "peak memory"}[self.measure]
+        return f"{self.ours} / {self.theirs}, {what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """`runs`: profile -> how many rounds; a profile that is absent leaves the scenario out. In a round every contender
+    runs once; rounds begin with another contender each time."""
+
+    name: str
+    corpus: Corpus
+    contenders: tuple[str, ...]
+    targets: tuple[Target, ...]
+    runs: Mapping[str, int] = field(default_factory=dict)
+
+
+SCENARIOS = (
+    Scenario(
+        name="smoke",
+        corpus=Corpus(batches=5, lines=1_000),
+        contenders=("plain", "loop", "available_now", "drain"),
+        targets=(),
+        runs={"ci": 1},
+    ),
+    Scenario(
+        name="100 x 1e5",
+        corpus=Corpus(batches=100, lines=100_000),
+        contenders=("loop", "loop, 2 threads", "drain", "available_now", "plain"),
+        targets=(
+            Target(ours="drain", theirs="loop", most=1.10),
+            Target(ours="drain", theirs="loop, 2 threads", most=1.10),
+            Target(ours="drain", theirs="available_now", most=0.90),
+            Target(ours="drain", theirs="plain", most=2.5),
+        ),
+        runs={"main": 2, "full": 5},
+    ),
+    Scenario(
+        name="100 x 1e4",
+        corpus=Corpus(batches=100, lines=10_000),
+        contenders=("loop", "drain", "available_now", "drain, functions"),
+        targets=(
+            Target(ours="drain", theirs="available_now", most=0.70),
+            Target(ours="drain", theirs="loop", most=1.10),
+        ),
+        runs={"main": 3, "full": 5},
+    ),
+    Scenario(
+        name="stateful, 100 x 1e4",
+        corpus=Corpus(batches=100, lines=10_000),
+        contenders=("drain", "stateful"),
+        targets=(
+            Target(ours="drain", theirs="stateful", most=0.45),
+            Target(ours="drain", theirs="stateful", most=0.6, measure="peak_mb"),
+        ),
+        runs={"main": 1, "full": 5},
+    ),
+    Scenario(
+        name="10 x 1e6",
+        corpus=Corpus(batches=10, lines=1_000_000),
+        contenders=("plain", "drain", "drain, archive"),
+        targets=(
+            Target(ours="drain", theirs="plain", most=1.25, measure="wall_s"),
+            Target(ours="drain, archive", theirs="plain", most=1.0, measure="wall_s"),
+        ),
+        runs={"main": 1, "full": 5},
+    ),
+    Scenario(
+        name="10 x 1e4",
+        corpus=Corpus(batches=10, lines=10_000),
+        contenders=("drain", "available_now"),
+        targets=(Target(ours="drain", theirs="available_now", most=1.0, measure="wall_s"),),
+        runs={"full": 5},
+    ),
+    Scenario(
+        name="1,000 x 1e3",
+        corpus=Corpus(batches=1_000, lines=1_000),
+        contenders=("drain", "loop", "available_now"),
+        targets=(
+            Target(ours="drain", theirs="available_now", most=0.60),
+            Target(ours="drain", theirs="loop", most=1.10),
+        ),
+        runs={"full": 5},
+    ),
+    Scenario(
+        name="tasks, 100 x 1e4",
+        corpus=Corpus(batches=100, lines=10_000),
+        contenders=(
+            "submit_per_batch",
+            "drain",
+            "phases on Connect",
+            "phases submitted",
+            "phases submitted, archive",
+        ),
+        targets=(
+            Target(ours="drain", theirs="submit_per_batch", most=0.05, measure="wall_s"),
+            Target(ours="phases on Connect", theirs="submit_per_batch", most=1 / 3, measure="wall_s"),
+            Target(ours="phases submitted, archive", theirs="submit_per_batch", most=0.60, measure="wall_s"),
+        ),
+        runs={"main": 1, "full": 5},
+    ),
+    Scenario(
+        name="keys 1e5, 20 x 1e5",
+        corpus=Corpus(batches=20, lines=100_000, keys=100_000),
+        contenders=("loop", "drain", "drain, max_pending 1", "available_now"),
+        targets=(Target(ours="drain", theirs="loop", most=1.10),),
+        runs={"full": 5},
+    ),
+    Scenario(
+        name="keys 1e6, 20 x 1e5",
+        corpus=Corpus(batches=20, lines=100_000, keys=1_000_000),
+        contenders=("loop", "drain", "drain, max_pending 1", "available_now"),
+        targets=(Target(ours="drain", theirs="loop", most=1.10),),
+        runs={"full": 5},
+    ),
+)
