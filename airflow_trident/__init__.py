@@ -15,11 +15,28 @@ if TYPE_CHECKING:
     from airflow_trident.operations.aggregators import Max as Max
     from airflow_trident.operations.aggregators import Min as Min
     from airflow_trident.operations.aggregators import Sum as Sum
+    from airflow_trident.operations.base import Aggregator as Aggregator
+    from airflow_trident.operations.base import Collector as Collector
     from airflow_trident.operations.base import CombinerAggregator as CombinerAggregator
     from airflow_trident.operations.base import Filter as Filter
     from airflow_trident.operations.base import Function as Function
     from airflow_trident.operations.base import OperationContext as OperationContext
     from airflow_trident.operations.base import ReducerAggregator as ReducerAggregator
+    from airflow_trident.operations.base import TransactionAttempt as TransactionAttempt
+    from airflow_trident.operations.builtin import Debug as Debug
+    from airflow_trident.operations.builtin import Equals as Equals
+    from airflow_trident.operations.builtin import FilterNull as FilterNull
+    from airflow_trident.operations.builtin import FirstN as FirstN
+    from airflow_trident.operations.builtin import MaxWithComparator as MaxWithComparator
+    from airflow_trident.operations.builtin import MinWithComparator as MinWithComparator
+    from airflow_trident.operations.builtin import Negate as Negate
+    from airflow_trident.operations.builtin import Split as Split
+    from airflow_trident.operations.builtin import TrueFilter as TrueFilter
+    from airflow_trident.operations.grouping import CustomGrouping as CustomGrouping
+    from airflow_trident.operations.multireduce import GroupedMultiReducer as GroupedMultiReducer
+    from airflow_trident.operations.multireduce import JoinOutFieldsMode as JoinOutFieldsMode
+    from airflow_trident.operations.multireduce import JoinType as JoinType
+    from airflow_trident.operations.multireduce import MultiReducer as MultiReducer
     from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
     from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
     from airflow_trident.operators.committer import TridentCommitterOperator as TridentCommitterOperator
@@ -52,26 +69,41 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregator",
     "BatchSpout",
     "CallableSource",
+    "Collector",
     "CombinerAggregator",
     "CommandSource",
     "Count",
+    "CustomGrouping",
+    "Debug",
+    "Equals",
     "FileSpout",
     "Filter",
+    "FilterNull",
+    "FirstN",
     "FixedBatchSpout",
     "Function",
+    "GroupedMultiReducer",
+    "JoinOutFieldsMode",
+    "JoinType",
     "KafkaSpout",
     "KeyValueStates",
     "Max",
+    "MaxWithComparator",
     "MemoryState",
     "Min",
+    "MinWithComparator",
+    "MultiReducer",
+    "Negate",
     "OpaqueKafkaSpout",
     "OpaquePartitionedSpout",
     "OperationContext",
     "PartitionedSpout",
     "Polled",
     "ReducerAggregator",
+    "Split",
     "SpoolSource",
     "SpooledSpout",
     "Spout",
@@ -81,6 +113,7 @@ __all__ = [
     "Stream",
     "Sum",
     "Topology",
+    "TransactionAttempt",
     "TridentBackfillOperator",
     "TridentCommitterOperator",
     "TridentCoordinatorOperator",
@@ -89,6 +122,7 @@ __all__ = [
     "TridentError",
     "TridentReadySensor",
     "TridentTurnSensor",
+    "TrueFilter",
     "__version__",
     "trident_transaction",
 ]
@@ -102,6 +136,27 @@ _MODULES = {
         "CombinerAggregator",
         "ReducerAggregator",
         "OperationContext",
+        "Aggregator",
+        "Collector",
+        "TransactionAttempt",
+    ),
+    "operations.builtin": (
+        "Debug",
+        "Equals",
+        "FilterNull",
+        "FirstN",
+        "MaxWithComparator",
+        "MinWithComparator",
+        "Negate",
+        "Split",
+        "TrueFilter",
+    ),
+    "operations.grouping": ("CustomGrouping",),
+    "operations.multireduce": (
+        "MultiReducer",
+        "GroupedMultiReducer",
+        "JoinType",
+        "JoinOutFieldsMode",
     ),
     "operations.aggregators": (
         "Count",

@@ -1,71 +1,145 @@
-"""How aggregators take rows: the one place that knows which rows are raw and which hold partial values."""
+"""How aggregators and multi-reducers take rows: the one place that knows which rows are raw and which hold partial
+values, and what a group gives in the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any, TypeAlias
 
 from airflow_trident.errors import TridentError
-from airflow_trident.operations.base import CombinerAggregator
+from airflow_trident.operations.base import (
+    Aggregator,
+    CombinerAggregator,
+    OperationContext,
+    ReducerAggregator,
+    TransactionAttempt,
+)
 from airflow_trident.operations.calls import Border
-from airflow_trident.operations.values import UnfitValueError, coerce_column
+from airflow_trident.operations.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.plan.explain import function_name
-from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode
+from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import Schema
 
-AggregateStep: TypeAlias = PartialAggregateNode | FinalAggregateNode
+AggregateStep: TypeAlias = PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode
+
+
+def merges(node: AggregateStep) -> bool:
+    """Does it get partial values?"""
+    return isinstance(node, FinalAggregateNode) and node.merges
+
+
+def begins_empty(node: AggregateStep) -> bool:
+    """Is there a result even if no row comes?"""
+    return not node.groups and not isinstance(node, PartialAggregateNode)
 
 
 def aggregate_reads(node: AggregateStep) -> tuple[str, ...]:
     """The fields that the step needs: raw ones, or partial values where those were brought together."""
     reads = list(node.groups)
     for one in node.aggregations:
-        partial = isinstance(node, FinalAggregateNode) and one.combiner is not None
-        reads += [one.output[0].name] if partial else one.reads
+        reads += [one.output[0].name] if merges(node) else one.reads
     return tuple(dict.fromkeys(reads))
 
 
-class Fold:
-    """One aggregation: how a group begins and how a row comes in. Rows are raw before rows moved and for reducers, and
-    hold partial values after."""
+class Emitted:
+    """The collector of users' code: checks what it is given."""
 
-    def __init__(self, node: AggregateStep, one: Aggregation, txid: int) -> None:
-        self.output = one.output[0]
+    def __init__(self, border: Border, outputs: Schema) -> None:
+        self._border = border
+        self._fits = tuple(coercer(field.type) for field in outputs)
+        self.rows: list[tuple[Any, ...]] = []
+
+    def emit(self, *values: Any) -> None:
+        if len(values) != len(self._fits):
+            raise self._border.wrong_arity((), values, len(self._fits))
+        try:
+            self.rows.append(tuple(fit(value) for fit, value in zip(self._fits, values, strict=True)))
+        except UnfitValueError as error:
+            raise self._border.error((), f"gave {error}") from error
+
+
+class Fold:
+    """One aggregation: how a group begins, how a row comes in, and what a group gives. Rows are raw before rows moved,
+    and hold partial values after; for all but combiners they are always raw."""
+
+    def __init__(self, node: AggregateStep, one: Aggregation, context: OperationContext) -> None:
+        self.outputs = one.output
         self.aggregator = one.aggregator
-        final = isinstance(node, FinalAggregateNode)
-        merges = final and one.combiner is not None
-        self.reads: tuple[str, ...] = (self.output.name,) if merges else one.reads
-        self.border = Border(node.name, function_name(one.aggregator), self.reads, txid)
-        self.begin: Callable[[], Any] = lambda: None
+        self.reads: tuple[str, ...] = (one.output[0].name,) if merges(node) else one.reads
+        self.border = Border(node.name, function_name(one.aggregator), self.reads, context.txid)
+        self.begin: Callable[[], Any]
         self.step: Callable[[Any, tuple[Any, ...]], Any]
-        if not isinstance(one.aggregator, CombinerAggregator):
+        if isinstance(one.aggregator, Aggregator):
+            self._general(one.aggregator, TransactionAttempt(context.txid, context.attempt))
+        elif isinstance(one.aggregator, ReducerAggregator):
             reducer = one.aggregator
             self.begin, self.step = reducer.init, lambda value, row: reducer.reduce(value, *row)
-            return
-        combiner = one.aggregator
+        else:
+            self._combiner(one.aggregator, partial=merges(node))
+
+    def _combiner(self, combiner: CombinerAggregator[Any], *, partial: bool) -> None:
         self.begin = combiner.zero
-        if merges:
+        if partial:
             self.step = lambda value, row: combiner.combine(value, row[0])
         else:
             self.step = lambda value, row: combiner.combine(value, combiner.init(*row))
 
+    def _general(self, aggregator: Aggregator[Any], batch: TransactionAttempt) -> None:
+        def begin() -> tuple[Any, Emitted]:
+            emitted = Emitted(self.border, self.outputs)
+            return aggregator.init(batch, emitted), emitted
+
+        def step(value: tuple[Any, Emitted], row: tuple[Any, ...]) -> tuple[Any, Emitted]:
+            aggregator.aggregate(value[0], value[1], *row)
+            return value
+
+        self.begin, self.step = begin, step
+
+    @property
+    def is_single(self) -> bool:
+        """Exactly one value per group?"""
+        return not isinstance(self.aggregator, Aggregator)
+
+    def start(self) -> Any:
+        """What a group has before its first row."""
+        return self._guarded((), self.begin)
+
     def take(self, value: Any, row: tuple[Any, ...]) -> Any:
+        return self._guarded(row, self.step, value, row)
+
+    def _guarded(self, row: tuple[Any, ...], call: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self.step(value, row)
+            return call(*arguments)
         except TridentError:
             raise
         except Exception as error:
             raise self.border.raised(row, error) from error
 
     def results(self, values: Sequence[Any]) -> list[Any]:
-        """The values of all groups, held against the declared type.
+        """The values of all groups of an aggregation that gives one, held against the declared type.
 
         :raises UserCodeError: one does not fit.
         """
         try:
-            return list(coerce_column(values, self.output.type))
+            return list(coerce_column(values, self.outputs[0].type))
         except UnfitValueError as error:
             raise self.border.error((), f"gave {error}") from error
+
+    def emits(self, value: Any) -> list[tuple[Any, ...]]:
+        """All outputs of one group."""
+        if not isinstance(self.aggregator, Aggregator):
+            return [(one,) for one in self.results([value])]
+        state, emitted = value
+        self._guarded((), self.aggregator.complete, state, emitted)
+        rows: list[tuple[Any, ...]] = emitted.rows
+        return rows
+
+
+def group_rows(folds: Sequence[Fold], key: tuple[Any, ...], values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The tuples of one group: the cross product of what its aggregations give."""
+    for parts in product(*(fold.emits(value) for fold, value in zip(folds, values, strict=True))):
+        yield (*key, *(value for part in parts for value in part))
 
 
 def key_of_groups(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:

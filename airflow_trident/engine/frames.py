@@ -34,6 +34,11 @@ class Frame:
         }
         return cls(batch.num_rows, columns)
 
+    @classmethod
+    def of_rows(cls, rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> Frame:
+        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+        return cls(len(rows), {name: list(values) for name, values in zip(names, columns, strict=True)})
+
     def values(self, name: str) -> list[Any]:
         """The column as Python values; converted once."""
         column = self._columns[name]

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.folds import aggregate_reads
-from airflow_trident.engine.frames import Column, Frame
+from airflow_trident.engine.frames import BATCH_ROWS, Column, Frame
 from airflow_trident.engine.fused_aggregate import aggregate
+from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, as_tuple, callable_of, prepared
@@ -26,8 +28,11 @@ from airflow_trident.plan.nodes import (
     FilterNode,
     FinalAggregateNode,
     MapNode,
+    MultiReduceStepNode,
     Node,
     PartialAggregateNode,
+    PartitionAggregateNode,
+    PeekNode,
     ProjectNode,
 )
 from airflow_trident.types import Schema, names_of
@@ -62,6 +67,10 @@ class FusedPass:
         """:param before: the schema of the rows that come in."""
         return cls(tuple(Step.of(node) for node in nodes), before)
 
+    def then(self, other: FusedPass) -> FusedPass:
+        """Both, one after the other, in one pass."""
+        return FusedPass((*self.steps, *other.steps), self.before)
+
     @property
     def schema(self) -> Schema:
         return self.steps[-1].node.schema if self.steps else self.before
@@ -92,11 +101,11 @@ def _needed(step: Step, after: frozenset[str]) -> frozenset[str]:
     node = step.node
     if isinstance(node, EachNode):
         return (after - set(names_of(node.outputs))) | set(node.reads)
-    if isinstance(node, FilterNode):
+    if isinstance(node, FilterNode | PeekNode):
         return after | set(node.reads)
-    if isinstance(node, MapNode):
+    if isinstance(node, MapNode | MultiReduceStepNode):
         return frozenset(names_of(step.before))
-    if isinstance(node, PartialAggregateNode | FinalAggregateNode):
+    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
         return frozenset(aggregate_reads(node))
     return after
 
@@ -109,7 +118,11 @@ def _run(step: Step, frames: Iterator[Frame], keep: frozenset[str], context: Ope
         return _filter(step, node, frames, keep, context)
     if isinstance(node, MapNode):
         return _map(step, node, frames, context)
-    if isinstance(node, PartialAggregateNode | FinalAggregateNode):
+    if isinstance(node, PeekNode):
+        return _peek(step, node, frames, keep, context)
+    if isinstance(node, MultiReduceStepNode):
+        return _multi_reduce(step, node, frames, context)
+    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
         return aggregate(node, step.before, frames, context)
     if isinstance(node, ProjectNode):
         return (frame.only(keep) for frame in frames)
@@ -201,8 +214,8 @@ class _Guard(AbstractContextManager[None]):
             raise self.caller.border.raised(row, error) from error
 
 
-def _caller(step: Step, node: EachNode | FilterNode | MapNode, reads: tuple[str, ...], txid: int) -> _Caller:
-    expression = None if isinstance(node, MapNode) else node.expression
+def _caller(step: Step, node: EachNode | FilterNode | MapNode | PeekNode, reads: tuple[str, ...], txid: int) -> _Caller:
+    expression = node.expression if isinstance(node, EachNode | FilterNode) else None
     if expression is not None:
         border = Border(node.name, str(expression), expression.reads, txid)
         return _Caller(border, bind(expression, step.before), expression.reads)
@@ -259,3 +272,23 @@ def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationC
         for frame in frames:
             outputs, ends = caller.spread(frame) if node.flat else (caller.each(frame), [])
             yield Frame(len(outputs), caller.columns(frame, outputs, node.schema, ends))
+
+
+def _peek(
+    step: Step, node: PeekNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
+) -> Iterator[Frame]:
+    caller = _caller(step, node, node.reads, context.txid)
+    with prepared(node.function, context, caller.border):
+        for frame in frames:
+            caller.each(frame)
+            yield frame.only(keep)
+
+
+def _multi_reduce(
+    step: Step, node: MultiReduceStepNode, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    names = names_of(step.before)
+    rows = (row for frame in frames for row in frame.tuples(names))
+    results = multi_reduce(node, step.before, rows, context)
+    while some := list(islice(results, BATCH_ROWS)):
+        yield Frame.of_rows(some, names_of(node.schema))

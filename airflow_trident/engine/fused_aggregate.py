@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
-from airflow_trident.engine.folds import AggregateStep, Fold, aggregate_reads, key_of_groups
+from airflow_trident.engine.folds import AggregateStep, Fold, aggregate_reads, begins_empty, group_rows, key_of_groups
 from airflow_trident.engine.frames import Frame
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.aggregators import Count
@@ -19,7 +19,7 @@ from airflow_trident.operations.base import MergeKind, OperationContext
 from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.plan.explain import function_name
 from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
-from airflow_trident.types import Schema, select
+from airflow_trident.types import Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,14 +155,14 @@ def _by_dictionary(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
     key_of = key_of_groups(select(before, node.groups, node.name))
-    folds = [Fold(node, one, context.txid) for one in node.aggregations]
+    folds = [Fold(node, one, context) for one in node.aggregations]
     partial = isinstance(node, PartialAggregateNode)
     groups: dict[Any, tuple[tuple[Any, ...], list[Any]]] = {}
-    if not partial and not node.groups:
-        groups[()] = ((), [fold.begin() for fold in folds])
     with ExitStack() as lives:
         for fold in folds:
             lives.enter_context(prepared(fold.aggregator, context, fold.border))
+        if begins_empty(node):
+            groups[()] = ((), [fold.start() for fold in folds])
         for frame in frames:
             _fold_frame(node, folds, frame, groups, key_of)
             if partial and len(groups) > MAX_GROUPS:
@@ -193,8 +193,11 @@ def _fold_frame(
 
 
 def _result(node: AggregateStep, folds: list[Fold], groups: dict[Any, Any]) -> Frame:
+    if not all(fold.is_single for fold in folds):
+        rows = [row for key, values in groups.values() for row in group_rows(folds, key, values)]
+        return Frame.of_rows(rows, names_of(node.schema))
     keys = zip(*(key for key, _ in groups.values()), strict=True)
     columns: dict[str, Any] = {name: list(values) for name, values in zip(node.groups, keys, strict=True)}
     for place, fold in enumerate(folds):
-        columns[fold.output.name] = fold.results([folded[place] for _, folded in groups.values()])
+        columns[fold.outputs[0].name] = fold.results([folded[place] for _, folded in groups.values()])
     return Frame(len(groups), columns)

@@ -6,17 +6,20 @@ told from what is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
 from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.folds import Fold, key_of_groups
+from airflow_trident.engine.choosing import Choosing
+from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
+from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.plan.explain import function_name
 from airflow_trident.plan.nodes import (
     EachNode,
@@ -24,11 +27,15 @@ from airflow_trident.plan.nodes import (
     FinalAggregateNode,
     Grouping,
     MapNode,
+    MultiReduceStepNode,
     Node,
     PartialAggregateNode,
+    PartitionAggregateNode,
     PartitionNode,
+    PeekNode,
     ProjectNode,
     SourceNode,
+    UnionNode,
 )
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
@@ -53,13 +60,10 @@ class LocalEngine(Engine):
         files: list[StagedFile] = []
         rows_read = 0
         for stage in job.plan.stages:
-            if stage.source is not None:
-                partitions = self._read(stage.source, job)
-                rows_read += sum(map(len, partitions))
-            else:
-                partitions = results[stage.upstream or 0]
+            partitions = self._begin(stage, results, job)
+            rows_read += sum(map(len, partitions)) if stage.source is not None else 0
             if stage.exchange is not None:
-                partitions = self._exchange(stage.exchange, partitions)
+                partitions = self._exchange(stage.exchange, partitions, stage.count(self._partitions), job)
             partitions = [_run(stage, job, index, len(partitions), rows) for index, rows in enumerate(partitions)]
             results.append(partitions)
             for sink in stage.sinks:
@@ -67,8 +71,16 @@ class LocalEngine(Engine):
                 files.append(area.write(job.slot, sink.name, rows_to_table(sink.schema, rows)))
         return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read)
 
-    def _read(self, source: SourceNode, job: Job) -> list[Partition]:
-        partitions: list[Partition] = [[] for _ in range(self._partitions)]
+    def _begin(self, stage: Stage, results: list[list[Partition]], job: Job) -> list[Partition]:
+        if stage.source is not None:
+            return self._read(stage.source, job, stage.count(self._partitions))
+        if stage.union is None:
+            (upstream,) = stage.upstreams
+            return results[upstream]
+        return _united(stage.union, [results[upstream] for upstream in stage.upstreams])
+
+    def _read(self, source: SourceNode, job: Job, count: int) -> list[Partition]:
+        partitions: list[Partition] = [[] for _ in range(count)]
         if source.name not in job.metadata:
             return partitions
         emitter = source.spout.emitter()
@@ -76,22 +88,60 @@ class LocalEngine(Engine):
             import pyarrow as pa
 
             for batch in emitter.read(split):
-                partitions[split.index % self._partitions] += table_to_rows(pa.Table.from_batches([batch]))
+                partitions[split.index % count] += table_to_rows(pa.Table.from_batches([batch]))
         return partitions
 
-    def _exchange(self, how: PartitionNode, partitions: list[Partition]) -> list[Partition]:
-        moved: list[Partition] = [[] for _ in range(self._partitions)]
-        places = [how.fields.index(key) for key in how.keys]
-        key_of = key_of_groups(select(how.schema, how.keys, how.name))
-        for number, row in enumerate(chain.from_iterable(partitions)):
-            if how.grouping is Grouping.GLOBAL:
-                target = 0
-            elif how.grouping is Grouping.SHUFFLE:
-                target = number % self._partitions
-            else:
-                target = hash(key_of(tuple(row[place] for place in places))) % self._partitions
-            moved[target].append(row)
-        return moved[:1] if how.grouping is Grouping.GLOBAL else moved
+    def _exchange(self, how: PartitionNode, partitions: list[Partition], count: int, job: Job) -> list[Partition]:
+        if how.grouping in (Grouping.LOCAL_OR_SHUFFLE, Grouping.IDENTITY):
+            return partitions
+        moved: list[Partition] = [[] for _ in range(1 if how.grouping.gathers else count)]
+        rows = enumerate(chain.from_iterable(partitions))
+        if how.custom is not None:
+            return self._chosen(how, how.custom, moved, (row for _, row in rows), job)
+        targets = _targets(how, len(moved))
+        for number, row in rows:
+            for target in targets(number, row):
+                moved[target].append(row)
+        return moved
+
+    def _chosen(
+        self, how: PartitionNode, grouping: CustomGrouping, moved: list[Partition], rows: Iterable[Row], job: Job
+    ) -> list[Partition]:
+        slot = job.slot
+        choosing = Choosing(how.name, how.fields, grouping, len(moved), slot.txid)
+        context = OperationContext(partition_index=0, num_partitions=1, txid=slot.txid, attempt=slot.attempt)
+        with prepared(choosing, context, Border(how.name, function_name(grouping), how.fields, slot.txid)):
+            for row in rows:
+                for target in choosing.execute(*row):
+                    moved[target].append(row)
+        return moved
+
+
+def _targets(how: PartitionNode, count: int) -> Callable[[int, Row], Iterable[int]]:
+    """From the number of a tuple and the tuple to its partitions."""
+    if how.grouping.gathers:
+        return lambda _, __: (0,)
+    if how.grouping is Grouping.SHUFFLE:
+        return lambda number, _: (number % count,)
+    if how.grouping is Grouping.BROADCAST:
+        return lambda _, __: range(count)
+    places = [how.fields.index(key) for key in how.keys]
+    key_of = key_of_groups(select(how.schema, how.keys, how.name))
+    return lambda _, row: (hash(key_of(tuple(row[place] for place in places))) % count,)
+
+
+def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:
+    """Partition i of every input, one after the other."""
+    united: list[Partition] = [[] for _ in range(max(map(len, inputs)))]
+    for number, (node, takes, partitions) in enumerate(zip(union.inputs, union.takes, inputs, strict=True)):
+        places = [None if name is None else node.fields.index(name) for name in takes]
+        for partition, rows in zip(united, partitions, strict=False):
+            for row in rows:
+                values = [None if place is None else row[place] for place in places]
+                if union.tag:
+                    values[union.fields.index(union.tag)] = number
+                partition.append(tuple(values))
+    return united
 
 
 def _run(stage: Stage, job: Job, index: int, count: int, rows: Partition) -> Partition:
@@ -115,7 +165,11 @@ def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterabl
     if isinstance(node, ProjectNode):
         places = [node.input.fields.index(name) for name in node.fields]
         return (tuple(row[place] for place in places) for row in rows)
-    if isinstance(node, PartialAggregateNode | FinalAggregateNode):
+    if isinstance(node, PeekNode):
+        return _peek(node, rows, context)
+    if isinstance(node, MultiReduceStepNode):
+        return multi_reduce(node, node.input.schema, rows, context)
+    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
         return _aggregate(node, rows, context)
     raise TypeError(f"unknown node {node!r}")
 
@@ -167,25 +221,35 @@ def _map(node: MapNode, rows: Iterable[Row], context: OperationContext) -> Itera
                 yield border.single(call, row, len(node.schema))
 
 
-def _aggregate(
-    node: PartialAggregateNode | FinalAggregateNode, rows: Iterable[Row], context: OperationContext
-) -> Iterator[Row]:
+def _peek(node: PeekNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    places = [node.input.fields.index(name) for name in node.reads]
+    border = Border(node.name, function_name(node.function), node.reads, context.txid)
+    with prepared(node.function, context, border):
+        call = callable_of(node.function)
+        for row in rows:
+            border.one(call, tuple(row[place] for place in places))
+            yield row
+
+
+def _aggregate(node: AggregateStep, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
     schema = node.input.schema
     places = {field.name: place for place, field in enumerate(schema)}
     keys = [places[name] for name in node.groups]
     key_of = key_of_groups(select(schema, node.groups, node.name))
-    folds = [Fold(node, one, context.txid) for one in node.aggregations]
+    folds = [Fold(node, one, context) for one in node.aggregations]
     groups: dict[Any, tuple[Row, list[Any]]] = {}
-    if not node.groups and isinstance(node, FinalAggregateNode):
-        groups[()] = ((), [fold.begin() for fold in folds])
     with ExitStack() as lives:
         for fold in folds:
             lives.enter_context(prepared(fold.aggregator, context, fold.border))
+        if begins_empty(node):
+            groups[()] = ((), [fold.start() for fold in folds])
         for row in rows:
             key = tuple(row[place] for place in keys)
-            _, values = groups.setdefault(key_of(key), (key, [fold.begin() for fold in folds]))
+            hashed = key_of(key)
+            if hashed not in groups:
+                groups[hashed] = (key, [fold.start() for fold in folds])
+            _, values = groups[hashed]
             for number, fold in enumerate(folds):
                 values[number] = fold.take(values[number], tuple(row[places[name]] for name in fold.reads))
-        results = [fold.results([values[number] for _, values in groups.values()]) for number, fold in enumerate(folds)]
-    for (key, _), *values in zip(groups.values(), *results, strict=True):
-        yield (*key, *values)
+        for key, values in groups.values():
+            yield from group_rows(folds, key, values)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema
 from airflow_trident.engine.base import Job
+from airflow_trident.engine.choosing import Choosing
 from airflow_trident.engine.fused import FusedPass
 from airflow_trident.engine.fused_aggregate import is_builtin
 from airflow_trident.engine.spark_columns import Columns
+from airflow_trident.engine.spark_exchange import TARGET, Exchanges
 from airflow_trident.engine.spark_session import Attached
 from airflow_trident.engine.spark_ship import ship
 from airflow_trident.engine.spark_worker import (
@@ -31,8 +33,10 @@ from airflow_trident.plan.nodes import (
     FilterNode,
     FinalAggregateNode,
     Grouping,
+    MultiReduceStepNode,
     Node,
     PartialAggregateNode,
+    PartitionAggregateNode,
     PartitionNode,
     PersistNode,
     ProjectNode,
@@ -42,7 +46,7 @@ from airflow_trident.plan.stages import Stage
 from airflow_trident.protocol.spouts import Split
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, StagedFile
-from airflow_trident.types import Schema, names_of
+from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +65,13 @@ class Flow:
     what: str = ""
 
 
+def _runs_in_every_partition(node: Node) -> bool:
+    """Does it give something even where no row comes?"""
+    if isinstance(node, MultiReduceStepNode | PartitionAggregateNode):
+        return not node.groups
+    return isinstance(node, FinalAggregateNode) and not node.groups
+
+
 class PlanRun:
     """:param native: expressions and built-in aggregations in the JVM; else everything in the Python passes."""
 
@@ -69,6 +80,7 @@ class PlanRun:
         self._job = job
         self._native = native
         self._columns = Columns(attached.functions)
+        self._exchanges = Exchanges(attached.session, attached.functions)
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
@@ -101,11 +113,9 @@ class PlanRun:
     def _stage(self, stage: Stage) -> Flow:
         nodes = stage.nodes
         if stage.source is not None:
-            flow, nodes = self._read(stage.source, nodes)
+            flow, nodes = self._read(stage, stage.source)
         else:
-            flow = self._results[stage.upstream or 0]
-            if stage.exchange is not None:
-                flow, nodes = self._exchange(flow, stage.exchange, nodes)
+            flow, nodes = self._moved(stage)
         flow = self._process(flow, nodes)
         if not stage.forks:
             return flow
@@ -113,49 +123,106 @@ class PlanRun:
         self._kept.append(kept)
         return Flow(kept, flow.schema, flow.partitions)
 
-    def _read(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
+    def _moved(self, stage: Stage) -> tuple[Flow, tuple[Node, ...]]:
+        """What comes from other stages, repartitioned if the stage says so, and the nodes that are left."""
+        upstreams = [self._results[upstream] for upstream in stage.upstreams]
+        how = stage.exchange
+        colocates = how is not None and how.grouping is Grouping.IDENTITY
+        if stage.union is None:
+            (flow,) = upstreams
+        else:
+            frames = [self._frame(one) for one in upstreams]
+            data = self._exchanges.united(stage.union, frames, placed=colocates)
+            flow = Flow(data, stage.union.schema, sum(one.partitions for one in upstreams))
+        wanted = stage.count(self._attached.partitions)
+        if (
+            how is not None
+            and (not colocates or stage.union is not None)
+            and how.grouping is not Grouping.LOCAL_OR_SHUFFLE
+        ):
+            return self._exchange(flow, how, stage.nodes, wanted)
+        if stage.union is None and any(map(_runs_in_every_partition, stage.nodes)):
+            here = PartitionNode(name="", schema=flow.schema, inputs=(), grouping=Grouping.IDENTITY)
+            data = self._frame(flow).select("*", self._exchanges.here())
+            flow = replace(flow, data=self._exchanges.marked(data, here, flow.partitions), work=None)
+        return flow, stage.nodes
+
+    def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
         """The source with the nodes that are fused with reading, and the nodes that are left.
 
-        Every split is a partition: a range of as many numbers. (A source that the JVM could read itself would be taken
-        here, leaving all nodes.)
+        Every split is a partition: a range of as many numbers; or several are, if fewer partitions are wanted. (A
+        source that the JVM could read itself would be taken here, leaving all nodes.)
         """
+        nodes = stage.nodes
         session = self._attached.session
         emitter, splits = None, tuple[Split, ...]()
         if source.name in self._job.metadata:
             emitter = source.spout.emitter()
             splits = tuple(emitter.splits(self._job.metadata[source.name]))
         if emitter is None or not splits:
-            return Flow(self._columns.empty(session, source.schema), source.schema, 1), nodes
+            return self._nothing(source, nodes)
         self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = self._with_tail(nodes, last + 1)
+        partitions = min(stage.count(len(splits)), len(splits))
         work = Work(
             slot=self._job.slot,
-            partitions=len(splits),
+            partitions=partitions,
             read=ReadSplits(
                 stream=source.name, emitter=emitter, splits=splits, schema=source.schema, counts=self._counts
             ),
             nodes=FusedPass.of(fused, source.schema) if fused else None,
         )
-        numbers = session.range(0, len(splits), 1, len(splits))
+        numbers = session.range(0, len(splits), 1, partitions)
         after = fused[-1].schema if fused else source.schema
-        return Flow(numbers, after, len(splits), work, f"stream {source.name!r}"), rest
+        return Flow(numbers, after, partitions, work, f"stream {source.name!r}"), rest
 
-    def _exchange(self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
+    def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
+        """A stream that has nothing in this batch: one empty partition."""
+        data = self._columns.empty(self._attached.session, source.schema)
+        if any(map(_runs_in_every_partition, nodes)):
+            data = self._columns.marked(self._attached.session, data, source.schema).repartition(1)
+        return Flow(data, source.schema, 1), nodes
+
+    def _exchange(
+        self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...], wanted: int
+    ) -> tuple[Flow, tuple[Node, ...]]:
         first = nodes[0] if nodes else None
-        wanted = 1 if how.grouping is Grouping.GLOBAL else self._attached.partitions
-        data = self._frame(flow)
         if isinstance(first, FinalAggregateNode) and self._native and is_builtin(first) and how.keys == first.groups:
-            return Flow(self._columns.final(data, first), first.schema, wanted), nodes[1:]
-        keys = [self._columns.named(key) for key in how.keys]
-        if isinstance(first, FinalAggregateNode) and not first.groups:
-            # it must run even when nothing comes, and Spark may leave out an empty partition
-            data = self._columns.marked(self._attached.session, data, how.schema)
-        return Flow(data.repartition(wanted, *keys), how.schema, wanted), nodes
+            data = self._columns.final(self._frame(flow), first)
+            fewer = first.groups and wanted < self._attached.partitions
+            return Flow(data.coalesce(wanted) if fewer else data, first.schema, wanted), nodes[1:]
+        wanted = 1 if how.grouping.gathers else wanted
+        data = self._frame(self._choosing(flow, how, wanted))
+        move = self._exchanges.marked if any(map(_runs_in_every_partition, nodes)) else self._exchanges.moved
+        return Flow(move(data, how, wanted), how.schema, wanted), nodes
+
+    def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:
+        """With the partitions that a custom grouping chooses, in the pass that is still waiting if there is one."""
+        if how.custom is None:
+            return flow
+        target = (Field(TARGET, "int"),)
+        node = EachNode(
+            name=how.name,
+            schema=(*flow.schema, *target),
+            inputs=(replace(how, inputs=(), schema=flow.schema),),
+            reads=names_of(flow.schema),
+            outputs=target,
+            function=Choosing(how.name, names_of(flow.schema), how.custom, count, self._job.slot.txid),
+        )
+        passed = FusedPass.of((node,), flow.schema)
+        if flow.work is not None:
+            work = replace(flow.work, nodes=passed if flow.work.nodes is None else flow.work.nodes.then(passed))
+            return replace(flow, schema=node.schema, work=work)
+        work = Work(slot=self._job.slot, partitions=flow.partitions, nodes=passed)
+        return Flow(flow.data, node.schema, flow.partitions, work, how.name)
 
     def _process(self, flow: Flow, nodes: tuple[Node, ...]) -> Flow:
         """Nodes in the JVM, a Python pass from the first to the last node that needs one, nodes in the JVM."""
         places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
+        marked = flow.work is None and flow.data.columns[-1:] == [MARKER]
+        if marked:  # Python takes the marks out
+            places.insert(0, 0)
         for node in nodes[: places[0] if places else len(nodes)]:
             flow = Flow(self._columns.apply(self._frame(flow), node, flow.schema), node.schema, flow.partitions)
         if not places:
@@ -164,7 +231,6 @@ class PlanRun:
         fused, rest = self._with_tail(nodes[first:], last - first + 1)
         passed = FusedPass.of(fused, flow.schema)
         data = self._frame(flow)
-        marked = data.columns[-1:] == [MARKER]
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
         data = data.select(*map(self._columns.named, [*needed, *([MARKER] if marked else [])]))
         work = Work(slot=self._job.slot, partitions=flow.partitions, marked=marked, nodes=passed)

@@ -149,7 +149,8 @@ def _without_stores(plan: Plan) -> Plan:
         )
         for stage in plan.stages
     )
-    return replace(plan, sources=(), sinks=tuple(sink for stage in stages for sink in stage.sinks), stages=stages)
+    sinks = tuple(sink for stage in stages for sink in stage.sinks)
+    return replace(plan, sources=(), sinks=sinks, rewritten=(), stages=stages)
 
 
 # ---- without Airflow -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ _SUMMABLE = {"int": "long", "long": "long", "float": "double", "double": "double
 class Count(CombinerAggregator[int]):
     """The number of tuples, as a long."""
 
-    merge_kind = MergeKind.ADD
+    merge_kind: MergeKind | None = MergeKind.ADD
 
     def init(self, *values: Any) -> int:
         return 1
@@ -36,7 +36,7 @@ class Count(CombinerAggregator[int]):
 class Sum(CombinerAggregator[Any]):
     """The sum of one numeric field: long for int and long, double for float and double, decimal(38,s) for decimal."""
 
-    merge_kind = MergeKind.ADD
+    merge_kind: MergeKind | None = MergeKind.ADD
 
     def init(self, *values: Any) -> Any:
         return 0 if values[0] is None else values[0]
@@ -83,7 +83,7 @@ class _Extreme(CombinerAggregator[Any]):
 class Min(_Extreme):
     """The smallest value of one field."""
 
-    merge_kind = MergeKind.MIN
+    merge_kind: MergeKind | None = MergeKind.MIN
 
     def _pick(self, left: Any, right: Any) -> Any:
         return min(left, right, key=_nan_last)
@@ -92,7 +92,7 @@ class Min(_Extreme):
 class Max(_Extreme):
     """The largest value of one field."""
 
-    merge_kind = MergeKind.MAX
+    merge_kind: MergeKind | None = MergeKind.MAX
 
     def _pick(self, left: Any, right: Any) -> Any:
         return max(left, right, key=_nan_last)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_trident.types import FieldSpec
 
@@ -22,6 +22,14 @@ class OperationContext:
 
     partition_index: int
     num_partitions: int
+    txid: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAttempt:
+    """The identity of a batch (Storm: TransactionAttempt)."""
+
     txid: int
     attempt: int
 
@@ -102,3 +110,30 @@ class ReducerAggregator(Operation, ABC, Generic[A]):
 
     @abstractmethod
     def reduce(self, current: A, *values: Any) -> A: ...
+
+
+class Collector(Protocol):
+    """Where an aggregator or a multi-reducer puts what it gives (Trident: TridentCollector)."""
+
+    def emit(self, *values: Any) -> None:
+        """One output: a value for each declared field."""
+
+
+class Aggregator(Operation, ABC, Generic[A]):
+    """Aggregates in any way, with any number of outputs at any time (Trident: Aggregator).
+
+    All tuples of a group must be brought together before, so a combiner is cheaper where it can be had. Order within a
+    batch is not defined.
+    """
+
+    @abstractmethod
+    def init(self, batch: TransactionAttempt, collector: Collector) -> A:
+        """The state of a group that has no tuple yet; something that `aggregate` can change."""
+
+    @abstractmethod
+    def aggregate(self, state: A, collector: Collector, *values: Any) -> None:
+        """Take one tuple."""
+
+    @abstractmethod
+    def complete(self, state: A, collector: Collector) -> None:
+        """There are no more tuples."""

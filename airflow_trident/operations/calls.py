@@ -24,7 +24,7 @@ def callable_of(function: Any) -> Callable[..., Any]:
         return function.execute
     if isinstance(function, Filter):
         return function.is_keep
-    for method in ("execute", "is_keep"):
+    for method in ("execute", "is_keep", "accept"):
         called = getattr(function, method, None)
         if callable(called):
             return called  # type: ignore[no-any-return]

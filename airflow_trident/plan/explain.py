@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.plan.nodes import (
     AggregateNode,
     Aggregation,
@@ -13,11 +14,17 @@ from airflow_trident.plan.nodes import (
     FinalAggregateNode,
     Grouping,
     MapNode,
+    MergeNode,
+    MultiReduceNode,
+    MultiReduceStepNode,
     Node,
     PartialAggregateNode,
+    PartitionAggregateNode,
     PartitionNode,
+    PeekNode,
     PersistNode,
     SourceNode,
+    UnionNode,
 )
 from airflow_trident.types import ddl
 
@@ -42,6 +49,12 @@ def explain(plan: Plan, format: PlanFormat | str = PlanFormat.TEXT) -> str:
 
 def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[PersistNode, ...]) -> str:
     """The logical plan as trees, one per source. Names, fields and types; no addresses, no ids."""
+    lines = [f"topology {topology}", "", *_trees(sources, sinks)]
+    return "\n".join(lines) + "\n"
+
+
+def _trees(sources: tuple[Node, ...], sinks: tuple[PersistNode, ...]) -> list[str]:
+    """One tree per source; a node with several inputs stands below the first of them in full."""
     children: dict[int, list[Node]] = {}
     seen: set[int] = set()
     waiting: list[Node] = list(sinks)
@@ -53,16 +66,21 @@ def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[Pe
         for one in node.inputs:
             children.setdefault(id(one), []).append(node)
             waiting.append(one)
-    lines = [f"topology {topology}", ""]
+    lines: list[str] = []
+    shown: set[int] = set()
     for source in sources:
-        _tree(source, children, "", lines)
-    return "\n".join(lines) + "\n"
+        _tree(source, children, "", lines, shown)
+    return lines
 
 
-def _tree(node: Node, children: dict[int, list[Node]], indent: str, lines: list[str]) -> None:
+def _tree(node: Node, children: dict[int, list[Node]], indent: str, lines: list[str], shown: set[int]) -> None:
+    if id(node) in shown:
+        lines.append(f"{indent}{node.name}, see above")
+        return
+    shown.add(id(node))
     lines.append(f"{indent}{describe(node)}")
     for child in children.get(id(node), []):
-        _tree(child, children, indent + "  ", lines)
+        _tree(child, children, indent + "  ", lines, shown)
 
 
 def describe(node: Node) -> str:
@@ -75,6 +93,8 @@ def describe(node: Node) -> str:
 
 
 def _what(node: Node) -> str:
+    if isinstance(node, PeekNode):
+        return f"{function_name(node.function)}({', '.join(node.reads)}) "
     if isinstance(node, EachNode | FilterNode):
         if node.expression is not None:
             return f"{node.expression} "
@@ -82,15 +102,42 @@ def _what(node: Node) -> str:
     if isinstance(node, MapNode):
         return f"{function_name(node.function)}(*) "
     if isinstance(node, PartitionNode):
-        return {
-            Grouping.SHUFFLE: "evenly ",
-            Grouping.GLOBAL: "into one partition ",
-            Grouping.FIELDS: f"by ({', '.join(node.keys)}) ",
-        }[node.grouping]
+        return f"{_grouping(node)} "
+    if isinstance(node, MergeNode | UnionNode):
+        return f"of {', '.join(one.name for one in node.inputs)} "
+    if isinstance(node, MultiReduceNode):
+        by = "; ".join(", ".join(keys) for keys in node.groups)
+        names = ", ".join(one.name for one in node.inputs)
+        return f"{_reducer(node.reducer)} of {names} {f'by ({by})' if any(node.groups) else 'by partition'} "
+    if isinstance(node, MultiReduceStepNode):
+        by = ", ".join(node.groups)
+        return f"{_reducer(node.reducer)} {f'by ({by})' if by else 'by partition'} "
+    if isinstance(node, PartitionAggregateNode):
+        by = f" by ({', '.join(node.groups)})" if node.groups else ""
+        return f"{', '.join(map(_aggregation, node.aggregations))}{by} of each partition "
     if isinstance(node, AggregateNode | PartialAggregateNode | FinalAggregateNode):
         by = f"by ({', '.join(node.groups)})" if node.groups else "of the batch"
         return f"{', '.join(map(_aggregation, node.aggregations))} {by} "
     return ""
+
+
+def _grouping(node: PartitionNode) -> str:
+    return {
+        Grouping.SHUFFLE: "evenly",
+        Grouping.LOCAL_OR_SHUFFLE: "anywhere",
+        Grouping.GLOBAL: "into one partition",
+        Grouping.BATCH_GLOBAL: "into one partition",
+        Grouping.FIELDS: f"by ({', '.join(node.keys)})",
+        Grouping.BROADCAST: "into every partition",
+        Grouping.IDENTITY: "partition by partition",
+        Grouping.CUSTOM: f"as {function_name(node.custom)} says",
+    }[node.grouping]
+
+
+def _reducer(reducer: Any) -> str:
+    if isinstance(reducer, Joiner):
+        return f"{' '.join(reducer.types)} {reducer.mode}"
+    return function_name(reducer)
 
 
 def _aggregation(one: Aggregation) -> str:
@@ -103,7 +150,8 @@ def function_name(function: Any) -> str:
 
 
 def _stage_lines(stage: Stage) -> list[str]:
-    begin = f"read stream {stage.source.name}" if stage.source else f"from stage {stage.upstream}"
+    stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
+    begin = f"read stream {stage.source.name}" if stage.source else f"from {stages}"
     if stage.exchange is not None:
         begin += f", repartitioned {_what(stage.exchange).strip()}"
     lines = [f"stage {stage.index}: {begin}{' (kept: read more than once)' if stage.forks else ''}"]
@@ -124,9 +172,9 @@ def _mermaid(plan: Plan) -> str:
                 lines.append(f"    s{stage.index}n{place - 1} --> s{stage.index}n{place}")
         lines.append("  end")
         last = f"s{stage.index}n{len(names) - 1}"
-        if stage.upstream is not None:
-            label = f'|"{_escape(_what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
-            up = plan.stages[stage.upstream]
+        label = f'|"{_escape(_what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
+        for upstream in stage.upstreams:
+            up = plan.stages[upstream]
             place = len(up.nodes) - (0 if up.source else 1)
             lines.append(f"  s{up.index}n{max(place, 0)} -->{label} s{stage.index}n0")
         lines += [f'  {last} --> state_{_ident(sink.name)}[("state {_escape(sink.name)}")]' for sink in stage.sinks]

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.base import Aggregator, CombinerAggregator, ReducerAggregator
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
     from airflow_trident.operations.expressions import Expression
+    from airflow_trident.operations.grouping import CustomGrouping
+    from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
     from airflow_trident.plan.states import StateSpec
     from airflow_trident.protocol.spouts import Spout
 
@@ -73,6 +75,14 @@ class FilterNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class PeekNode(Node):
+    """Calls `function(*values of reads)` for its effect and passes every tuple on (Trident: peek)."""
+
+    reads: tuple[str, ...]
+    function: Any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MapNode(Node):
     """Replaces every tuple by `function(*all values)`: one (`flat` false) or any number (`flat`) of new ones."""
 
@@ -97,11 +107,17 @@ class PartialAggregateNode(Node):
 class FinalAggregateNode(Node):
     """Combines the partial values that were brought together by a partition node; comes from a rewrite only.
 
-    Without groups it gives exactly one tuple, also for an empty batch (`zero`): Trident's global aggregate.
+    Where one of the aggregations is no combiner they are raw tuples. Without groups there is a result also for an empty
+    batch (`zero`): Trident's global aggregate.
     """
 
     groups: tuple[str, ...]
     aggregations: tuple[Aggregation, ...]
+
+    @property
+    def merges(self) -> bool:
+        """Partial values, or raw tuples?"""
+        return all(one.combiner is not None for one in self.aggregations)
 
 
 # ---- partition nodes -------------------------------------------------------------------------------------------
@@ -111,16 +127,78 @@ class Grouping(StrEnum):
     """How tuples are spread over partitions (Trident's groupings)."""
 
     SHUFFLE = "shuffle"
+    LOCAL_OR_SHUFFLE = "local_or_shuffle"
+    """Anywhere; here: where they are."""
     FIELDS = "fields"
     GLOBAL = "global"
+    BATCH_GLOBAL = "batch_global"
+    """One partition per batch. A batch is one job here, so it does what GLOBAL does."""
+    BROADCAST = "broadcast"
+    IDENTITY = "identity"
+    """From partition i to partition i."""
+    CUSTOM = "custom"
+
+    @property
+    def gathers(self) -> bool:
+        """Everything into one partition?"""
+        return self in (Grouping.GLOBAL, Grouping.BATCH_GLOBAL)
+
+    @property
+    def repeats(self) -> bool:
+        """May a tuple come out more than once, or not at all?"""
+        return self in (Grouping.BROADCAST, Grouping.CUSTOM)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionNode(Node):
-    """Moves tuples between partitions; `keys` for Grouping.FIELDS."""
+    """Moves tuples between partitions; `keys` for Grouping.FIELDS, `custom` for Grouping.CUSTOM."""
 
     grouping: Grouping
     keys: tuple[str, ...] = ()
+    custom: CustomGrouping | None = None
+
+
+# ---- several inputs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MergeNode(Node):
+    """All tuples of all inputs; fields correspond by position (Trident: TridentTopology.merge)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MultiReduceNode(Node):
+    """A multi-reducer over several inputs, which comes out as its `schema` (Trident: multiReduce, join).
+
+    `reads[i]`: what it gets of input i. `groups[i]`: the fields of input i that say which group a tuple belongs to;
+    all empty: it runs once per partition, else once per group.
+    """
+
+    reducer: MultiReducer[Any] | GroupedMultiReducer[Any]
+    reads: tuple[tuple[str, ...], ...]
+    groups: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnionNode(Node):
+    """The tuples of several inputs under one schema; comes from a rewrite only.
+
+    `takes[i]`: for each field of the schema the field of input i, or None for null. `tag`: the field, if any, that gets
+    the number of the input.
+    """
+
+    takes: tuple[tuple[str | None, ...], ...]
+    tag: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MultiReduceStepNode(Node):
+    """A multi-reducer over a tagged union of its streams; comes from a rewrite only. Names are those of the union."""
+
+    reducer: MultiReducer[Any] | GroupedMultiReducer[Any]
+    tag: str
+    reads: tuple[tuple[str, ...], ...]
+    groups: tuple[str, ...]
 
 
 # ---- aggregation, as the user said it --------------------------------------------------------------------------
@@ -128,9 +206,9 @@ class PartitionNode(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """One aggregator with the fields that it reads and the one field that it gives."""
+    """One aggregator with the fields that it reads and those that it gives: one, or more of an `Aggregator`."""
 
-    aggregator: CombinerAggregator[Any] | ReducerAggregator[Any]
+    aggregator: CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
     reads: tuple[str, ...]
     output: Schema
 
@@ -138,10 +216,23 @@ class Aggregation:
     def combiner(self) -> CombinerAggregator[Any] | None:
         return self.aggregator if isinstance(self.aggregator, CombinerAggregator) else None
 
+    @property
+    def reducer(self) -> ReducerAggregator[Any] | None:
+        return self.aggregator if isinstance(self.aggregator, ReducerAggregator) else None
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AggregateNode(Node):
     """Aggregates the batch by `groups` (none: the whole batch); rewritten into partial, partition and final."""
+
+    groups: tuple[str, ...]
+    aggregations: tuple[Aggregation, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartitionAggregateNode(Node):
+    """Aggregates each partition by `groups` for itself. Without groups every partition gives a result, also an empty
+    one (Trident: partitionAggregate)."""
 
     groups: tuple[str, ...]
     aggregations: tuple[Aggregation, ...]

@@ -1,15 +1,15 @@
 """From the logical plan to stages: what an engine runs.
 
-A stage is a chain of processor nodes that runs in one pass over the data. It begins at a source or behind a partition
-node and ends where tuples are repartitioned, staged for a state, or used twice. That fusion is the point of Trident's
-translation (TridentTopology.build merges processor nodes into one bolt).
+A stage is a chain of processor nodes that runs in one pass over the data. It begins at a source, at a union of other
+stages or behind a partition node, and ends where tuples are repartitioned, united, staged for a state, or used twice.
+That fusion is the point of Trident's translation (TridentTopology.build merges processor nodes into one bolt).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_trident.plan.nodes import Node, PartitionNode, PersistNode, SourceNode
+from airflow_trident.plan.nodes import Node, PartitionNode, PersistNode, SourceNode, UnionNode
 from airflow_trident.types import Schema
 
 
@@ -17,35 +17,54 @@ from airflow_trident.types import Schema
 class Stage:
     """One pass.
 
-    Exactly one of `source` and `upstream` is set. `exchange`: how the tuples of the upstream stage are repartitioned
-    before this stage reads them (None: they are not; the upstream stage forks). `nodes`: the fused processors, first to
-    last, possibly none. `sinks`: the states that its output is staged for. `forks`: more than one stage or sink reads
-    the output, so that an engine should keep it.
+    It begins at its `source`, or else at the stages `upstreams`: several, perhaps one twice, if there is a `union` that
+    says how they come together, else one. `exchange`: how the tuples are repartitioned before this stage reads them
+    (None: they are not). `nodes`: the fused processors, first to last, possibly none. `sinks`: the states that its
+    output is staged for. `forks`: more than one stage or sink reads the output, so that an engine should keep it.
+    `partitions`: how many it has, if it was said (parallelism hints); `at_most`: the topology's limit.
     """
 
     index: int
     source: SourceNode | None
-    upstream: int | None
+    upstreams: tuple[int, ...]
+    union: UnionNode | None
     exchange: PartitionNode | None
     nodes: tuple[Node, ...]
     sinks: tuple[PersistNode, ...]
     forks: bool
     schema: Schema
+    partitions: int | None = None
+    at_most: int | None = None
+
+    def count(self, default: int) -> int:
+        """How many partitions it has where an engine would make `default`."""
+        wanted = self.partitions or default
+        return wanted if self.at_most is None else min(wanted, self.at_most)
+
+    @property
+    def before(self) -> Schema:
+        """The schema of what comes to `nodes`."""
+        if self.exchange is not None:
+            return self.exchange.schema
+        begin = self.source or self.union
+        return begin.schema if begin is not None else self.nodes[0].input.schema if self.nodes else self.schema
 
     @property
     def name(self) -> str:
         """Deterministic: index and what it holds."""
-        begin = self.source.name if self.source else f"stage {self.upstream}"
+        begin = self.source.name if self.source else f"stage {', '.join(map(str, self.upstreams))}"
         return f"stage {self.index} ({' > '.join([begin, *(node.name for node in self.nodes)])})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A compiled topology: `stages` in an order in which each comes after its upstream."""
+    """A compiled topology: `stages` in an order in which each comes after its upstreams. `rewritten`: the sinks of the
+    graph that the stages were cut from."""
 
     topology: str
     sources: tuple[SourceNode, ...]
     sinks: tuple[PersistNode, ...]
+    rewritten: tuple[PersistNode, ...]
     stages: tuple[Stage, ...]
     digest: str
     """sha256 hex of the logical plan's text: equal plans have equal digests in every process."""

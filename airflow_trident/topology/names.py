@@ -1,4 +1,4 @@
-"""Names that users give to topologies, streams and states."""
+"""Names and numbers that users give to topologies, streams and states."""
 
 from __future__ import annotations
 
@@ -17,3 +17,17 @@ def require_name(what: str, name: str) -> str:
             "Use letters, digits, '_', '.' and '-', beginning with a letter, at most 200.",
         )
     return name
+
+
+def at_least_one(verb: str, number: int) -> int:
+    """:raises PlanError: no whole number from 1 up."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise PlanError(f"{verb} got {number!r}", "Give a whole number, 1 or more.")
+    return number
+
+
+def positive(verb: str, number: float) -> float:
+    """:raises PlanError: no number above 0."""
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+        raise PlanError(f"{verb} got {number!r}", "Give a number above 0.")
+    return number

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.base import Aggregator, CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.infer import output_types, returned, type_of_annotation
 from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.plan.nodes import Aggregation
@@ -52,12 +52,32 @@ def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bo
     return parse_declared(outputs, output_types(called, many=many))
 
 
-def aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregation:
-    """``(aggregator, output)`` or ``(inputs, aggregator, output)`` as one aggregation.
+def aggregations(verb: str, schema: Schema, what: tuple[Any, ...]) -> tuple[Aggregation, ...]:
+    """``(aggregator, output)``, ``(inputs, aggregator, output)``, or tuples of those, as aggregations.
 
     :raises PlanError: neither form. :raises FieldError: fields or types do not fit.
     """
-    if len(what) not in (2, 3) or not isinstance(what[-2], CombinerAggregator | ReducerAggregator):
+    several = what if what and all(isinstance(one, tuple) for one in what) else (what,)
+    return tuple(_aggregation(verb, schema, one) for one in several)
+
+
+def persistent_aggregations(schema: Schema, what: tuple[Any, ...]) -> tuple[Aggregation, ...]:
+    """As :func:`aggregations`, of those that can be combined with a stored value.
+
+    :raises PlanError: a general aggregator, or several of which one is no combiner.
+    """
+    several = aggregations("persistent_aggregate", schema, what)
+    for one in several:
+        if one.combiner is None and (len(several) > 1 or isinstance(one.aggregator, Aggregator)):
+            raise PlanError(
+                f"persistent_aggregate cannot keep {type(one.aggregator).__name__}",
+                "It takes combiners, or one reducer; use aggregate() and partition_persist() for anything else.",
+            )
+    return several
+
+
+def _aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregation:
+    if len(what) not in (2, 3) or not isinstance(what[-2], CombinerAggregator | ReducerAggregator | Aggregator):
         raise PlanError(
             f"{verb} takes (aggregator, output) or (inputs, aggregator, output)",
             f'As in {verb}(Count(), "n") or {verb}("price", Sum(), "total"), with objects, not classes.',
@@ -65,6 +85,9 @@ def aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregation
     aggregator, output = what[-2], what[-1]
     reads = parse_names(what[0]) if len(what) == 3 else ()
     given = tuple(field.type for field in select(schema, reads, verb))
+    if isinstance(aggregator, Aggregator):
+        written = [parse_type(part) for part in split_spec(aggregator.output_types)]
+        return Aggregation(aggregator=aggregator, reads=reads, output=parse_declared(output, written))
     declared = parse_declared(output, [_result_type(aggregator, given)])
     if len(declared) != 1:
         raise FieldError(f"{verb} gives one field and {', '.join(names_of(declared))} are named", "Name one.")

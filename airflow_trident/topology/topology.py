@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.compile import compile_plan
 from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls
 from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.settings import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.protocol.records import Definition
 from airflow_trident.protocol.spouts import Spout, SpoutKind
-from airflow_trident.topology.names import require_name
-from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.combining import joined, merged, multi_reduced
+from airflow_trident.topology.names import at_least_one, positive, require_name
+from airflow_trident.topology.stream import GroupedStream, Stream
+from airflow_trident.types import FieldSpec
+
+if TYPE_CHECKING:
+    from airflow_trident.operations.multireduce import (
+        GroupedMultiReducer,
+        JoinOutFieldsMode,
+        JoinType,
+        MultiReducer,
+    )
 
 
 class Topology:
@@ -34,6 +47,7 @@ class Topology:
         self._sinks: dict[str, PersistNode] = {}
         self._counter = 0
         self._plan: Plan | None = None
+        self._settings = PlanSettings()
 
     def new_stream(self, name: str, spout: Spout) -> Stream:
         """Begin a stream at a spout (Trident: newStream(txId, spout)).
@@ -56,6 +70,52 @@ class Topology:
         self._plan = None
         return Stream(self, node)
 
+    # ---- several streams ---------------------------------------------------------------------------------------
+
+    def merge(self, streams: Sequence[Stream], out_fields: FieldSpec | None = None) -> Stream:
+        """All tuples of several streams (Trident: merge). Fields correspond by position, not by name.
+
+        :param out_fields: names; default: those of the first stream.
+        :raises FieldError: number or types of the fields differ.
+        """
+        return merged(self, streams, out_fields)
+
+    def multi_reduce(
+        self,
+        input_fields: Sequence[FieldSpec],
+        streams: Sequence[Stream] | Sequence[GroupedStream],
+        reducer: MultiReducer[Any] | GroupedMultiReducer[Any],
+        out_fields: FieldSpec,
+    ) -> Stream:
+        """What a reducer makes of the tuples of several streams, partition by partition or, of grouped streams, group
+        by group (Trident: multiReduce).
+
+        :param input_fields: for each stream the fields that the reducer gets.
+        :param out_fields: all fields that come out, with types unless `reducer.output_types` has them.
+        """
+        return multi_reduced(self, input_fields, streams, reducer, out_fields)
+
+    def join(
+        self,
+        streams: Sequence[Stream],
+        join_fields: Sequence[FieldSpec],
+        out_fields: FieldSpec,
+        join_type: JoinType | str | Sequence[JoinType | str] = "inner",
+        mode: JoinOutFieldsMode | str = "compact",
+    ) -> Stream:
+        """The tuples of several streams with equal join fields, within a batch (Trident: join). Null equals null.
+
+        ``join([orders, users], ["user_id", "id"], "user_id, amount, name")``
+
+        :param join_fields: those of each stream, in corresponding order.
+        :param out_fields: names of what comes out: with mode "compact" the join fields once and then the other fields
+            of every stream, with "preserve" all fields of every stream.
+        :param join_type: for all streams, or a list with one for each: "outer", that stream may be missing, and its
+            fields are null then; "inner", it must be there. A left outer join is ``["inner", "outer"]``.
+        :raises FieldError: an unknown field, join fields of different types, or a wrong number of names.
+        """
+        return joined(self, streams, join_fields, out_fields, join_type, mode)
+
     # ---- what the streams say to their topology ----------------------------------------------------------------
 
     def next_name(self, verb: str) -> str:
@@ -74,6 +134,29 @@ class Topology:
             require_exactly_once(self.name, self.spouts, {sink.name: sink.state})
         self._sinks[sink.name] = sink
         self._plan = None
+
+    def set_node(self, name: str, **said: Any) -> None:
+        """Parallelism or resources of a node; see :class:`NodeSettings`."""
+        nodes = self._settings.nodes
+        node = replace(nodes.get(name, NodeSettings()), **said)
+        self._settings = replace(self._settings, nodes={**nodes, name: node})
+        self._plan = None
+
+    # ---- parallelism and resources -----------------------------------------------------------------------------
+
+    def set_max_task_parallelism(self, partitions: int) -> Topology:
+        """No stage has more partitions (Storm: topology.max.task.parallelism)."""
+        self._settings = replace(self._settings, max_parallelism=at_least_one("set_max_task_parallelism", partitions))
+        self._plan = None
+        return self
+
+    def set_resource_defaults(self, *, cpu_percent: float | None = None, memory_mb: float | None = None) -> Topology:
+        """Resources of nodes that have none of their own (Trident: setResourceDefaults)."""
+        for amount in (cpu_percent, memory_mb):
+            positive("set_resource_defaults", 1 if amount is None else amount)
+        self._settings = replace(self._settings, default=NodeSettings(cpu_percent=cpu_percent, memory_mb=memory_mb))
+        self._plan = None
+        return self
 
     # ---- what it means -----------------------------------------------------------------------------------------
 
@@ -107,7 +190,8 @@ class Topology:
         :raises PlanError: no state, or a stream that reaches none.
         """
         if self._plan is None:
-            plan = compile_plan(self.name, tuple(self._sources.values()), tuple(self._sinks.values()))
+            sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
+            plan = compile_plan(self.name, sources, sinks, self._settings)
             self._plan = replace(plan, notes=tuple(f"not exactly once: {one}" for one in self.shortfalls))
         return self._plan
 

@@ -12,6 +12,7 @@ from airflow_trident.errors import DamagedInputError, TridentError, UserCodeErro
 from airflow_trident.staging.area import StagingArea
 from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, run, staged, without_data
 from tests.failing_fixtures import FAILING, DamagedSpout
+from tests.verb_fixtures import VERBS
 
 pytestmark = pytest.mark.spark
 
@@ -28,9 +29,9 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", [*TOPOLOGIES, *VERBS])
 def test_a_batch_gives_the_same_rows_as_on_the_local_engine(engine: Engine, name: str, job_of: JobOf) -> None:
-    job = job_of(TOPOLOGIES[name])
+    job = job_of((TOPOLOGIES | VERBS)[name])
     given = run(engine, job)
     assert any(given.values())
     assert given == run(LocalEngine(partitions=3), job)

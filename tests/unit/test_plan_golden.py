@@ -114,7 +114,7 @@ def test_the_digest_is_the_same_in_another_process_with_another_hash_seed() -> N
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_stage_comes_after_its_upstream_and_every_sink_is_staged_once(shape: str) -> None:
     plan = topology_of(shape).compile()
-    assert all(stage.upstream is None or stage.upstream < stage.index for stage in plan.stages)
+    assert all(upstream < stage.index for stage in plan.stages for upstream in stage.upstreams)
     staged = [sink.name for stage in plan.stages for sink in stage.sinks]
     assert sorted(staged) == sorted(sink.name for sink in plan.sinks)
-    assert all((stage.source is None) != (stage.upstream is None) for stage in plan.stages)
+    assert all((stage.source is None) != (not stage.upstreams) for stage in plan.stages)

@@ -1,0 +1,187 @@
+"""Built-in filters, functions and assemblies, after Trident's `operation.builtin`. The aggregators are in
+:mod:`airflow_trident.operations.aggregators`."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.aggregators import Max, Min
+from airflow_trident.operations.base import (
+    Aggregator,
+    Collector,
+    Filter,
+    Function,
+    Operation,
+    OperationContext,
+    TransactionAttempt,
+)
+from airflow_trident.operations.calls import callable_of
+from airflow_trident.operations.comparing import comparable
+from airflow_trident.types import select
+
+# ---- filters ---------------------------------------------------------------------------------------------------
+
+
+class TrueFilter(Filter):
+    """Keeps every tuple."""
+
+    def is_keep(self, *values: Any) -> bool:
+        return True
+
+
+class FilterNull(Filter):
+    """Drops a tuple in which any of the fields is null."""
+
+    def is_keep(self, *values: Any) -> bool:
+        return all(value is not None for value in values)
+
+
+class Equals(Filter):
+    """Keeps a tuple in which all of the fields are equal; null equals null, NaN equals NaN (Trident fails on nulls)."""
+
+    def is_keep(self, *values: Any) -> bool:
+        first = values[0] if values else None
+        return all(value == first or (value != value and first != first) for value in values)
+
+
+class Negate(Filter):
+    """Keeps what another filter drops: an object of a Filter, or a function."""
+
+    def __init__(self, other: Any) -> None:
+        if isinstance(other, type) or not callable(callable_of(other)):
+            raise PlanError(f"Negate got {other!r}", "Give an object: Negate(FilterNull()).")
+        self._other = other
+
+    def prepare(self, context: OperationContext) -> None:
+        if isinstance(self._other, Operation):
+            self._other.prepare(context)
+
+    def cleanup(self) -> None:
+        if isinstance(self._other, Operation):
+            self._other.cleanup()
+
+    def is_keep(self, *values: Any) -> bool:
+        return not callable_of(self._other)(*values)
+
+
+# ---- functions and consumers -----------------------------------------------------------------------------------
+
+
+class Split(Function):
+    """The words of a text, which is null or has none where nothing comes out.
+
+    :param delimiter: what divides them; default: runs of whitespace.
+    """
+
+    def __init__(self, delimiter: str | None = None) -> None:
+        self._delimiter = delimiter
+
+    def execute(self, *values: Any) -> Iterator[str]:
+        if values[0] is not None:
+            yield from values[0].split(self._delimiter)
+
+
+class Debug(Operation):
+    """For `peek`: writes every tuple to standard error, which is the task's log or that of Spark's worker."""
+
+    def __init__(self, label: str = "DEBUG") -> None:
+        self._label = label
+
+    def accept(self, *values: Any) -> None:
+        sys.stderr.write(f"{self._label}: {values!r}\n")
+
+
+# ---- aggregators with a comparator -----------------------------------------------------------------------------
+
+Comparator = Callable[[Any, Any], int]
+
+
+class MinWithComparator(Min):
+    """The smallest value of one field by ``comparator(left, right)``: negative, zero or positive. Nulls are skipped."""
+
+    merge_kind = None
+
+    def __init__(self, comparator: Comparator) -> None:
+        self._comparator = comparator
+
+    def _pick(self, left: Any, right: Any) -> Any:
+        return left if self._comparator(left, right) <= 0 else right
+
+
+class MaxWithComparator(Max):
+    """The largest value of one field by a comparator; see :class:`MinWithComparator`."""
+
+    merge_kind = None
+
+    def __init__(self, comparator: Comparator) -> None:
+        self._comparator = comparator
+
+    def _pick(self, left: Any, right: Any) -> Any:
+        return left if self._comparator(left, right) >= 0 else right
+
+
+# ---- assemblies ------------------------------------------------------------------------------------------------
+
+
+class FirstN:
+    """The first `n` tuples of a batch, for `apply_assembly`: of every partition first, then of all.
+
+    :param sort_field: by which they are ordered, nulls last and NaN above every number; default: whichever come first.
+    :param reverse: the largest first.
+    """
+
+    def __init__(self, n: int, sort_field: str | None = None, reverse: bool = False) -> None:
+        if n < 1 or (reverse and sort_field is None):
+            raise PlanError(f"FirstN got n={n}, sort_field={sort_field!r}", "Give n from 1 up, and a field to reverse.")
+        self._n = n
+        self._sort_field = sort_field
+        self._reverse = reverse
+
+    def apply(self, stream: Any) -> Any:
+        place = None if self._sort_field is None else _place(stream, self._sort_field)
+        outputs = [str(field) for field in stream.schema]
+        what = (list(stream.fields), FirstNAggregator(self._n, place, self._reverse), outputs)
+        return stream.partition_aggregate(*what).global_().partition_aggregate(*what)
+
+
+def _place(stream: Any, name: str) -> int:
+    """:raises FieldError: there is no such field, or it has no order."""
+    (field,) = select(stream.schema, (name,), "FirstN")
+    comparable("FirstN", field)
+    return int(stream.fields.index(name))
+
+
+class FirstNAggregator(Aggregator[list[Any]]):
+    """The first `n` tuples of a partition; `place`: the position of the field that orders them."""
+
+    def __init__(self, n: int, place: int | None, reverse: bool) -> None:
+        self._n = n
+        self._place = place
+        self._reverse = reverse
+
+    def init(self, batch: TransactionAttempt, collector: Collector) -> list[Any]:
+        return []
+
+    def aggregate(self, state: list[Any], collector: Collector, *values: Any) -> None:
+        if self._place is None and len(state) >= self._n:
+            return
+        state.append(values)
+        if len(state) > 4 * self._n + 100:
+            state[:] = self._first(state)
+
+    def complete(self, state: list[Any], collector: Collector) -> None:
+        for row in self._first(state):
+            collector.emit(*row)
+
+    def _first(self, rows: list[Any]) -> list[Any]:
+        if self._place is None:
+            return rows[: self._n]
+        place = self._place
+        known = [row for row in rows if row[place] is not None]
+        choose = heapq.nlargest if self._reverse else heapq.nsmallest
+        best = choose(self._n, known, key=lambda row: (row[place] != row[place], row[place]))
+        return best + [row for row in rows if row[place] is None][: self._n - len(best)]

@@ -1,0 +1,62 @@
+"""The smallest and the largest tuple of a partition (Trident: ComparisonAggregator, behind minBy and maxBy)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_trident.errors import FieldError
+from airflow_trident.operations.base import Aggregator, Collector, TransactionAttempt
+from airflow_trident.types import Field
+
+
+@dataclass
+class Best:
+    """The best tuple so far: none, or one."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ComparisonAggregator(Aggregator[Best]):
+    """`place`: the position of the compared field, None for whole tuples. `sign`: -1 for the smallest, 1 for the
+    largest. Nulls are passed over; of equal ones the later wins."""
+
+    place: int | None
+    comparator: Callable[[Any, Any], int] | None
+    sign: int
+
+    def init(self, batch: TransactionAttempt, collector: Collector) -> Best:
+        return Best()
+
+    def aggregate(self, state: Best, collector: Collector, *values: Any) -> None:
+        given = self._compared(values)
+        if given is None:
+            return
+        if not state.rows or self._compare(given, self._compared(state.rows[0])) * self.sign >= 0:
+            state.rows = [values]
+
+    def complete(self, state: Best, collector: Collector) -> None:
+        for row in state.rows:
+            collector.emit(*row)
+
+    def _compared(self, values: tuple[Any, ...]) -> Any:
+        return values if self.place is None else values[self.place]
+
+    def _compare(self, left: Any, right: Any) -> int:
+        if self.comparator is not None:
+            return self.comparator(left, right)
+        left, right = (left != left, left), (right != right, right)  # NaN is greater than every other number
+        if left[0] and right[0]:
+            return 0
+        return int(left > right) - int(left < right)
+
+
+def comparable(verb: str, given: Field) -> None:
+    """:raises FieldError: values of its type have no order."""
+    if given.type.startswith("array"):
+        raise FieldError(
+            f"{verb} cannot compare the field {given.name!r} of type {given.type}",
+            "Give a comparator, or another field.",
+        )

@@ -1,0 +1,110 @@
+"""The first rewrite: what the user said, in the few kinds of steps that engines do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.plan.graph import Sinks, rebuilt
+from airflow_trident.plan.nodes import (
+    AggregateNode,
+    FinalAggregateNode,
+    Grouping,
+    MergeNode,
+    MultiReduceNode,
+    MultiReduceStepNode,
+    Node,
+    PartialAggregateNode,
+    PartitionNode,
+    UnionNode,
+)
+from airflow_trident.types import Field, Schema, select
+
+TAG = "of stream"
+"""The field that says of which stream a tuple is. No field of a user can have this name, or those of the others."""
+
+
+def lower(sinks: Sinks) -> Sinks:
+    """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and steps behind them."""
+    return rebuilt(sinks, lambda _, node: _lowered(node))
+
+
+def _lowered(node: Node) -> Node:
+    if isinstance(node, AggregateNode):
+        return _aggregate(node)
+    if isinstance(node, MergeNode):
+        takes = tuple(one.fields for one in node.inputs)
+        return UnionNode(name=node.name, schema=node.schema, inputs=node.inputs, takes=takes)
+    if isinstance(node, MultiReduceNode):
+        return _multi_reduce(node)
+    return node
+
+
+def _aggregate(node: AggregateNode) -> Node:
+    """Combiners: partial aggregation in every partition, then bring the partial values of a group together, then the
+    final combination (Trident: Stream.aggregate, GroupedStream.aggregate). Anything else needs all tuples of a group
+    together."""
+    before = node.input
+    if all(one.combiner for one in node.aggregations):
+        before = PartialAggregateNode(
+            name=f"{node.name}.partial",
+            schema=node.schema,
+            inputs=(before,),
+            groups=node.groups,
+            aggregations=node.aggregations,
+        )
+    together = PartitionNode(
+        name=f"{node.name}.partition",
+        schema=before.schema,
+        inputs=(before,),
+        grouping=Grouping.FIELDS if node.groups else Grouping.GLOBAL,
+        keys=node.groups,
+    )
+    return FinalAggregateNode(
+        name=f"{node.name}.final",
+        schema=node.schema,
+        inputs=(together,),
+        groups=node.groups,
+        aggregations=node.aggregations,
+    )
+
+
+def _multi_reduce(node: MultiReduceNode) -> Node:
+    """All streams as one, each tuple marked with the number of its stream, so that one repartition brings a group
+    together: its fields are the tag, the group fields and then the fields of every stream, null for the others."""
+    keys = tuple(
+        Field(f"group {place}", field.type)
+        for place, field in enumerate(select(node.inputs[0].schema, node.groups[0], node.name))
+    )
+    names = tuple(tuple(f"{place} {name}" for name in reads) for place, reads in enumerate(node.reads))
+    payload: Schema = tuple(
+        replace(field, name=f"{place} {field.name}")
+        for place, (one, reads) in enumerate(zip(node.inputs, node.reads, strict=True))
+        for field in select(one.schema, reads, node.name)
+    )
+    takes = tuple(
+        (None, *groups, *(name if place == other else None for other, reads in enumerate(node.reads) for name in reads))
+        for place, groups in enumerate(node.groups)
+    )
+    union = UnionNode(
+        name=f"{node.name}.union",
+        schema=(Field(TAG, "int"), *keys, *payload),
+        inputs=node.inputs,
+        takes=takes,
+        tag=TAG,
+    )
+    together = PartitionNode(
+        name=f"{node.name}.partition",
+        schema=union.schema,
+        inputs=(union,),
+        grouping=Grouping.FIELDS if keys else Grouping.IDENTITY,
+        keys=tuple(key.name for key in keys),
+    )
+    return MultiReduceStepNode(
+        name=node.name,
+        schema=node.schema,
+        inputs=(together,),
+        reducer=node.reducer,
+        tag=TAG,
+        reads=names,
+        groups=together.keys,
+    )

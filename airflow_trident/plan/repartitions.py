@@ -1,0 +1,101 @@
+"""Rewrites of partition nodes: as few of Spark's exchanges as the meaning needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.plan.graph import Sinks, ordered, readers_of, rebuilt
+from airflow_trident.plan.nodes import (
+    Grouping,
+    MultiReduceStepNode,
+    Node,
+    PartitionAggregateNode,
+    PartitionNode,
+    UnionNode,
+)
+
+_STILL = (Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE)
+
+
+def colocate(sinks: Sinks) -> Sinks:
+    """A union followed, before anything moves, by a node that works on whole partitions needs partition i of every
+    input in one place: a partition node of its own. Elsewhere partitions may simply stand side by side."""
+    whole: set[int] = set()
+    for node in reversed(ordered(sinks)):
+        if isinstance(node, PartitionAggregateNode | MultiReduceStepNode) or id(node) in whole:
+            whole.update(id(one) for one in node.inputs if not isinstance(node, PartitionNode) or _is_still(node))
+
+    def change(old: Node, node: Node) -> Node:
+        if not isinstance(node, UnionNode) or id(old) not in whole:
+            return node
+        return PartitionNode(
+            name=f"{node.name}.partition", schema=node.schema, inputs=(node,), grouping=Grouping.IDENTITY
+        )
+
+    return rebuilt(sinks, change)
+
+
+def collapse(sinks: Sinks) -> Sinks:
+    """Of two repartitions in a row only the second counts; one that moves nothing is left out; inputs of a union that
+    are partitioned alike are partitioned together.
+
+    A broadcast or a custom grouping repeats tuples, so it stays.
+    """
+    while True:
+        once = rebuilt(sinks, _Collapsing(sinks).change)
+        if all(new is old for new, old in zip(once, sinks, strict=True)):
+            return sinks
+        sinks = once
+
+
+class _Collapsing:
+    def __init__(self, sinks: Sinks) -> None:
+        self._readers = readers_of(sinks)
+
+    def change(self, old: Node, node: Node) -> Node:
+        if not isinstance(node, PartitionNode):
+            return node
+        before = node.input
+        if _is_still(node) and not isinstance(before, UnionNode):
+            return before
+        if isinstance(before, PartitionNode) and not before.grouping.repeats and not _is_still(node):
+            return replace(node, inputs=before.inputs)
+        if isinstance(before, UnionNode) and self._readers[id(old.inputs[0])] == 1:
+            return self._over_union(node, before)
+        return node
+
+    def _over_union(self, node: PartitionNode, union: UnionNode) -> Node:
+        """What a union's inputs did before is undone by a repartition, or is the same for all and can be done once."""
+        parts = [one for one in union.inputs if isinstance(one, PartitionNode) and not one.grouping.repeats]
+        if node.grouping is Grouping.IDENTITY:
+            how = _alike(union, parts)
+            if how is None:
+                return node
+            node = replace(node, grouping=how[0], keys=how[1])
+        if not parts:
+            return node
+        inputs = tuple(one.input if one in parts else one for one in union.inputs)
+        return replace(node, inputs=(replace(union, inputs=inputs),))
+
+
+def _alike(union: UnionNode, parts: list[PartitionNode]) -> tuple[Grouping, tuple[str, ...]] | None:
+    """How all inputs are partitioned, in the names of the union; None if not all are, or not alike."""
+    if len(parts) != len(union.inputs):
+        return None
+    kinds = {one.grouping for one in parts}
+    if all(kind.gathers for kind in kinds):
+        return Grouping.GLOBAL, ()
+    if kinds != {Grouping.FIELDS}:
+        return None
+    places = {
+        tuple(takes.index(key) if key in takes else -1 for key in one.keys)
+        for one, takes in zip(parts, union.takes, strict=True)
+    }
+    (first, *others) = places
+    if others or -1 in first:
+        return None
+    return Grouping.FIELDS, tuple(union.fields[place] for place in first)
+
+
+def _is_still(node: PartitionNode) -> bool:
+    return node.grouping in _STILL

@@ -1,0 +1,45 @@
+"""Streams with group fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.plan.states import StateFactory
+from airflow_trident.topology.chained import ChainedAggregatorDeclarer
+from airflow_trident.topology.state import TridentState
+
+if TYPE_CHECKING:
+    from airflow_trident.topology.stream import Stream
+
+
+class GroupedStream:
+    """A stream with group fields (Trident: GroupedStream)."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._keys = keys
+
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The group fields."""
+        return self._keys
+
+    def aggregate(self, *what: Any) -> Stream:
+        """One tuple per group of the batch: ``group_by("word").aggregate(Count(), "n")``."""
+        return self._stream._aggregate(self._keys, what)
+
+    def partition_aggregate(self, *what: Any) -> Stream:
+        """Aggregate the groups of each partition for itself."""
+        return self._stream._partition_aggregate(self._keys, what)
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer:
+        """Several aggregators of each group in one pass; see `Stream.chained_agg`."""
+        return ChainedAggregatorDeclarer(self._stream, self._keys)
+
+    def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
+        """Aggregate all batches into one stored row per group."""
+        return self._stream._persistent_aggregate(self._keys, state, what, name)

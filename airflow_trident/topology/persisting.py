@@ -1,0 +1,142 @@
+"""Verbs that end a stream in a state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.stateful import Stateful, StatefulFunction
+from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.states import StateFactory, StateSpec, StateUpdater
+from airflow_trident.topology.aggregating import Aggregating
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.signatures import persistent_aggregations, require_stateful
+from airflow_trident.topology.state import TridentState
+from airflow_trident.topology.updaters import MapPut
+from airflow_trident.types import FieldSpec, names_of, parse_declared, parse_names, require_distinct, select
+
+
+class Persisting(Aggregating):
+    """Trident's persistentAggregate and partitionPersist."""
+
+    def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
+        """Aggregate all batches into one stored row: ``persistent_aggregate(state, Count(), "n")``.
+
+        :param name: the state's name, part of the topology's definition; default: the name of the output field.
+        """
+        return self._persistent_aggregate((), state, what, name)
+
+    def partition_persist(
+        self,
+        state: StateFactory,
+        inputs: FieldSpec,
+        updater: StateUpdater | None = None,
+        *,
+        keys: FieldSpec,
+        values: FieldSpec | None = None,
+        name: str | None = None,
+    ) -> TridentState:
+        """Give every batch's tuples to an updater of the state, in the commit phase (Trident: partitionPersist).
+
+        :param inputs: the fields that the updater gets.
+        :param updater: ``updater(map_state, tuples)``; default: :class:`MapPut`, the last tuple of a key wins.
+        :param keys: those of `inputs` that are the key of the stored map.
+        :param values: the stored value fields with types; default: the rest of `inputs`.
+        """
+        staged = select(self.schema, self._select("partition_persist", inputs), "partition_persist")
+        key_fields = select(staged, parse_names(keys), "partition_persist keys")
+        rest = tuple(field for field in staged if field not in key_fields)
+        value_fields = parse_declared(values) if values is not None else rest
+        if not value_fields:
+            raise PlanError("partition_persist has no value fields", "Name inputs that are no keys, or values=...")
+        put = MapPut(names_of(staged), names_of(key_fields), names_of(value_fields))
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=name or value_fields[0].name,
+            keys=key_fields,
+            values=value_fields,
+            staged=staged,
+            factory=_require_factory(state),
+            updater=updater if updater is not None else put,
+        )
+        return self._keeping(names_of(staged))._persist(spec)
+
+    def stateful(
+        self,
+        inputs: FieldSpec,
+        function: StatefulFunction[Any, Any],
+        *,
+        provider: StateFactory,
+        keys: FieldSpec = (),
+        partitions: int = 1,
+        name: str | None = None,
+    ) -> TridentState:
+        """Run a function with a key-value state of its own over every batch, in the commit phase (Storm:
+        IStatefulBolt). Exactly once, in the order of transactions; it has no output stream.
+
+        ``stateful("word", CountWords(), provider=KeyValueStates("sqlite", {"path": "counts.db"}))``
+
+        :param inputs: the fields that `execute` gets.
+        :param keys: those of `inputs` by which tuples are spread over the partitions.
+        :param partitions: how many states the function has; part of the topology's definition.
+        :param name: of the state; default: the name of the function's class.
+        """
+        require_stateful(function)
+        staged = select(self.schema, self._select("stateful", inputs), "stateful")
+        key_fields = select(staged, parse_names(keys), "stateful keys")
+        if partitions < 1 or (partitions > 1 and not key_fields):
+            raise PlanError(
+                f"stateful() got {partitions} partitions and {len(key_fields)} keys",
+                "With more than one partition, keys=... says which state a tuple belongs to.",
+            )
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=name or type(function).__name__,
+            keys=key_fields,
+            values=(),
+            staged=staged,
+            factory=_require_factory(provider),
+            stateful=Stateful(function=function, partitions=partitions),
+        )
+        return self._keeping(names_of(staged))._persist(spec)
+
+    def _persistent_aggregate(
+        self, groups: tuple[str, ...], state: StateFactory, what: tuple[Any, ...], name: str | None
+    ) -> TridentState:
+        several = persistent_aggregations(self.schema, what)
+        first = several[0]
+        outputs = tuple(field for one in several for field in one.output)
+        require_distinct((*groups, *names_of(outputs)))
+        keys = select(self.schema, groups, "group_by")
+        combiners = tuple(one.combiner for one in several if one.combiner is not None)
+        staged_names = (*groups, *first.reads)
+        stream = self._aggregate(groups, what) if combiners else self._keeping(tuple(dict.fromkeys(staged_names)))
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=name or outputs[0].name,
+            keys=keys,
+            values=outputs,
+            staged=stream.schema,
+            factory=_require_factory(state),
+            combiners=combiners,
+            reducer=first.reducer,
+            reads=first.reads,
+        )
+        return stream._persist(spec)
+
+    def _persist(self, spec: StateSpec) -> TridentState:
+        require_name("state", spec.name)
+        if spec.factory.capabilities.keyvalue != (spec.stateful is not None):
+            raise PlanError(
+                f"state {spec.name!r} cannot be kept in {spec.factory.describe()}",
+                "Stateful functions need KeyValueStates(...), and nothing else can use it.",
+            )
+        sink = PersistNode(name=spec.name, schema=self.schema, inputs=(self._node,), state=spec)
+        self._topology.add_sink(sink)
+        return TridentState(spec)
+
+
+def _require_factory(state: object) -> StateFactory:
+    if not isinstance(state, StateFactory):
+        raise PlanError(f"{state!r} is no state", 'Give a state factory, as in SqliteState("counts.db").')
+    return state
