@@ -79,8 +79,9 @@ class RedisSettings:
             "username": connection.login or None,
             "password": connection.password or None,
             "ssl": _is_true(extra.get("ssl")),
-            **{name: extra[name] for name in _PASSED_ON if extra.get(name) is not None},
         }
+        if options["ssl"]:
+            options |= {name: extra[name] for name in _PASSED_ON if extra.get(name) is not None}
         cluster = self.cluster or _is_true(extra.get("cluster"))
         return RedisServer(place=self.place, options=options, cluster=cluster, timeout_s=self.timeout_s)
 
@@ -103,7 +104,7 @@ class RedisServer:
         redis = require_extra("redis", EXTRA)
         retry = require_extra("redis.retry", EXTRA).Retry(require_extra("redis.backoff", EXTRA).NoBackoff(), 0)
         options = {
-            **{name: value for name, value in self.options.items() if name.startswith("ssl_") is False or self.ssl},
+            **self.options,
             "socket_timeout": self.timeout_s,
             "socket_connect_timeout": min(self.timeout_s, _CONNECT_TIMEOUT_S),
             "retry": retry,
@@ -112,11 +113,7 @@ class RedisServer:
             options.pop("db")
             with redis_errors(self.place, ConfigurationError):
                 return redis.cluster.RedisCluster(**options)
-        return redis.Redis(**options, single_connection_client=False)
-
-    @property
-    def ssl(self) -> bool:
-        return bool(self.options.get("ssl"))
+        return redis.Redis(**options)
 
 
 @contextmanager
@@ -139,7 +136,7 @@ def redis_errors(place: str, unavailable: type[TridentError] = RetryableError) -
 def may_have_happened(error: BaseException | None) -> bool:
     """Was the answer lost (True), or did the server say that it did nothing?"""
     exceptions = require_extra("redis.exceptions", EXTRA)
-    return not isinstance(error, exceptions.ResponseError)
+    return error is not None and not isinstance(error, exceptions.ResponseError)
 
 
 def _translated(error: Exception, place: str, unavailable: type[TridentError]) -> TridentError | None:

@@ -74,8 +74,8 @@ def _read(content: bytes, type_text: str, decode: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a key is: its text, or, if `split`, the text of its first field, a colon, and the text of the others. In the
-    first field's text a colon is ``\\c``."""
+    """Where a key is: its text, or, if `split`, the text of its first field, a colon, and the text of the others. In
+    the first field's text a colon is ``\\c``."""
 
     keys: tuple[Field, ...]
     split: bool

@@ -1,0 +1,293 @@
+"""States in Redis or Valkey: a hash, several hashes, or one key per key of the state (Storm: RedisMapState).
+
+A batch is staged under a key of its own first; then one script compares the state's record with what was decided on,
+applies all keys and writes the new record. A second, late or lost request finds another record and changes nothing.
+Counts and sums of longs are added by the server; other aggregators read, merge and write the keys of the batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from airflow_trident.operations.base import MergeKind
+from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
+from airflow_trident.states.checks import require_plain_keys
+from airflow_trident.states.marker import admit
+from airflow_trident.states.merge import Key, Value, canonical_key, does_not_fit, merge, merge_before
+from airflow_trident.states.redis_map import SPLIT, RedisLayout, RedisMap, require_no_eviction, stage
+from airflow_trident.states.redis_record import Record, decode_record, encode_record
+from airflow_trident.states.redis_scripts import APPLY, Said, Turn
+from airflow_trident.states.redis_session import Session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisState(RedisSettings, StateFactory):
+    """A state under the keys ``{<key>}:...`` of a server; see :class:`RedisSettings` for how to reach it.
+
+    :param key: by default ``<topology>/<state>``. In braces: a cluster keeps all keys of a state on one node.
+    :param layout: `HASH`: one hash ``{key}:data``. `STRING`: a key ``{key}:data:<state's key>`` each.
+    :param hash_by: the first key field: a hash ``{key}:data:<its value>`` for each of its values. So several tables
+        change in one atomic step.
+    :param fsync: a commit waits until the server has written it to its disk (WAITAOF; needs the append-only file).
+    :param replicas: and until so many replicas have, too.
+    """
+
+    key: str | None = None
+    layout: RedisLayout | str = RedisLayout.HASH
+    hash_by: str | None = None
+    fsync: bool = False
+    replicas: int = 0
+
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layout not in list(RedisLayout):
+            raise ConfigurationError(
+                f"RedisState has no layout {self.layout!r}", f"Use one of {', '.join(RedisLayout)}."
+            )
+        if self.hash_by is not None and self.layout == RedisLayout.STRING:
+            raise ConfigurationError("RedisState with hash_by keeps hashes", "Leave out layout='string'.")
+        if self.key is not None and (not self.key or "{" in self.key or "}" in self.key):
+            raise ConfigurationError(
+                f"{self.key!r} cannot be the key of a RedisState", "Give it a text without braces."
+            )
+        if (self.fsync or self.replicas) and self.cluster:
+            raise ConfigurationError(
+                "RedisState cannot wait for the disks of a cluster", "Set appendfsync always there, without fsync."
+            )
+
+    def make_state(self, spec: StateSpec) -> OpenRedisState:
+        """
+        :raises DefinitionChangedError: the state was made with other fields.
+        """
+        require_plain_keys(spec)
+        if self.hash_by is not None and (len(spec.keys) < 2 or spec.keys[0].name != self.hash_by):
+            raise ConfigurationError(
+                f"state {spec.name!r} has the keys {', '.join(spec.key_names)}, and hash_by={self.hash_by!r}",
+                "It names the first of several key fields.",
+            )
+        return OpenRedisState(self, self.resolve(), spec)
+
+    def describe(self) -> str:
+        parts = [self.place, str(self.layout), *(filter(None, (self.key, self.hash_by and f"by {self.hash_by}")))]
+        return f"RedisState({', '.join(parts)})"
+
+
+class OpenRedisState(State):
+    """See :class:`RedisState`. One client; not for sharing between threads at the same time."""
+
+    def __init__(self, factory: RedisState, server: RedisServer, spec: StateSpec) -> None:
+        self._factory = factory
+        self._server = server
+        self._spec = spec
+        self._layout = SPLIT if factory.hash_by is not None else str(factory.layout)
+        self._base = f"{{{factory.key or f'{spec.topology}/{spec.name}'}}}"
+        self._record, self._before, self._data = (f"{self._base}:{name}" for name in ("record", "before", "data"))
+        self._session = Session(server)
+        self._map = RedisMap(self._session.client, self._data, self._layout, spec)
+        try:
+            self._session.call(lambda: require_no_eviction(self._client, server))
+            self._read()
+        except BaseException:
+            self._session.close()
+            raise
+
+    @property
+    def _client(self) -> Any:
+        return self._session.client
+
+    # ---- the marker --------------------------------------------------------------------------------------------
+
+    def marker(self) -> Marker | None:
+        record = self._session.patiently(self._read)
+        return None if record is None else record.marker
+
+    def _read(self) -> Record | None:
+        text = self._session.call(lambda: self._client.get(self._record))
+        where = f"{self._record} of Redis at {self._server.place}"
+        return None if text is None else decode_record(text, self._spec, self._layout, where)
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """
+        :raises OutcomeUnknownError: the answer was lost, and the server did not come back in time.
+        """
+        op = uuid.uuid4().hex
+
+        def attempt() -> Applied | None:
+            known = self._read()
+            if known is not None and known.op == op:  # the answer of an earlier one was lost
+                return self._confirmed(Applied.APPLIED, known.text)
+            step = self._step(known, ticket, batch, op)
+            if step is None:
+                assert known is not None
+                return self._confirmed(Applied.ALREADY, known.text)
+            for kind, content in (("stage", step.changes), ("stage-before", step.before)):
+                self._session.call(partial(stage, self._client, f"{self._base}:{kind}:{op}", content))
+            if self._session.send(lambda: self._run(op, known, step)) is Said.MOVED:
+                return None
+            return self._confirmed(step.does, step.record)
+
+        return self._session.until_certain(attempt, f"transaction {ticket.txid} of state {self._spec.name!r}")
+
+    def _step(self, known: Record | None, ticket: CommitTicket, batch: pa.Table, op: str) -> _Step | None:
+        """What to do, given what is known; None: nothing, it is all there already."""
+        spec = self._spec
+        marker, verdict = admit(
+            known.marker if known else None, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque
+        )
+        kept = known.kept if known else 0
+        if verdict is Verdict.SKIP:
+            if known is not None and marker == known.marker:
+                return None
+            return _Step(turn=Turn.MARK, record=encode_record(spec, self._layout, marker, op=op, kept=kept))
+        turn = Turn.REPLACE if verdict is Verdict.REPLACE else Turn.HIGHEST
+        if ticket.txid < marker.high:
+            turn = Turn.LATE
+        changes, before = self._changes(batch, turn)
+        if turn is not Turn.LATE:
+            kept = len(changes) if spec.opaque else 0
+        record = encode_record(spec, self._layout, marker, op=op, kept=kept)
+        return _Step(turn=turn, record=record, changes=changes, before=before, kept=known.kept if known else 0)
+
+    def _changes(self, batch: pa.Table, turn: Turn) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        """What to stage: amounts to add, or new values; and new values of what is kept, for a late batch."""
+        if self._adds:
+            return self._amounts(batch), {}
+        taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
+        spec = self._spec
+        if turn is Turn.LATE:
+            return self._map.texts(merge(spec, batch, self._lookup)), self._map.texts(
+                merge_before(spec, batch, taken_back)
+            )
+
+        def lookup(keys: Sequence[Key]) -> list[Value | None]:
+            stored = self._lookup(keys)
+            return [taken_back.get(key, value) for key, value in zip(keys, stored, strict=True)]
+
+        return self._map.texts(merge(spec, batch, lookup)), {}
+
+    @property
+    def _adds(self) -> bool:
+        """Can the server do the arithmetic exactly?"""
+        spec = self._spec
+        is_sum = len(spec.combiners) == 1 and spec.combiners[0].merge_kind is MergeKind.ADD
+        return is_sum and spec.values[0].type == "long"
+
+    def _amounts(self, batch: pa.Table) -> dict[bytes, bytes]:
+        columns = [batch.column(name).to_pylist() for name in self._spec.key_names]
+        amounts = batch.column(self._spec.value_names[0]).to_pylist()
+        keys = zip(*columns, strict=True) if columns else [()] * len(amounts)
+        sums: dict[bytes, int] = {}
+        for key, amount in zip(keys, amounts, strict=True):
+            address = self._map.addresses.encode(canonical_key(key))
+            sums[address] = sums.get(address, 0) + (amount or 0)
+        for amount in sums.values():
+            if not -(2**63) <= amount < 2**63:
+                raise self._overflow()
+        return {address: b"%d" % amount for address, amount in sums.items()}
+
+    def _overflow(self) -> Exception:
+        return does_not_fit(self._spec, f"{self._spec.value_names[0]} is beyond the largest 64-bit number")
+
+    def _run(self, op: str, known: Record | None, step: _Step) -> Said:
+        """The atomic step."""
+        keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
+        expected = known.text if known else b""
+        flags = [str(int(self._adds)), str(int(self._spec.opaque))]
+        counts = [len(step.changes), len(step.before), step.kept]
+        answer = self._client.eval(
+            APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts
+        )
+        said = Said(answer.decode())
+        if said is Said.OVERFLOW:
+            raise self._overflow()
+        if said is Said.TAKEN:
+            raise ConfigurationError(
+                f"{self._data} of Redis at {self._server.place} is there, without a record of state "
+                f"{self._spec.name!r}: it belongs to something else, or the record was removed",
+                "Give the state another key, or restore the store from a copy.",
+            )
+        if said is Said.UNSTAGED:
+            raise StoreUnavailableError(
+                f"what was staged for state {self._spec.name!r} is gone from Redis at {self._server.place}",
+                "Give the server more memory: it removes keys that have a time to live.",
+            )
+        if said is Said.DAMAGED:
+            raise CorruptRecordError(
+                f"{self._before} of Redis at {self._server.place} does not hold the {step.kept} values that were kept",
+                "Restore the store from a copy.",
+            )
+        return said
+
+    def _confirmed(self, applied: Applied, text: bytes) -> Applied:
+        """With the words of the disks, if they are wanted. They speak of what this connection wrote, so write."""
+        factory = self._factory
+        if not (factory.fsync or factory.replicas):
+            return applied
+
+        def wait() -> Any:
+            self._client.eval(APPLY, 5, *[self._record] * 5, text, text, Turn.MARK.value)
+            wait_ms = int(self._server.timeout_s * 1000)
+            return self._client.execute_command("WAITAOF", int(factory.fsync), factory.replicas, wait_ms)
+
+        local, replicas = self._session.call(wait)
+        if local < int(factory.fsync) or replicas < factory.replicas:
+            raise OutcomeUnknownError(
+                f"state {self._spec.name!r} is changed, but only {local} disk and {replicas} replicas have it so far",
+                "Run the task again; see appendonly and the replicas of the server.",
+            )
+        return applied
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
+        return self._session.call(lambda: self._map.lookup(keys))
+
+    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The value of each key, None where there is none."""
+        return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """Each key once. Read by SCAN, while batches may be applied: not all values are of one transaction then."""
+        with redis_errors(self._server.place, StoreUnavailableError):
+            yield from self._map.items()
+
+    def count(self) -> int:
+        """How many keys the state has. One command for one hash; otherwise the names of all keys are read."""
+        return self._session.patiently(self._map.count)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One request. `changes`, `before`: what to stage. `kept`: how many values must be kept so far."""
+
+    turn: Turn
+    record: bytes
+    changes: dict[bytes, bytes] = field(default_factory=dict)
+    before: dict[bytes, bytes] = field(default_factory=dict)
+    kept: int = 0
+
+    @property
+    def does(self) -> Applied:
+        return Applied.ALREADY if self.turn is Turn.MARK else Applied.APPLIED

@@ -1,0 +1,162 @@
+"""The map of a state as it is in Redis: where each key is, reading, and staging what is to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.extras import require_extra
+from airflow_trident.plan.states import StateSpec
+from airflow_trident.redis_server import EXTRA, RedisServer
+from airflow_trident.states.merge import Changes, Key, Value
+from airflow_trident.states.redis_text import GONE, SEPARATOR, Addresses, Texts
+
+STAGED_FOR_S = 3600
+"""What a killed committer staged is gone after this."""
+AT_ONCE = 5000
+"""So many keys are in one command."""
+
+
+class RedisLayout(StrEnum):
+    """How a map is kept (Storm: RedisDataTypeDescription)."""
+
+    HASH = "hash"
+    STRING = "string"
+
+
+SPLIT = "split"
+"""A layout of its own: several hashes, by the first key field."""
+
+
+@dataclass(frozen=True)
+class RedisMap:
+    """`data`: the hash, or what the names of all hashes or keys begin with. Errors are the driver's."""
+
+    client: Any
+    data: str
+    layout: str
+    spec: StateSpec
+
+    @cached_property
+    def addresses(self) -> Addresses:
+        return Addresses(self.spec.keys, self.layout == SPLIT)
+
+    @cached_property
+    def values(self) -> Texts:
+        return Texts(self.spec.values)
+
+    def texts(self, changes: Changes) -> dict[bytes, bytes]:
+        return {
+            self.addresses.encode(key): GONE if value is None else self.values.encode(value)
+            for key, value in changes.items()
+        }
+
+    # ---- some keys ---------------------------------------------------------------------------------------------
+
+    def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
+        addresses = [self.addresses.encode(key) for key in keys]
+        found: dict[bytes, bytes | None] = {}
+        if self.layout == RedisLayout.STRING:
+            for some in _parts(addresses):
+                found.update(zip(some, self.client.mget([self._prefix + one for one in some]), strict=True))
+        else:
+            for name, members in self._by_hash(addresses).items():
+                for some in _parts(list(members.items())):
+                    texts = self.client.hmget(name, [field for field, _ in some])
+                    found.update(zip((address for _, address in some), texts, strict=True))
+        return [None if (text := found[address]) is None else self.values.decode(text) for address in addresses]
+
+    def _by_hash(self, addresses: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:
+        """Hash -> field -> address."""
+        groups: dict[bytes, dict[bytes, bytes]] = {}
+        for address in addresses:
+            name, field = self.data.encode(), address
+            if self.layout == SPLIT:
+                head, _, field = address.partition(SEPARATOR)
+                name = self._prefix + head
+            groups.setdefault(name, {})[field] = address
+        return groups
+
+    @property
+    def _prefix(self) -> bytes:
+        return self.data.encode() + SEPARATOR
+
+    def read(self, name: str) -> Changes:
+        """A hash of addresses and values that is small."""
+        return {
+            self.addresses.decode(address): None if text == GONE else self.values.decode(text)
+            for address, text in self.client.hgetall(name).items()
+        }
+
+    # ---- all keys ----------------------------------------------------------------------------------------------
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """Each key once, although SCAN may give one twice."""
+        seen: set[bytes] = set()
+        for address, text in self._scan():
+            if address not in seen and text is not None:
+                seen.add(address)
+                yield self.addresses.decode(address), self.values.decode(text)
+
+    def _scan(self) -> Iterator[tuple[bytes, bytes | None]]:
+        if self.layout == RedisLayout.HASH:
+            yield from self.client.hscan_iter(self.data, count=AT_ONCE)
+        elif self.layout == RedisLayout.STRING:
+            for some in _parts(self._names()):
+                texts = self.client.mget(some)
+                yield from zip((name[len(self._prefix) :] for name in some), texts, strict=True)
+        else:
+            for name in self._names():
+                for field, text in self.client.hscan_iter(name, count=AT_ONCE):
+                    yield name[len(self._prefix) :] + SEPARATOR + field, text
+
+    def _names(self) -> list[bytes]:
+        return list(dict.fromkeys(self.client.scan_iter(match=_literally(self.data) + ":*", count=AT_ONCE)))
+
+    def count(self) -> int:
+        if self.layout == RedisLayout.HASH:
+            return int(self.client.hlen(self.data))
+        names = self._names()
+        return len(names) if self.layout == RedisLayout.STRING else sum(int(self.client.hlen(name)) for name in names)
+
+
+def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
+    """Write a hash that lives for a while."""
+    if not content:
+        return
+    client.unlink(name)  # of a try that was cut off
+    for number, some in enumerate(_parts(list(content.items()))):
+        client.hset(name, mapping=dict(some))
+        if number == 0:
+            client.expire(name, STAGED_FOR_S)
+
+
+def require_no_eviction(client: Any, server: RedisServer) -> None:
+    """:raises ConfigurationError: the server removes keys when its memory is full. Not looked for in a cluster, nor
+    where the login may not ask."""
+    if server.cluster:
+        return
+    try:
+        memory = client.info("memory")
+    except require_extra("redis.exceptions", EXTRA).NoPermissionError:
+        return
+    policy = str(memory.get("maxmemory_policy", ""))
+    if memory.get("maxmemory") and policy.startswith("allkeys"):
+        raise ConfigurationError(
+            f"Redis at {server.place} removes keys when its memory is full (maxmemory-policy {policy})",
+            "Set maxmemory-policy to noeviction: a state must not lose keys.",
+        )
+
+
+def _parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for at in range(0, len(all_of_them), AT_ONCE):
+        yield all_of_them[at : at + AT_ONCE]
+
+
+def _literally(text: str) -> str:
+    """For MATCH."""
+    return "".join("\\" + letter if letter in "*?[]^\\" else letter for letter in text)

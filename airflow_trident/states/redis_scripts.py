@@ -1,0 +1,211 @@
+"""What Redis does in one atomic step, as Lua. A script reads and computes everything before it writes anything but its
+own scratch keys, because Redis takes nothing back when a script fails in the middle.
+
+Each script first compares the record of its state with the text that the caller has decided on. A request that comes
+twice, or late, finds another text and changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Said(StrEnum):
+    """What a script answers."""
+
+    DONE = "DONE"
+    MOVED = "MOVED"
+    """The record is not the one that was decided on: read it and decide again."""
+    UNSTAGED = "UNSTAGED"
+    """What was staged is not there (any more): stage it again."""
+    TAKEN = "TAKEN"
+    """There is no record, but something else under the key of the data."""
+    DAMAGED = "DAMAGED"
+    """The values before the highest transaction are not all there."""
+    OVERFLOW = "OVERFLOW"
+    """A sum is beyond 64 bits."""
+
+
+class Turn(StrEnum):
+    """What kind of step it is."""
+
+    MARK = "mark"
+    """The record only."""
+    HIGHEST = "highest"
+    REPLACE = "replace"
+    """The batch of the highest transaction is taken back first."""
+    LATE = "late"
+    """Below the highest one: what was kept to take that back changes, too."""
+
+
+COMMON = """
+local GONE, CHUNK = '\\\\D', 4000
+local function pairs_of(key)
+  local flat, names, values = redis.call('HGETALL', key), {}, {}
+  for i = 1, #flat, 2 do
+    names[#names + 1] = flat[i]
+    values[flat[i]] = flat[i + 1]
+  end
+  return names, values
+end
+local function in_chunks(list, act)
+  for i = 1, #list, CHUNK do
+    act(unpack(list, i, math.min(i + CHUNK - 1, #list)))
+  end
+end
+local function write_hash(key, values)
+  local put, removed = {}, {}
+  for name, value in pairs(values) do
+    if value == GONE then
+      removed[#removed + 1] = name
+    else
+      put[#put + 1] = name
+      put[#put + 1] = value
+    end
+  end
+  in_chunks(removed, function(...) redis.call('HDEL', key, ...) end)
+  in_chunks(put, function(...) redis.call('HSET', key, ...) end)
+end
+"""
+
+APPLY = (
+    COMMON
+    + """
+local record, stage, before, stage_before, data = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local expected, new, turn, layout, adds, keeps = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
+local staged_count, staged_before_count = tonumber(ARGV[7] or 0), tonumber(ARGV[8] or 0)
+local before_count = tonumber(ARGV[9] or 0)
+
+local function ended(said)
+  redis.call('UNLINK', stage, stage_before)
+  return said
+end
+
+if (redis.call('GET', record) or '') ~= expected then return ended('MOVED') end
+if turn == 'mark' then
+  redis.call('SET', record, new)
+  return 'DONE'
+end
+if redis.call('HLEN', stage) ~= staged_count or redis.call('HLEN', stage_before) ~= staged_before_count then
+  return ended('UNSTAGED')
+end
+if expected == '' and redis.call('EXISTS', data) == 1 then return ended('TAKEN') end
+if turn ~= 'highest' and redis.call('HLEN', before) ~= before_count then return ended('DAMAGED') end
+
+-- an address is a field of the hash `data`, or of one of several hashes, or the end of a key's name
+local function split(address)
+  local at = string.find(address, ':', 1, true)
+  return data .. ':' .. string.sub(address, 1, at - 1), string.sub(address, at + 1)
+end
+local function by_hash(addresses)
+  local groups = {}
+  for _, address in ipairs(addresses) do
+    local key, field = data, address
+    if layout == 'split' then key, field = split(address) end
+    local group = groups[key] or {fields = {}, addresses = {}}
+    groups[key] = group
+    table.insert(group.fields, field)
+    table.insert(group.addresses, address)
+  end
+  return groups
+end
+local function fetch(addresses)
+  local found, at = {}, 0
+  local function take(names, command, ...)
+    for _, value in ipairs(redis.call(command, ...)) do
+      at = at + 1
+      found[names[at]] = value
+    end
+  end
+  if layout == 'string' then
+    local keys = {}
+    for i, address in ipairs(addresses) do keys[i] = data .. ':' .. address end
+    in_chunks(keys, function(...) take(addresses, 'MGET', ...) end)
+  else
+    for key, group in pairs(by_hash(addresses)) do
+      at = 0
+      in_chunks(group.fields, function(...) take(group.addresses, 'HMGET', key, ...) end)
+    end
+  end
+  return found
+end
+local function store(values)
+  if layout == 'hash' then return write_hash(data, values) end
+  if layout == 'string' then
+    local put, removed = {}, {}
+    for address, value in pairs(values) do
+      if value == GONE then
+        removed[#removed + 1] = data .. ':' .. address
+      else
+        put[#put + 1] = data .. ':' .. address
+        put[#put + 1] = value
+      end
+    end
+    in_chunks(removed, function(...) redis.call('DEL', ...) end)
+    in_chunks(put, function(...) redis.call('MSET', ...) end)
+    return
+  end
+  local groups = {}
+  for address, value in pairs(values) do
+    local key, field = split(address)
+    groups[key] = groups[key] or {}
+    groups[key][field] = value
+  end
+  for key, group in pairs(groups) do write_hash(key, group) end
+end
+
+-- doubles hold integers up to 2^53; beyond, the server adds on a scratch field, which fails if 64 bits are too few
+local EXACT = 2 ^ 52
+local function add(left, right)
+  local a, b = tonumber(left), tonumber(right)
+  if math.abs(a) < EXACT and math.abs(b) < EXACT then return string.format('%.0f', a + b) end
+  redis.call('HSET', stage, 'scratch', left)
+  local answer = redis.pcall('HINCRBY', stage, 'scratch', right)
+  if type(answer) == 'table' and answer.err then return nil end
+  return redis.call('HGET', stage, 'scratch')
+end
+local function merged(old, value)
+  if not adds or not old or old == GONE then return value end
+  return add(old, value)
+end
+
+local addresses, staged = pairs_of(stage)
+local _, kept = {}, {}
+if turn ~= 'highest' then _, kept = pairs_of(before) end
+local stored = fetch(addresses)
+local values, values_before = {}, {}
+if turn == 'replace' then
+  for address, value in pairs(kept) do values[address] = value end
+end
+for _, address in ipairs(addresses) do
+  local old = values[address] or stored[address] or GONE
+  local value = merged(old, staged[address])
+  if not value then return ended('OVERFLOW') end
+  values[address] = value
+  if turn ~= 'late' then
+    values_before[address] = old
+  elseif adds and kept[address] then
+    value = merged(kept[address], staged[address])
+    if not value then return ended('OVERFLOW') end
+    values_before[address] = value
+  end
+end
+if turn == 'late' and not adds then _, values_before = pairs_of(stage_before) end
+
+-- from here on nothing can fail
+store(values)
+if turn ~= 'late' then redis.call('UNLINK', before) end
+if keeps then
+  local flat = {}
+  for address, value in pairs(values_before) do
+    flat[#flat + 1] = address
+    flat[#flat + 1] = value
+  end
+  in_chunks(flat, function(...) redis.call('HSET', before, ...) end)
+end
+redis.call('SET', record, new)
+return ended('DONE')
+"""
+)
+"""KEYS: record, stage, before, stage before, data. ARGV: expected and new record, turn, layout, adds, keeps, and how
+many keys `stage`, `stage before` and `before` must have."""
