@@ -27,6 +27,7 @@ class BuiltIn:
 BUILT_IN: dict[str, BuiltIn] = {
     "memory": BuiltIn("airflow_trident.states.keyvalue_memory:MemoryStateProvider"),
     "sqlite": BuiltIn("airflow_trident.states.keyvalue_sqlite:SqliteStateProvider"),
+    "redis": BuiltIn("airflow_trident.states.keyvalue_redis:RedisStateProvider", "redis"),
 }
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)[:.]([A-Za-z_]\w*)\Z")
 

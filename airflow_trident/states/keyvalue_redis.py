@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -28,7 +28,7 @@ from airflow_trident.protocol.checkpoint import (
 from airflow_trident.redis_server import RedisServer, RedisSettings
 from airflow_trident.states.keyvalue import StateProvider
 from airflow_trident.states.keyvalue_layers import LayeredState, Writes
-from airflow_trident.states.redis_map import AT_ONCE, require_no_eviction, stage
+from airflow_trident.states.redis_map import AT_ONCE, parts, require_no_eviction, stage
 from airflow_trident.states.redis_scripts import COMMON, Said
 from airflow_trident.states.redis_session import Session
 from airflow_trident.states.redis_text import GONE
@@ -145,7 +145,9 @@ class RedisKeyValueState(LayeredState[Any, Any]):
                     f"{where} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
                     "Install the airflow-trident version that wrote it, or a newer one.",
                 )
-            marks = Marks(prepared=content["prepared"], committed=int(content["committed"]), fence=int(content["fence"]))
+            marks = Marks(
+                prepared=content["prepared"], committed=int(content["committed"]), fence=int(content["fence"])
+            )
             return _Record(text=text, marks=marks, op=str(content["op"]))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptRecordError(
@@ -158,15 +160,16 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             pipe.hget(self._prepared, key)
             pipe.hget(self._committed, key)
             prepared, committed = pipe.execute()
-            return committed if prepared is None else prepared
+            found: bytes | None = committed if prepared is None else prepared
+            return found
 
         return _text(self._session.patiently(find))
 
     def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
         names = self._session.patiently(lambda: self._names(committed_only))
-        for at in range(0, len(names), AT_ONCE):
-            some = names[at : at + AT_ONCE]
-            for name, text in zip(some, self._session.patiently(lambda some=some: self._values(some, committed_only)), strict=True):
+        for some in parts(names):
+            found = self._session.patiently(partial(self._values, some, committed_only))
+            for name, text in zip(some, found, strict=True):
                 if text is not None:
                     yield name.decode(), text
 
@@ -174,7 +177,7 @@ class RedisKeyValueState(LayeredState[Any, Any]):
         hashes = [self._committed] if committed_only else [self._prepared, self._committed]
         return sorted({name for one in hashes for name, _ in self._client.hscan_iter(one, count=AT_ONCE)})
 
-    def _values(self, names: list[bytes], committed_only: bool) -> list[str | None]:
+    def _values(self, names: Sequence[bytes], committed_only: bool) -> list[str | None]:
         pipe = self._client.pipeline(transaction=True)
         pipe.hmget(self._committed, names)
         if not committed_only:

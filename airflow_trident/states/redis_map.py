@@ -61,11 +61,11 @@ class RedisMap:
         addresses = [self.addresses.encode(key) for key in keys]
         found: dict[bytes, bytes | None] = {}
         if self.layout == RedisLayout.STRING:
-            for some in _parts(addresses):
+            for some in parts(addresses):
                 found.update(zip(some, self.client.mget([self._prefix + one for one in some]), strict=True))
         else:
             for name, members in self._by_hash(addresses).items():
-                for some in _parts(list(members.items())):
+                for some in parts(list(members.items())):
                     texts = self.client.hmget(name, [field for field, _ in some])
                     found.update(zip((address for _, address in some), texts, strict=True))
         return [None if (text := found[address]) is None else self.values.decode(text) for address in addresses]
@@ -106,7 +106,7 @@ class RedisMap:
         if self.layout == RedisLayout.HASH:
             yield from self.client.hscan_iter(self.data, count=AT_ONCE)
         elif self.layout == RedisLayout.STRING:
-            for some in _parts(self._names()):
+            for some in parts(self._names()):
                 texts = self.client.mget(some)
                 yield from zip((name[len(self._prefix) :] for name in some), texts, strict=True)
         else:
@@ -129,7 +129,7 @@ def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
     if not content:
         return
     client.unlink(name)  # of a try that was cut off
-    for number, some in enumerate(_parts(list(content.items()))):
+    for number, some in enumerate(parts(list(content.items()))):
         client.hset(name, mapping=dict(some))
         if number == 0:
             client.expire(name, STAGED_FOR_S)
@@ -152,7 +152,7 @@ def require_no_eviction(client: Any, server: RedisServer) -> None:
         )
 
 
-def _parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for at in range(0, len(all_of_them), AT_ONCE):
         yield all_of_them[at : at + AT_ONCE]
 
