@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spooled import SpooledSpout as SpooledSpout
     from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
+    from airflow_trident.states.redis import RedisState as RedisState
     from airflow_trident.states.sqlite import SqliteState as SqliteState
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
@@ -102,6 +103,7 @@ __all__ = [
     "OperationContext",
     "PartitionedSpout",
     "Polled",
+    "RedisState",
     "ReducerAggregator",
     "Split",
     "SpoolSource",
@@ -176,6 +178,7 @@ _MODULES = {
     "states.keyvalue_stateful": ("KeyValueStates",),
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),
+    "states.redis": ("RedisState",),
     "errors": ("TridentError",),
     "operators.coordinator": ("TridentCoordinatorOperator",),
     "operators.emitter": ("TridentEmitterOperator",),

@@ -16,8 +16,10 @@ from airflow_trident.operations.base import CombinerAggregator, ReducerAggregato
 from airflow_trident.plan.states import Applied, MapState, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.states.memory import MemoryState
+from airflow_trident.states.redis import RedisState
 from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.types import parse_declared
+from tests.redis_fixtures import settings_of_a_new_database
 
 # ---- the implementations ---------------------------------------------------------------------------------------
 
@@ -62,9 +64,20 @@ class ForgetfulState(State):
         self.inner.close()
 
 
+_DATABASES: dict[str, dict[str, Any]] = {}
+
+
+def redis_state(folder: Path, **options: Any) -> RedisState:
+    """The same folder, the same database."""
+    return RedisState(**_DATABASES.setdefault(str(folder), settings_of_a_new_database()), **options)
+
+
 FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
     "sqlite": lambda folder: SqliteState(str(folder / "states.db")),
     "memory": lambda folder: MemoryState(str(folder)),
+    "redis": redis_state,
+    "redis with a key each": lambda folder: redis_state(folder, layout="string"),
+    "redis that loses its answers": lambda folder: Forgetful(redis_state(folder)),
     "sqlite that loses its answers": lambda folder: Forgetful(SqliteState(str(folder / "states.db"))),
     "memory that loses its answers": lambda folder: Forgetful(MemoryState(str(folder))),
 }

@@ -130,20 +130,21 @@ class OpenRedisState(State):
         :raises OutcomeUnknownError: the answer was lost, and the server did not come back in time.
         """
         op = uuid.uuid4().hex
+        sent: list[_Step] = []
 
         def attempt() -> Applied | None:
             known = self._read()
             if known is not None and known.op == op:  # the answer of an earlier one was lost
-                return self._confirmed(Applied.APPLIED, known.text)
+                return self._confirmed(sent[-1].does, op)
             step = self._step(known, ticket, batch, op)
             if step is None:
-                assert known is not None
-                return self._confirmed(Applied.ALREADY, known.text)
+                return self._confirmed(Applied.ALREADY, op)
+            sent.append(step)
             for kind, content in (("stage", step.changes), ("stage-before", step.before)):
                 self._session.call(partial(stage, self._client, f"{self._base}:{kind}:{op}", content))
             if self._session.send(lambda: self._run(op, known, step)) is Said.MOVED:
                 return None
-            return self._confirmed(step.does, step.record)
+            return self._confirmed(step.does, op)
 
         return self._session.until_certain(attempt, f"transaction {ticket.txid} of state {self._spec.name!r}")
 
@@ -174,9 +175,8 @@ class OpenRedisState(State):
         taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
         spec = self._spec
         if turn is Turn.LATE:
-            return self._map.texts(merge(spec, batch, self._lookup)), self._map.texts(
-                merge_before(spec, batch, taken_back)
-            )
+            before = merge_before(spec, batch, taken_back)
+            return self._map.texts(merge(spec, batch, self._lookup)), self._map.texts(before)
 
         def lookup(keys: Sequence[Key]) -> list[Value | None]:
             stored = self._lookup(keys)
@@ -237,15 +237,15 @@ class OpenRedisState(State):
             )
         return said
 
-    def _confirmed(self, applied: Applied, text: bytes) -> Applied:
-        """With the words of the disks, if they are wanted. They speak of what this connection wrote, so write."""
+    def _confirmed(self, applied: Applied, op: str) -> Applied:
+        """When the disks have it, if that is wanted. They speak of what this connection wrote last, so write."""
         factory = self._factory
         if not (factory.fsync or factory.replicas):
             return applied
 
         def wait() -> Any:
-            self._client.eval(APPLY, 5, *[self._record] * 5, text, text, Turn.MARK.value)
-            wait_ms = int(self._server.timeout_s * 1000)
+            self._client.set(f"{self._base}:stage:{op}", "", ex=1)
+            wait_ms = int(self._server.timeout_s * 500)  # the answer must come before the client gives up
             return self._client.execute_command("WAITAOF", int(factory.fsync), factory.replicas, wait_ms)
 
         local, replicas = self._session.call(wait)

@@ -73,8 +73,8 @@ APPLY = (
     + """
 local record, stage, before, stage_before, data = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local expected, new, turn, layout, adds, keeps = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
-local staged_count, staged_before_count = tonumber(ARGV[7] or 0), tonumber(ARGV[8] or 0)
-local before_count = tonumber(ARGV[9] or 0)
+local staged_count, staged_before_count = tonumber(ARGV[7]), tonumber(ARGV[8])
+local before_count = tonumber(ARGV[9])
 
 local function ended(said)
   redis.call('UNLINK', stage, stage_before)
