@@ -44,7 +44,7 @@ def test_the_provider_of_another_package_is_found_by_its_name(tmp_path: Path, mo
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "other", watched="tests.programs.watched:WatchedProvider")
-    with pytest.raises(ConfigurationError, match=r"named 'redys'\. Known are memory, sqlite, watched, or"):
+    with pytest.raises(ConfigurationError, match=r"named 'redys'\. Known are memory, redis, sqlite, watched, or"):
         KeyValueStates("redys")
 
 
