@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spool_sources import Polled as Polled
     from airflow_trident.spouts.spool_sources import SpoolSource as SpoolSource
     from airflow_trident.spouts.spooled import SpooledSpout as SpooledSpout
+    from airflow_trident.states.delta import DeltaState as DeltaState
     from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.redis import RedisState as RedisState
@@ -79,6 +80,7 @@ __all__ = [
     "Count",
     "CustomGrouping",
     "Debug",
+    "DeltaState",
     "Equals",
     "FileSpout",
     "Filter",
@@ -175,6 +177,7 @@ _MODULES = {
     "spouts.kafka": ("KafkaSpout", "OpaqueKafkaSpout"),
     "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
     "spouts.spooled": ("SpooledSpout",),
+    "states.delta": ("DeltaState",),
     "states.keyvalue_stateful": ("KeyValueStates",),
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),

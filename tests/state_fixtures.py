@@ -15,6 +15,7 @@ from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
 from airflow_trident.plan.states import Applied, MapState, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.states.delta import DeltaState
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.redis import RedisState
 from airflow_trident.states.sqlite import SqliteState
@@ -79,6 +80,8 @@ FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
     "redis with a key each": lambda folder: redis_state(folder, layout="string"),
     "redis that loses its answers": lambda folder: Forgetful(redis_state(folder)),
     "sqlite that loses its answers": lambda folder: Forgetful(SqliteState(str(folder / "states.db"))),
+    "delta": lambda folder: DeltaState(str(folder / "states")),
+    "delta that loses its answers": lambda folder: Forgetful(DeltaState(str(folder / "states"), fold_at=2)),
     "memory that loses its answers": lambda folder: Forgetful(MemoryState(str(folder))),
 }
 
