@@ -347,16 +347,20 @@ _RESUME = _command(
 ARG_PLAN_OF = Arg(
     ("dag_or_module",), help="DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
 )
-ARG_FORMAT = Arg(("--format",), help="Format (default: text)", choices=("text", "mermaid"), default="text")
+ARG_FORMAT = Arg(
+    ("--format",), help="Format (default: text)", choices=("text", "mermaid", "svg", "json"), default="text"
+)
 
 _PLAN = _command(
     "plan",
     "plan",
     "plan",
-    "Print the logical and the compiled plan of a topology. Stages are what runs in one pass over the data.",
+    "Print the logical, the rewritten and the compiled plan of a topology. Stages are what runs in one pass over the "
+    "data.",
     (ARG_PLAN_OF, ARG_FORMAT, ARG_VERBOSE),
     "plan word_count",
     "plan dags/word_count.py --format mermaid",
+    "plan dags/word_count.py --format svg > word_count.svg",
     "plan my_package.topologies:word_count",
 )
 _DOCTOR = _command(

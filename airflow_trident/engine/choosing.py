@@ -9,7 +9,7 @@ from typing import Any
 from airflow_trident.operations.base import Function, OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.grouping import CustomGrouping
-from airflow_trident.plan.explain import function_name
+from airflow_trident.plan.describe import function_name
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from airflow_trident.operations.base import (
 )
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.values import UnfitValueError, coerce_column, coercer
-from airflow_trident.plan.explain import function_name
+from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import Schema
 
@@ -32,14 +32,6 @@ def merges(node: AggregateStep) -> bool:
 def begins_empty(node: AggregateStep) -> bool:
     """Is there a result even if no row comes?"""
     return not node.groups and not isinstance(node, PartialAggregateNode)
-
-
-def aggregate_reads(node: AggregateStep) -> tuple[str, ...]:
-    """The fields that the step needs: raw ones, or partial values where those were brought together."""
-    reads = list(node.groups)
-    for one in node.aggregations:
-        reads += [one.output[0].name] if merges(node) else one.reads
-    return tuple(dict.fromkeys(reads))
 
 
 class Emitted:

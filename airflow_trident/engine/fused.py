@@ -13,7 +13,6 @@ from itertools import islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.folds import aggregate_reads
 from airflow_trident.engine.frames import BATCH_ROWS, Column, Frame
 from airflow_trident.engine.fused_aggregate import aggregate
 from airflow_trident.engine.reduces import multi_reduce
@@ -22,7 +21,8 @@ from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, as_tuple, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.values import UnfitValueError, coerce_column
-from airflow_trident.plan.explain import function_name
+from airflow_trident.plan.describe import function_name
+from airflow_trident.plan.needs import needs
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -93,21 +93,8 @@ class FusedPass:
         """Which fields are needed before the first step and after each, so that nothing else is carried along."""
         keeps = [frozenset(names_of(self.schema))]
         for step in reversed(self.steps):
-            keeps.append(_needed(step, keeps[-1]))
+            keeps.append(needs(step.node, step.before, keeps[-1]))
         return keeps[::-1]
-
-
-def _needed(step: Step, after: frozenset[str]) -> frozenset[str]:
-    node = step.node
-    if isinstance(node, EachNode):
-        return (after - set(names_of(node.outputs))) | set(node.reads)
-    if isinstance(node, FilterNode | PeekNode):
-        return after | set(node.reads)
-    if isinstance(node, MapNode | MultiReduceStepNode):
-        return frozenset(names_of(step.before))
-    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
-        return frozenset(aggregate_reads(node))
-    return after
 
 
 def _run(step: Step, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext) -> Iterator[Frame]:

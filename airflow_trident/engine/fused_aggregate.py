@@ -11,13 +11,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
-from airflow_trident.engine.folds import AggregateStep, Fold, aggregate_reads, begins_empty, group_rows, key_of_groups
+from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
 from airflow_trident.engine.frames import Frame
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import MergeKind, OperationContext
 from airflow_trident.operations.calls import Border, prepared
-from airflow_trident.plan.explain import function_name
+from airflow_trident.plan.describe import function_name
+from airflow_trident.plan.needs import aggregate_reads
 from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
 from airflow_trident.types import Schema, names_of, select
 

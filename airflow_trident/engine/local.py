@@ -11,16 +11,17 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
-from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.choosing import Choosing
 from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
 from airflow_trident.engine.reduces import multi_reduce
+from airflow_trident.engine.sources import conform, emitter_of
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.grouping import CustomGrouping
-from airflow_trident.plan.explain import function_name
+from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -83,12 +84,13 @@ class LocalEngine(Engine):
         partitions: list[Partition] = [[] for _ in range(count)]
         if source.name not in job.metadata:
             return partitions
-        emitter = source.spout.emitter()
-        for split in emitter.splits(job.metadata[source.name]):
-            import pyarrow as pa
+        import pyarrow as pa
 
+        emitter, wanted = emitter_of(source), arrow_schema(source.schema)
+        for split in emitter.splits(job.metadata[source.name]):
             for batch in emitter.read(split):
-                partitions[split.index % count] += table_to_rows(pa.Table.from_batches([batch]))
+                fitted = conform(batch, source.name, source.spout.schema, wanted)
+                partitions[split.index % count] += table_to_rows(pa.Table.from_batches([fitted]))
         return partitions
 
     def _exchange(self, how: PartitionNode, partitions: list[Partition], count: int, job: Job) -> list[Partition]:

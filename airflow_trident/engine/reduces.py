@@ -10,7 +10,7 @@ from airflow_trident.errors import TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
-from airflow_trident.plan.explain import function_name
+from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.nodes import MultiReduceStepNode
 from airflow_trident.types import Schema, names_of, select
 

@@ -15,6 +15,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.choosing import Choosing
 from airflow_trident.engine.fused import FusedPass
 from airflow_trident.engine.fused_aggregate import is_builtin
+from airflow_trident.engine.sources import emitter_of
 from airflow_trident.engine.spark_columns import Columns
 from airflow_trident.engine.spark_exchange import TARGET, Exchanges
 from airflow_trident.engine.spark_session import Attached
@@ -157,7 +158,7 @@ class PlanRun:
         session = self._attached.session
         emitter, splits = None, tuple[Split, ...]()
         if source.name in self._job.metadata:
-            emitter = source.spout.emitter()
+            emitter = emitter_of(source)
             splits = tuple(emitter.splits(self._job.metadata[source.name]))
         if emitter is None or not splits:
             return self._nothing(source, nodes)
@@ -169,7 +170,12 @@ class PlanRun:
             slot=self._job.slot,
             partitions=partitions,
             read=ReadSplits(
-                stream=source.name, emitter=emitter, splits=splits, schema=source.schema, counts=self._counts
+                stream=source.name,
+                emitter=emitter,
+                splits=splits,
+                schema=source.schema,
+                given=source.spout.schema,
+                counts=self._counts,
             ),
             nodes=FusedPass.of(fused, source.schema) if fused else None,
         )

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import arrow_schema
 from airflow_trident.engine.fused import FusedPass
+from airflow_trident.engine.sources import conform
 from airflow_trident.engine.spark_errors import to_worker_error
-from airflow_trident.errors import DamagedInputError, TridentError
+from airflow_trident.errors import TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.protocol.spouts import Emitter, Split
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.base import Slot
-from airflow_trident.types import Field, Schema, names_of
+from airflow_trident.types import Field, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +102,7 @@ class ReadSplits:
     emitter: Emitter
     splits: tuple[Split, ...]
     schema: Schema
+    given: Schema
     counts: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,18 +115,9 @@ class ReadSplits:
         rows = 0
         for batch in self.emitter.read(split):
             rows += batch.num_rows
-            yield batch if batch.schema == wanted else self._conform(batch, wanted)
+            yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
         with suppress(OSError), open(count_path(self.counts, self.stream, split.index), "w", encoding="ascii") as file:
             file.write(str(rows))
-
-    def _conform(self, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-        if tuple(batch.schema.names) != names_of(self.schema):
-            raise DamagedInputError(
-                f"stream {self.stream!r}: the spout gave the fields ({', '.join(batch.schema.names)}) instead of "
-                f"({', '.join(names_of(self.schema))})",
-                "Mend the spout's emitter or its schema.",
-            )
-        return batch.cast(wanted)
 
 
 def count_path(folder: str, stream: str, split: int) -> str:

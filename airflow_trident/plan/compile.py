@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.explain import logical_text
+from airflow_trident.plan.filters import push_filters
 from airflow_trident.plan.fusion import fuse
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.lowering import lower
 from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.pruning import prune
 from airflow_trident.plan.repartitions import collapse, colocate
 from airflow_trident.plan.settings import PlanSettings
 from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.trees import logical_text
 
-REWRITES = (lower, colocate, collapse)
-"""In order. Each keeps what comes to every sink."""
+REWRITES = (lower, colocate, collapse, push_filters, prune)
+"""In order, each with a reason for its place: the others know only what `lower` makes; `collapse` takes what `colocate`
+adds away where it can; filters are pushed before fields are pruned, because pruning adds projections. Each keeps what
+comes to every sink."""
 
 
 def compile_plan(

@@ -1,163 +1,78 @@
-"""Plans for people: text and mermaid. Deterministic: golden files are compared with it; the digest is made of it."""
+"""Plans for people and programs. Deterministic: golden files are compared with it; the digest is made of it."""
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 
-from airflow_trident.operations.multireduce import Joiner
-from airflow_trident.plan.nodes import (
-    AggregateNode,
-    Aggregation,
-    EachNode,
-    FilterNode,
-    FinalAggregateNode,
-    Grouping,
-    MapNode,
-    MergeNode,
-    MultiReduceNode,
-    MultiReduceStepNode,
-    Node,
-    PartialAggregateNode,
-    PartitionAggregateNode,
-    PartitionNode,
-    PeekNode,
-    PersistNode,
-    SourceNode,
-    UnionNode,
-)
+from airflow_trident.plan.describe import describe, what
+from airflow_trident.plan.drawing import svg
+from airflow_trident.plan.export import exported
+from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.plan.stages import Plan, Stage
+from airflow_trident.plan.trees import logical_text, trees
 from airflow_trident.types import ddl
-
-if TYPE_CHECKING:
-    from airflow_trident.plan.stages import Plan, Stage
 
 
 class PlanFormat(StrEnum):
+    """TEXT: the logical, the rewritten and the compiled plan. MERMAID and SVG: the compiled one as a picture. JSON: all
+    three, for programs."""
+
     TEXT = "text"
     MERMAID = "mermaid"
+    SVG = "svg"
+    JSON = "json"
 
 
 def explain(plan: Plan, format: PlanFormat | str = PlanFormat.TEXT) -> str:
-    """The logical and the compiled plan."""
-    if PlanFormat(format) is PlanFormat.MERMAID:
-        return _mermaid(plan)
-    compiled = "\n".join(line for stage in plan.stages for line in _stage_lines(stage))
-    logical = logical_text(plan.topology, plan.sources, plan.sinks)
+    """What a topology means, and what runs."""
+    return {PlanFormat.TEXT: _text, PlanFormat.MERMAID: _mermaid, PlanFormat.SVG: svg, PlanFormat.JSON: _json}[
+        PlanFormat(format)
+    ](plan)
+
+
+def _json(plan: Plan) -> str:
+    return json.dumps(exported(plan), indent=2) + "\n"
+
+
+def _text(plan: Plan) -> str:
     notes = "".join(f"\n{note}" for note in plan.notes) + "\n" * bool(plan.notes)
-    return f"{logical}{notes}\ndigest {plan.digest[:16]}\n\ncompiled plan: {len(plan.stages)} stages\n{compiled}\n"
-
-
-def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[PersistNode, ...]) -> str:
-    """The logical plan as trees, one per source. Names, fields and types; no addresses, no ids."""
-    lines = [f"topology {topology}", "", *_trees(sources, sinks)]
+    sources = {node.name: node for node in ordered(plan.rewritten) if isinstance(node, SourceNode)}
+    rewritten = trees(tuple(sources[one.name] for one in plan.sources), plan.rewritten)
+    compiled = [line for stage in plan.stages for line in stage_lines(stage)]
+    lines = [
+        logical_text(plan.topology, plan.sources, plan.sinks) + notes,
+        f"digest {plan.digest[:16]}",
+        "",
+        "rewritten plan",
+        *rewritten,
+        "",
+        f"compiled plan: {len(plan.stages)} stages",
+        *compiled,
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _trees(sources: tuple[Node, ...], sinks: tuple[PersistNode, ...]) -> list[str]:
-    """One tree per source; a node with several inputs stands below the first of them in full."""
-    children: dict[int, list[Node]] = {}
-    seen: set[int] = set()
-    waiting: list[Node] = list(sinks)
-    while waiting:
-        node = waiting.pop(0)
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        for one in node.inputs:
-            children.setdefault(id(one), []).append(node)
-            waiting.append(one)
-    lines: list[str] = []
-    shown: set[int] = set()
-    for source in sources:
-        _tree(source, children, "", lines, shown)
-    return lines
-
-
-def _tree(node: Node, children: dict[int, list[Node]], indent: str, lines: list[str], shown: set[int]) -> None:
-    if id(node) in shown:
-        lines.append(f"{indent}{node.name}, see above")
-        return
-    shown.add(id(node))
-    lines.append(f"{indent}{describe(node)}")
-    for child in children.get(id(node), []):
-        _tree(child, children, indent + "  ", lines, shown)
-
-
-def describe(node: Node) -> str:
-    """One line about a node: what it does and the fields that come out."""
-    if isinstance(node, PersistNode):
-        return f"state {node.name}: {node.state.describe()}"
-    if isinstance(node, SourceNode):
-        return f"stream {node.name}: {node.spout.describe()}, {node.spout.kind} -> ({ddl(node.schema)})"
-    return f"{node.name} {_what(node)}-> ({ddl(node.schema)})"
-
-
-def _what(node: Node) -> str:
-    if isinstance(node, PeekNode):
-        return f"{function_name(node.function)}({', '.join(node.reads)}) "
-    if isinstance(node, EachNode | FilterNode):
-        if node.expression is not None:
-            return f"{node.expression} "
-        return f"{function_name(node.function)}({', '.join(node.reads)}) "
-    if isinstance(node, MapNode):
-        return f"{function_name(node.function)}(*) "
-    if isinstance(node, PartitionNode):
-        return f"{_grouping(node)} "
-    if isinstance(node, MergeNode | UnionNode):
-        return f"of {', '.join(one.name for one in node.inputs)} "
-    if isinstance(node, MultiReduceNode):
-        by = "; ".join(", ".join(keys) for keys in node.groups)
-        names = ", ".join(one.name for one in node.inputs)
-        return f"{_reducer(node.reducer)} of {names} {f'by ({by})' if any(node.groups) else 'by partition'} "
-    if isinstance(node, MultiReduceStepNode):
-        by = ", ".join(node.groups)
-        return f"{_reducer(node.reducer)} {f'by ({by})' if by else 'by partition'} "
-    if isinstance(node, PartitionAggregateNode):
-        by = f" by ({', '.join(node.groups)})" if node.groups else ""
-        return f"{', '.join(map(_aggregation, node.aggregations))}{by} of each partition "
-    if isinstance(node, AggregateNode | PartialAggregateNode | FinalAggregateNode):
-        by = f"by ({', '.join(node.groups)})" if node.groups else "of the batch"
-        return f"{', '.join(map(_aggregation, node.aggregations))} {by} "
-    return ""
-
-
-def _grouping(node: PartitionNode) -> str:
-    return {
-        Grouping.SHUFFLE: "evenly",
-        Grouping.LOCAL_OR_SHUFFLE: "anywhere",
-        Grouping.GLOBAL: "into one partition",
-        Grouping.BATCH_GLOBAL: "into one partition",
-        Grouping.FIELDS: f"by ({', '.join(node.keys)})",
-        Grouping.BROADCAST: "into every partition",
-        Grouping.IDENTITY: "partition by partition",
-        Grouping.CUSTOM: f"as {function_name(node.custom)} says",
-    }[node.grouping]
-
-
-def _reducer(reducer: Any) -> str:
-    if isinstance(reducer, Joiner):
-        return f"{' '.join(reducer.types)} {reducer.mode}"
-    return function_name(reducer)
-
-
-def _aggregation(one: Aggregation) -> str:
-    return f"{function_name(one.aggregator)}({', '.join(one.reads)})"
-
-
-def function_name(function: Any) -> str:
-    """The name of a function or of an object's class: the same in every process."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__)).rpartition("<locals>.")[2]
-
-
-def _stage_lines(stage: Stage) -> list[str]:
+def stage_lines(stage: Stage) -> list[str]:
+    """A stage as text: where its tuples come from, its nodes, and what it is staged for."""
     stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
     begin = f"read stream {stage.source.name}" if stage.source else f"from {stages}"
     if stage.exchange is not None:
-        begin += f", repartitioned {_what(stage.exchange).strip()}"
-    lines = [f"stage {stage.index}: {begin}{' (kept: read more than once)' if stage.forks else ''}"]
+        begin += f", repartitioned {what(stage.exchange).strip()}"
+    lines = [f"stage {stage.index}: {begin}{_said(stage)}{' (kept: read more than once)' if stage.forks else ''}"]
     lines += [f"    {describe(node)}" for node in stage.nodes]
     lines += [f"    => staged for state {sink.name} ({ddl(sink.schema)})" for sink in stage.sinks]
     return lines
+
+
+def _said(stage: Stage) -> str:
+    """Hints and resources, where there are any."""
+    said = [f"{stage.partitions} partitions"] if stage.partitions else []
+    said += [f"at most {stage.at_most} partitions"] if stage.at_most else []
+    said += [f"{stage.cpu_percent:g} % of a core"] if stage.cpu_percent else []
+    said += [f"{stage.memory_mb:g} MB"] if stage.memory_mb else []
+    return "".join(f", {one}" for one in said)
 
 
 def _mermaid(plan: Plan) -> str:
@@ -165,14 +80,14 @@ def _mermaid(plan: Plan) -> str:
     for stage in plan.stages:
         lines.append(f'  subgraph s{stage.index}["stage {stage.index}"]')
         names = [f"stream {stage.source.name}"] if stage.source else []
-        names += [f"{node.name} {_what(node)}".strip() for node in stage.nodes] or ([] if names else ["pass"])
+        names += [f"{node.name} {what(node)}".strip() for node in stage.nodes] or ([] if names else ["pass"])
         for place, text in enumerate(names):
             lines.append(f'    s{stage.index}n{place}["{_escape(text)}"]')
             if place:
                 lines.append(f"    s{stage.index}n{place - 1} --> s{stage.index}n{place}")
         lines.append("  end")
         last = f"s{stage.index}n{len(names) - 1}"
-        label = f'|"{_escape(_what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
+        label = f'|"{_escape(what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
         for upstream in stage.upstreams:
             up = plan.stages[upstream]
             place = len(up.nodes) - (0 if up.source else 1)

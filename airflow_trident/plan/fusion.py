@@ -30,8 +30,27 @@ def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, 
             hint = settings.of(node.name).parallelism if node is not None else None
             if hint is not None:
                 hints[group[stage.index]] = max(hint, hints.get(group[stage.index], 0))
-    limit = settings.max_parallelism
-    return tuple(replace(stage, partitions=hints.get(group[stage.index]), at_most=limit) for stage in stages)
+    return tuple(
+        replace(
+            stage,
+            partitions=hints.get(group[stage.index]),
+            at_most=settings.max_parallelism,
+            cpu_percent=_total(stage, settings, "cpu_percent"),
+            memory_mb=_total(stage, settings, "memory_mb"),
+        )
+        for stage in stages
+    )
+
+
+def _total(stage: Stage, settings: PlanSettings, what: str) -> float | None:
+    """The sum over the nodes of a stage, which run as one; None: nothing was said (Trident sums over a bolt)."""
+    default: float | None = getattr(settings.default, what)
+    total = 0.0
+    for node in (stage.source, *stage.nodes):
+        if node is not None:
+            own: float | None = getattr(settings.of(node.name), what)
+            total += (default if own is None else own) or 0.0
+    return total or None
 
 
 class _Fusion:

@@ -92,19 +92,22 @@ def _multi_reduce(node: MultiReduceNode) -> Node:
         takes=takes,
         tag=TAG,
     )
-    together = PartitionNode(
-        name=f"{node.name}.partition",
-        schema=union.schema,
-        inputs=(union,),
-        grouping=Grouping.FIELDS if keys else Grouping.IDENTITY,
-        keys=tuple(key.name for key in keys),
-    )
+    names_of_keys = tuple(key.name for key in keys)
+    before: Node = union
+    if keys:
+        before = PartitionNode(
+            name=f"{node.name}.partition",
+            schema=union.schema,
+            inputs=(union,),
+            grouping=Grouping.FIELDS,
+            keys=names_of_keys,
+        )
     return MultiReduceStepNode(
         name=node.name,
         schema=node.schema,
-        inputs=(together,),
+        inputs=(before,),
         reducer=node.reducer,
         tag=TAG,
         reads=names,
-        groups=together.keys,
+        groups=names_of_keys,
     )

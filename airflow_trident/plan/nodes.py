@@ -43,9 +43,11 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SourceNode(Node):
-    """A stream's spout; `name` is the stream's name."""
+    """A stream's spout; `name` is the stream's name. What rewrites tell: `schema`, the fields of the spout that are
+    used, in its order; `filters`, boolean expressions of which rows may be left out that do not fulfil all."""
 
     spout: Spout
+    filters: tuple[Expression, ...] = ()
 
 
 # ---- processors: no row leaves its partition -------------------------------------------------------------------

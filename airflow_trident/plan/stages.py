@@ -22,6 +22,7 @@ class Stage:
     (None: they are not). `nodes`: the fused processors, first to last, possibly none. `sinks`: the states that its
     output is staged for. `forks`: more than one stage or sink reads the output, so that an engine should keep it.
     `partitions`: how many it has, if it was said (parallelism hints); `at_most`: the topology's limit.
+    `cpu_percent`, `memory_mb`: the sums over its nodes of what was said about the work on one partition.
     """
 
     index: int
@@ -35,6 +36,8 @@ class Stage:
     schema: Schema
     partitions: int | None = None
     at_most: int | None = None
+    cpu_percent: float | None = None
+    memory_mb: float | None = None
 
     def count(self, default: int) -> int:
         """How many partitions it has where an engine would make `default`."""

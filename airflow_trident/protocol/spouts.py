@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.types import Json, Schema
 
@@ -87,6 +87,16 @@ class Emitter(ABC):
         :raises SourceChangedError: the source no longer holds what the metadata names.
         :raises DamagedInputError: it cannot be read.
         """
+
+    def prune(self, fields: tuple[str, ...]) -> Emitter:
+        """An emitter of the same splits that gives these fields only, in this order. An emitter to which that saves
+        nothing gives itself, and all fields."""
+        return self
+
+    def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
+        """An emitter of the same splits that may leave out rows for which not all of these column expressions are true.
+        They are filtered afterwards in any case; one that cannot use a filter takes no notice of it."""
+        return self
 
 
 class Spout(ABC):

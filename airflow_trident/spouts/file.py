@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
@@ -142,6 +142,16 @@ class FileEmitter(Emitter):
     pattern: FilePattern
     reading: Reading
     split_bytes: int
+
+    def prune(self, fields: tuple[str, ...]) -> Emitter:
+        """Of Parquet files only these columns are read; of others every column is checked, so it must be."""
+        if self.reading.format is not FileFormat.PARQUET:
+            return self
+        return replace(self, reading=replace(self.reading, columns=fields))
+
+    def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
+        """Row groups of Parquet files are passed over that cannot hold a row for them."""
+        return replace(self, reading=replace(self.reading, filters=filters))
 
     def splits(self, metadata: Json) -> list[Split]:
         base, _ = self._base()

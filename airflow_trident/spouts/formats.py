@@ -15,10 +15,13 @@ from airflow_trident.arrow import arrow_schema, arrow_type
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.spouts.columns import fitted, reading_type
 from airflow_trident.spouts.lines import LineTooLongError, lines_of, whole_lines
-from airflow_trident.types import Schema, names_of
+from airflow_trident.spouts.statistics import groups_that_may_hold
+from airflow_trident.types import Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from airflow_trident.operations.expressions import Expression
 
 BATCH_ROWS = 1 << 16
 _CSV_BLOCK_BYTES = 8 << 20
@@ -39,13 +42,20 @@ class FileFormat(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: columns that are not
-    declared are left out instead of refused.
+    declared are left out instead of refused. Of Parquet: `columns`, those of the schema that are read (None: all), and
+    `filters`, column expressions of which rows may be left out that do not fulfil all.
     """
 
     format: FileFormat
     schema: Schema
     header: bool
     ignore_extra: bool
+    columns: tuple[str, ...] | None = None
+    filters: tuple[Expression, ...] = ()
+
+    @property
+    def read_schema(self) -> Schema:
+        return self.schema if self.columns is None else select(self.schema, self.columns, "FileSpout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +207,9 @@ def _read_parquet(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
 
     with _damage(part.path), open(part.path, "rb") as file, pq.ParquetFile(file) as parquet:
         _require_columns(reading, parquet.schema_arrow.names, part.path)
-        for batch in parquet.iter_batches(BATCH_ROWS, columns=list(names_of(reading.schema))):
+        groups = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters)
+        columns = list(names_of(reading.read_schema))
+        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
             yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
 
 
@@ -213,7 +225,7 @@ def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa
     import pyarrow as pa
 
     arrays = []
-    for field in reading.schema:
+    for field in reading.read_schema:
         try:
             arrays.append(fitted(table.column(field.name), arrow_type(field.type)))
         except pa.ArrowException as error:
@@ -221,7 +233,7 @@ def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa
                 f"the column {field.name!r} of {path!r} does not fit {field.type} ({error})",
                 "Declare the type that it has, or mend the file.",
             ) from error
-    yield from pa.table(arrays, schema=arrow_schema(reading.schema)).to_batches()
+    yield from pa.table(arrays, schema=arrow_schema(reading.read_schema)).to_batches()
 
 
 def _require_columns(reading: Reading, found: list[str], path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -157,6 +158,18 @@ class Topology:
         self._settings = replace(self._settings, default=NodeSettings(cpu_percent=cpu_percent, memory_mb=memory_mb))
         self._plan = None
         return self
+
+    def spark_conf(self) -> dict[str, str]:
+        """Settings of a Spark application that the loads of the largest stages ask for: whole cores per task, and
+        memory of the Python process beside it. Give them to the session or the operator: the sizes of executors belong
+        to the application and cannot be changed by a job in it."""
+        stages = self.compile().stages
+        conf = {}
+        if cpu := max((stage.cpu_percent or 0 for stage in stages), default=0):
+            conf["spark.task.cpus"] = str(math.ceil(cpu / 100))
+        if memory := max((stage.memory_mb or 0 for stage in stages), default=0):
+            conf["spark.executor.pyspark.memory"] = f"{math.ceil(memory)}m"
+        return conf
 
     # ---- what it means -----------------------------------------------------------------------------------------
 

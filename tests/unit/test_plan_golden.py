@@ -6,15 +6,30 @@ A change of a plan shows as a difference in `tests/golden/plans`. After looking 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from airflow_trident import Count, Sum, Topology
+from airflow_trident import (
+    Aggregator,
+    Collector,
+    Count,
+    CustomGrouping,
+    Debug,
+    FirstN,
+    GroupedMultiReducer,
+    MultiReducer,
+    Negate,
+    Sum,
+    Topology,
+    TransactionAttempt,
+)
 from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.plan.explain import explain
 from airflow_trident.topology.stream import Stream
@@ -42,6 +57,61 @@ def several_streams(topology: Topology) -> None:
     persist(lines(topology, "b"), "from_b")
 
 
+def wide(topology: Topology, name: str = "orders") -> Stream:
+    return topology.new_stream(name, PaperSpout("user string, item string, price double, n long"))
+
+
+def merge_by_partition(topology: Topology) -> None:
+    """The filter comes between repartition and merge, so partitions must be brought together again."""
+    one, other = wide(topology, "a").partition_by("user"), wide(topology, "b").partition_by("user")
+    merged = topology.merge([one.filter("item", Longer()), other])
+    persist(merged.group_by("user").partition_aggregate("n", Sum(), "sold"))
+
+
+def diamond(topology: Topology) -> None:
+    words = lines(topology).each("line", Split(), "word")
+    long, short = words.filter("word", Longer()), words.filter("word", Negate(Longer()))
+    topology.merge([long, short]).group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+
+
+class Pairs(Aggregator[list[str]]):
+    output_types = "string, string"
+
+    def init(self, batch: TransactionAttempt, collector: Collector) -> list[str]:
+        return []
+
+    def aggregate(self, state: list[str], collector: Collector, *values: str) -> None: ...
+
+    def complete(self, state: list[str], collector: Collector) -> None: ...
+
+
+class Seen(MultiReducer[None]):
+    output_types = "long, long"
+
+    def init(self, collector: Collector) -> None: ...
+
+    def execute(self, state: None, stream_index: int, collector: Collector, *values: str) -> None: ...
+
+    def complete(self, state: None, collector: Collector) -> None: ...
+
+
+class SeenOf(GroupedMultiReducer[None]):
+    output_types = "string, long, long"
+
+    def init(self, group: tuple[str, ...], collector: Collector) -> None: ...
+
+    def execute(
+        self, state: None, stream_index: int, group: tuple[str, ...], collector: Collector, *values: str
+    ) -> None: ...
+
+    def complete(self, state: None, group: tuple[str, ...], collector: Collector) -> None: ...
+
+
+class First(CustomGrouping):
+    def choose_partitions(self, num_partitions: int, *values: str) -> list[int]:
+        return [0]
+
+
 SHAPES: dict[str, Callable[[Topology], None]] = {
     "word_count": lambda t: _none(
         lines(t).each("line", Split(), "word").group_by("word").persistent_aggregate(PaperState(), Count(), "count")
@@ -66,6 +136,60 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     "partition_persist": lambda t: _none(
         lines(t).each("line", Split(), "word").partition_persist(PaperState(), "word, line", keys="word")
     ),
+    "peek": lambda t: persist(lines(t).peek(Debug("line"))),
+    "apply_assembly": lambda t: persist(lines(t).apply_assembly(FirstN(3, "line"))),
+    "min_by": lambda t: persist(lines(t).global_().min_by("line")),
+    "partition_aggregate": lambda t: persist(lines(t).partition_aggregate(Count(), "n_lines")),
+    "group_by_partition_aggregate": lambda t: persist(
+        lines(t).partition_by("line").group_by("line").partition_aggregate(Count(), "n_lines")
+    ),
+    "aggregator": lambda t: persist(lines(t).aggregate("line", Pairs(), "one, other")),
+    "chained_agg": lambda t: persist(
+        lines(t).chained_agg().aggregate(Count(), "n_lines").aggregate("line", Joined(), "all").chain_end()
+    ),
+    "several_aggregations": lambda t: persist(
+        lines(t).group_by("line").aggregate((Count(), "n_lines"), ("line", Longest(), "longest"))
+    ),
+    "local_or_shuffle": lambda t: persist(lines(t).local_or_shuffle().filter("line", Longer())),
+    "global": lambda t: persist(lines(t).global_().filter("line", Longer())),
+    "batch_global": lambda t: persist(lines(t).batch_global().filter("line", Longer())),
+    "broadcast": lambda t: persist(lines(t).broadcast().filter("line", Longer())),
+    "identity_partition": lambda t: persist(lines(t).identity_partition().filter("line", Longer())),
+    "partition": lambda t: persist(lines(t).partition(First()).filter("line", Longer())),
+    "merge": lambda t: persist(t.merge([lines(t, "a"), lines(t, "b").filter(col("line") != "")], "text")),
+    "merge_by_partition": merge_by_partition,
+    "join": lambda t: persist(
+        t.join([wide(t, "a"), wide(t, "b")], ["user", "item"], "k, a, b, c, d, e, f", ["inner", "outer"])
+    ),
+    "join_preserve": lambda t: persist(
+        t.join([lines(t, "a"), lines(t, "b")], ["line", "line"], "a, b", mode="preserve")
+    ),
+    "multi_reduce": lambda t: persist(
+        t.multi_reduce(["line", "line"], [lines(t, "a").global_(), lines(t, "b").global_()], Seen(), "a, b")
+    ),
+    "grouped_multi_reduce": lambda t: persist(
+        t.multi_reduce(
+            ["n", "price"], [wide(t, "a").group_by("user"), wide(t, "b").group_by("item")], SeenOf(), "user, a, b"
+        )
+    ),
+    "diamond": diamond,
+    "parallelism_hint": lambda t: persist(
+        lines(t).parallelism_hint(4).each("line", Split(), "word").set_cpu_load(50).shuffle().parallelism_hint(8)
+    ),
+    "fields_that_nobody_uses": lambda t: _none(
+        wide(t).each("item", Split(), "word").group_by("word").persistent_aggregate(PaperState(), "n", Sum(), "sold")
+    ),
+    "fields_not_repartitioned": lambda t: _none(
+        wide(t)
+        .each("item", Split(), "word")
+        .partition_by("word")
+        .filter("word", Longer())
+        .project("word, n")
+        .partition_persist(PaperState(), "word, n", keys="word")
+    ),
+    "filter_to_the_source": lambda t: persist(
+        wide(t).each("item", Split(), "word").project("word, n, user").shuffle().filter(col("n") > 3)
+    ),
     "several_states": several_states,
     "several_streams": several_streams,
 }
@@ -81,10 +205,14 @@ def topology_of(shape: str) -> Topology:
     return topology
 
 
-@pytest.mark.parametrize("format", ["text", "mermaid"])
-@pytest.mark.parametrize("shape", SHAPES)
+FORMATS = {"text": "txt", "mermaid": "mmd", "svg": "svg", "json": "json"}
+FILES = [(shape, format) for shape in SHAPES for format in ("text", "mermaid")]
+FILES += [(shape, format) for shape in ("word_count", "diamond", "join") for format in ("svg", "json")]
+
+
+@pytest.mark.parametrize(("shape", "format"), FILES)
 def test_the_plan_of_each_shape_is_the_golden_one(shape: str, format: str) -> None:
-    path = GOLDEN / f"{shape}.{'txt' if format == 'text' else 'mmd'}"
+    path = GOLDEN / f"{shape}.{FORMATS[format]}"
     plan = explain(topology_of(shape).compile(), format)
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(plan)
@@ -92,7 +220,18 @@ def test_the_plan_of_each_shape_is_the_golden_one(shape: str, format: str) -> No
 
 
 def test_every_golden_file_has_a_shape() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == set(SHAPES)
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{shape}.{FORMATS[format]}" for shape, format in FILES}
+
+
+def test_a_picture_is_well_formed_and_json_can_be_read() -> None:
+    for shape in SHAPES:
+        plan = topology_of(shape).compile()
+        ElementTree.fromstring(explain(plan, "svg"))
+        read = json.loads(explain(plan, "json"))
+        assert [stage["index"] for stage in read["stages"]] == list(range(len(plan.stages)))
+        known = [node["name"] for node in read["rewritten"]]
+        assert len(set(known)) == len(known)
+        assert all(set(node["inputs"]) <= set(known) for node in read["rewritten"])
 
 
 def test_the_digest_is_the_same_in_another_process_with_another_hash_seed() -> None:

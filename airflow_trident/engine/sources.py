@@ -1,0 +1,38 @@
+"""Reading a source as a rewritten plan wants it: only what is used, if the spout can leave the rest out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_trident.errors import DamagedInputError
+from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.protocol.spouts import Emitter
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def emitter_of(source: SourceNode) -> Emitter:
+    """The spout's emitter, told of filters and of the fields that are used. It may take no notice of either."""
+    emitter = source.spout.emitter()
+    if source.filters:
+        emitter = emitter.push_filters(source.filters)
+    if source.fields != names_of(source.spout.schema):
+        emitter = emitter.prune(source.fields)
+    return emitter
+
+
+def conform(batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema) -> pa.RecordBatch:
+    """The wanted fields of a batch that an emitter gave.
+
+    :param given: the schema of the spout.
+    :raises DamagedInputError: it has neither the wanted fields nor all of the spout.
+    """
+    if batch.schema.names not in (wanted.names, list(names_of(given))):
+        raise DamagedInputError(
+            f"stream {stream!r}: the spout gave the fields ({', '.join(batch.schema.names)}) instead of "
+            f"({', '.join(names_of(given))})",
+            "Mend the spout's emitter or its schema.",
+        )
+    return batch.select(wanted.names).cast(wanted)
