@@ -360,7 +360,7 @@ _PLAN = _command(
     (ARG_PLAN_OF, ARG_FORMAT, ARG_VERBOSE),
     "plan word_count",
     "plan dags/word_count.py --format mermaid",
-    "plan dags/word_count.py --format svg > word_count.svg",
+    "plan dags/word_count.py --format svg",
     "plan my_package.topologies:word_count",
 )
 _DOCTOR = _command(
