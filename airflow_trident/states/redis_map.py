@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
@@ -129,10 +130,11 @@ def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
     if not content:
         return
     client.unlink(name)  # of a try that was cut off
-    for number, some in enumerate(parts(list(content.items()))):
-        client.hset(name, mapping=dict(some))
-        if number == 0:
-            client.expire(name, STAGED_FOR_S)
+    for some in parts(list(content.items())):
+        both = client.pipeline(transaction=True)  # so that nothing is ever left without an end
+        both.execute_command("HSET", name, *chain.from_iterable(some))
+        both.expire(name, STAGED_FOR_S)
+        both.execute()
 
 
 def require_no_eviction(client: Any, server: RedisServer) -> None:
