@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
     from airflow_trident.operations.aggregators import Count as Count
     from airflow_trident.operations.aggregators import Max as Max
@@ -82,6 +83,7 @@ __all__ = [
     "Debug",
     "DeltaState",
     "Equals",
+    "FailedException",
     "FileSpout",
     "Filter",
     "FilterNull",
@@ -182,7 +184,7 @@ _MODULES = {
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),
     "states.redis": ("RedisState",),
-    "errors": ("TridentError",),
+    "errors": ("FailedException", "TridentError"),
     "operators.coordinator": ("TridentCoordinatorOperator",),
     "operators.emitter": ("TridentEmitterOperator",),
     "operators.committer": ("TridentCommitterOperator",),

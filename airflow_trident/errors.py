@@ -81,6 +81,10 @@ class SparkJobError(RetryableError):
     """A Spark job ended without a result for a reason other than the user's code."""
 
 
+class AttemptTimeoutError(RetryableError):
+    """An attempt took longer than it may (`attempt_timeout`) and was cancelled."""
+
+
 # ---- somebody newer is at work ---------------------------------------------------------------------------------
 
 
@@ -120,6 +124,22 @@ class UserCodeError(TridentError):
         self.node = node
         self.fields = fields
         self.row = row
+
+
+class FailedException(TridentError):
+    """Raised by a user's function, spout or source: the attempt is failed now, and another is made.
+
+    No fault is meant: it is not wrapped, and a task ends with its text alone, which the ledger keeps and the page shows
+    (Storm: FailedException, ReportedFailedException).
+
+    :param retry: False: another attempt would be in vain; the transaction is FAILED, or SKIPPED.
+    """
+
+    outcome = Outcome.RETRY
+
+    def __init__(self, message: str = "the attempt was failed", cure: str = "", *, retry: bool = True) -> None:
+        super().__init__(message, cure)
+        self.outcome = Outcome.RETRY if retry else Outcome.FAIL
 
 
 # ---- the plan and the settings ---------------------------------------------------------------------------------

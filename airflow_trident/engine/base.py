@@ -53,8 +53,8 @@ class Engine(ABC):
         :raises SparkJobError: the job ended for another reason.
         """
 
-    def cancel(self) -> None:
-        """Stop the running job, best effort."""
+    def cancel(self, slot: Slot | None = None) -> None:
+        """Stop the running job of an attempt, best effort; None: whatever runs."""
 
     @property
     def ui_url(self) -> str:

@@ -17,6 +17,7 @@ from airflow_trident.engine.choosing import Choosing
 from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
 from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.engine.sources import conform, emitter_of
+from airflow_trident.errors import SparkJobError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
@@ -40,7 +41,7 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest, StagedFile
+from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.types import select
 
 Row = tuple[Any, ...]
@@ -54,8 +55,32 @@ class LocalEngine(Engine):
 
     def __init__(self, partitions: int = 2) -> None:
         self._partitions = partitions
+        self._running: set[Slot] = set()
+        self._cancelled: set[Slot] = set()
 
     def run(self, job: Job) -> Manifest:
+        """:raises SparkJobError: it was cancelled; that is noticed between two rows."""
+        self._running.add(job.slot)
+        try:
+            return self._run(job)
+        finally:
+            self._running.discard(job.slot)
+            self._cancelled.discard(job.slot)
+
+    def cancel(self, slot: Slot | None = None) -> None:
+        self._cancelled |= self._running & {slot} if slot is not None else self._running
+
+    def _wanted(self, job: Job, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows, as long as nobody cancels."""
+        cancelled = self._cancelled
+        for row in rows:
+            if cancelled and job.slot in cancelled:
+                raise SparkJobError(
+                    f"attempt {job.slot.attempt} of transaction {job.slot.txid} was cancelled", "Run it again."
+                )
+            yield row
+
+    def _run(self, job: Job) -> Manifest:
         area = StagingArea(job.staging_root)
         results: list[list[Partition]] = []
         files: list[StagedFile] = []
@@ -65,7 +90,10 @@ class LocalEngine(Engine):
             rows_read += sum(map(len, partitions)) if stage.source is not None else 0
             if stage.exchange is not None:
                 partitions = self._exchange(stage.exchange, partitions, stage.count(self._partitions), job)
-            partitions = [_run(stage, job, index, len(partitions), rows) for index, rows in enumerate(partitions)]
+            partitions = [
+                _run(stage, job, index, len(partitions), self._wanted(job, rows))
+                for index, rows in enumerate(partitions)
+            ]
             results.append(partitions)
             for sink in stage.sinks:
                 rows = list(chain.from_iterable(partitions))
@@ -146,7 +174,7 @@ def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:
     return united
 
 
-def _run(stage: Stage, job: Job, index: int, count: int, rows: Partition) -> Partition:
+def _run(stage: Stage, job: Job, index: int, count: int, rows: Iterable[Row]) -> Partition:
     """All processors of a stage over one partition."""
     context = OperationContext(
         partition_index=index, num_partitions=count, txid=job.slot.txid, attempt=job.slot.attempt

@@ -14,7 +14,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.spark_errors import is_expression_error, translate
 from airflow_trident.engine.spark_run import PlanRun
 from airflow_trident.engine.spark_session import Attached, Sessions
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.base import Manifest, Slot
 
 
 class SparkEngine(Engine):
@@ -27,7 +27,7 @@ class SparkEngine(Engine):
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._running: list[Attached] = []
+        self._running: list[tuple[Slot, Attached]] = []
         self._lock = Lock()
 
     def run(self, job: Job) -> Manifest:
@@ -48,7 +48,7 @@ class SparkEngine(Engine):
     def _attached(self, job: Job) -> Iterator[Attached]:
         attached = self._sessions.open(job.slot, trial=job.trial)
         with self._lock:
-            self._running.append(attached)
+            self._running.append((job.slot, attached))
         try:
             with _quiet_errors():
                 yield attached
@@ -58,16 +58,17 @@ class SparkEngine(Engine):
             raise
         finally:
             with self._lock:
-                self._running.remove(attached)
+                self._running.remove((job.slot, attached))
             attached.release()
 
-    def cancel(self) -> None:
-        for attached in list(self._running):
-            attached.cancel()
+    def cancel(self, slot: Slot | None = None) -> None:
+        for running, attached in list(self._running):
+            if slot is None or slot == running:
+                attached.cancel()
 
     @property
     def ui_url(self) -> str:
-        return next((attached.ui_url for attached in list(self._running)), "")
+        return next((attached.ui_url for _, attached in list(self._running)), "")
 
     def close(self) -> None:
         self._sessions.close()

@@ -49,6 +49,7 @@ def from_json(content: Any) -> TridentError:
     kind = getattr(errors, str(content["type"]), SparkJobError)
     error: TridentError = kind(content["message"][:_TEXT_LIMIT], content["cure"])
     error.__dict__.update(content["state"])
+    error.outcome = errors.Outcome(error.outcome)  # JSON knows only its text
     return error
 
 

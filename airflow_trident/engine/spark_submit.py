@@ -31,7 +31,7 @@ from airflow_trident.errors import ConfigurationError, SparkJobError, TridentErr
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import Capabilities, State, StateFactory, StateSpec
 from airflow_trident.staging import manifest as manifests
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.staging.files import make_folder
 
 APPLICATION = os.path.abspath(spark_app.__file__)
@@ -92,7 +92,8 @@ class SubmitEngine(Engine):
             text = str(error)
             raise SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text)) from error
 
-    def cancel(self) -> None:
+    def cancel(self, slot: Slot | None = None) -> None:
+        """The application that was submitted last: one at a time is what its callers run."""
         self._cancel()
 
 

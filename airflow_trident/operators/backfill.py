@@ -52,6 +52,7 @@ class TridentBackfillOperator(EngineOperator):
                 engine=lambda: self.open_engine(context),
                 staging_root=settings.staging_root(self.staging_dir),
                 owner=owner(context),
+                attempt_timeout_s=self.attempt_timeout_s,
                 retention=int(settings.number(settings.RETENTION, least=1)),
                 progress=lambda line: self.log.info("%s", line),
             ).run(self._selection())

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_trident.errors import ConfigurationError, Outcome, PlanError, TridentError
+from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.connections import install_resolver
 from airflow_trident.hooks.waits import Until
@@ -65,10 +65,18 @@ def topology_name(topology: Topology | str) -> str:
 @contextmanager
 def airflow_outcome() -> Iterator[None]:
     """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry.
-    Inside, states and spouts find Airflow's connections."""
+    Inside, states and spouts find Airflow's connections.
+
+    Of a FailedException Airflow logs the text alone: it takes a SystemExit for a failure like any other, but prints no
+    stack trace, which would be ours.
+    """
     install_resolver()
     try:
         yield
+    except FailedException as error:
+        if error.outcome is Outcome.RETRY:
+            raise SystemExit(str(error)) from None
+        raise AirflowFailException(str(error)) from None
     except TridentError as error:
         if error.outcome is Outcome.RETRY:
             raise

@@ -122,7 +122,12 @@ class TridentCommitterOperator(EngineOperator):
         )
 
     def _attempts(self, context: Context) -> Attempts:
-        return Attempts(owner=owner(context), last_try=is_last_try(context), on_failure=self.on_failure)
+        return Attempts(
+            owner=owner(context),
+            last_try=is_last_try(context),
+            on_failure=self.on_failure,
+            timeout_s=self.attempt_timeout_s,
+        )
 
     def _committer(self, context: Context, ledger: Ledger) -> Committer:
         def engine() -> Engine:

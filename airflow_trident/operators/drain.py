@@ -93,7 +93,9 @@ class TridentDrainOperator(EngineOperator):
                     topology=self.topology,
                     engine=engine,
                     staging_root=settings.staging_root(self.staging_dir),
-                    attempts=Attempts(owner=owner(context), on_failure=self.on_failure),
+                    attempts=Attempts(
+                        owner=owner(context), on_failure=self.on_failure, timeout_s=self.attempt_timeout_s
+                    ),
                     claim=self._claim(context),
                     limits=self._limits(),
                     retention=self.retention or int(settings.number(settings.RETENTION, least=1)),

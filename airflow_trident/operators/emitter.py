@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
@@ -46,6 +47,8 @@ class EngineOperator(TridentOperator):
     :param engine: ``spark``, or ``local`` for plain Python without Java: small batches and tests.
     :param spark_conf: settings of the session, on top of the connection's (templated).
     :param staging_dir: folder of staged batches, the same for every task; None: ``[trident] staging_dir`` (templated).
+    :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
+        attempt is failed. None: no limit.
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "spark_conn_id", "spark_conf", "staging_dir")
@@ -61,9 +64,12 @@ class EngineOperator(TridentOperator):
         engine: EngineKind | str = EngineKind.SPARK,
         spark_conf: Mapping[str, str] | None = None,
         staging_dir: str | None = None,
+        attempt_timeout: timedelta | float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
+        self.attempt_timeout = attempt_timeout
+        self.attempt_timeout_s = _seconds(attempt_timeout)
         try:
             self.engine = EngineKind(engine)
         except ValueError:
@@ -124,6 +130,14 @@ class EngineOperator(TridentOperator):
         self.log.warning("the task is killed; the job of topology %s %s", self.topology_name, said)
 
 
+def _seconds(limit: timedelta | float | None) -> float | None:
+    """:raises ConfigurationError: it is not above 0."""
+    seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+    if seconds is not None and seconds <= 0:
+        raise ConfigurationError(f"attempt_timeout = {limit!r}", "Give more than 0 seconds, or None for no limit.")
+    return seconds
+
+
 class TridentEmitterOperator(EngineOperator):
     """Reads the batch of a transaction, runs the topology's processing phase over it and stages the result.
 
@@ -161,7 +175,12 @@ class TridentEmitterOperator(EngineOperator):
         return txid
 
     def _process(self, context: Context, ledger: Ledger, txid: int) -> ProcessResult:
-        attempts = Attempts(owner=owner(context), last_try=is_last_try(context), on_failure=self.on_failure)
+        attempts = Attempts(
+            owner=owner(context),
+            last_try=is_last_try(context),
+            on_failure=self.on_failure,
+            timeout_s=self.attempt_timeout_s,
+        )
 
         def progress(line: str) -> None:
             self.log.info("%s", line)

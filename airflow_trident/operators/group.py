@@ -18,6 +18,7 @@ from airflow_trident.sensors.turn import TridentTurnSensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
 
     from airflow_trident.topology.topology import Topology
 
@@ -35,6 +36,7 @@ def trident_transaction(
     spark_conf: Mapping[str, str] | None = None,
     zookeeper_conn_id: str | None = None,
     staging_dir: str | None = None,
+    attempt_timeout: timedelta | float | None = None,
     max_pending: int | str | None = None,
     retention: int | None = None,
     on_failure: OnFailure | str = OnFailure.BLOCK,
@@ -51,7 +53,8 @@ def trident_transaction(
     :param topology: the Topology.
     :param group_id: None: the topology's name.
     :param max_transactions: above 1 a run takes up to so many batches; the rest is mapped over them.
-    :param spark_conn_id: see :class:`EngineOperator`, as for `engine`, `spark_conf` and `staging_dir`.
+    :param spark_conn_id: see :class:`EngineOperator`, as for `engine`, `spark_conf`, `staging_dir` and
+        `attempt_timeout`.
     :param max_pending: see :class:`TridentCoordinatorOperator`.
     :param retention: see :class:`TridentCommitterOperator`.
     :param on_failure: ``block``: a transaction that keeps failing holds up the later ones; ``skip``: they pass.
@@ -76,6 +79,7 @@ def trident_transaction(
         "engine": engine,
         "spark_conf": spark_conf,
         "staging_dir": staging_dir,
+        "attempt_timeout": attempt_timeout,
     }
     commits: dict[str, Any] = {"retention": retention, "outlets": outlets or []}
 

@@ -67,6 +67,7 @@ class Backfill:
     staging_root: str
     owner: str
     retention: int = DEFAULT_RETENTION
+    attempt_timeout_s: float | None = None
     progress: Progress = quiet
 
     def run(self, selection: Selection) -> list[Backfilled]:
@@ -89,7 +90,7 @@ class Backfill:
         return results
 
     def _one(self, txid: int, engine: Engine) -> Backfilled:
-        attempts = Attempts(owner=self.owner, last_try=True)
+        attempts = Attempts(owner=self.owner, last_try=True, timeout_s=self.attempt_timeout_s)
         committer = Committer(
             ledger=self.ledger,
             topology=self.topology,

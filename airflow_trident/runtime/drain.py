@@ -28,6 +28,7 @@ from airflow_trident.runtime.phases import (
     publish,
     record_processed,
 )
+from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.base import Manifest
 from airflow_trident.topology.topology import Topology
 
@@ -167,7 +168,7 @@ class Drain:
     def _submit(self, pool: ThreadPoolExecutor, record: TxRecord) -> None:
         self._tries[record.txid] += 1
         job = job_of(self.ledger.topology().incarnation, self.topology, record, self.staging_root, self.progress)
-        self._running[pool.submit(self.engine.run, job)] = record
+        self._running[pool.submit(run_in_time, self.engine, job, self.attempts.timeout_s)] = record
 
     def _take_results(self, pool: ThreadPoolExecutor) -> None:
         if not self._running:

@@ -19,6 +19,7 @@ from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRec
 from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.states.marker import late_batch
@@ -145,11 +146,13 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Who tries, and what a failure means. `last_try`: the caller will not try again by itself."""
+    """Who tries, and what a failure means. `last_try`: the caller will not try again by itself. `timeout_s`: how long
+    one attempt may take."""
 
     owner: str
     last_try: bool = False
     on_failure: OnFailure = OnFailure.BLOCK
+    timeout_s: float | None = None
 
 
 def process(
@@ -205,7 +208,7 @@ def run_attempt(
     crash_point(CrashPoint.ATTEMPT_STARTED, txid)
     try:
         job = job_of(ledger.topology().incarnation, topology, record, staging_root, progress)
-        staged = publish(engine.run(job), staging_root)
+        staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root)
     except Exception as error:
         note_failure(ledger, txid, attempt, error, attempts)
         raise

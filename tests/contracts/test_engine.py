@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import DamagedInputError, TridentError, UserCodeError
+from airflow_trident.errors import (
+    AttemptTimeoutError,
+    DamagedInputError,
+    FailedException,
+    Outcome,
+    TridentError,
+    UserCodeError,
+)
+from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
-from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, run, staged, without_data
+from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, lines, run, staged, without_data
 from tests.failing_fixtures import FAILING, DamagedSpout
 from tests.verb_fixtures import VERBS
 
@@ -84,6 +94,35 @@ def test_a_spouts_own_error_keeps_its_type(engine: Engine, job_of: JobOf) -> Non
     error = _error(engine, job_of(lambda topology: keep(topology.new_stream("bad", DamagedSpout()))))
     assert isinstance(error, DamagedInputError)
     assert str(error) == "line 3 of x.csv has 2 fields. Mend the file."
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_a_function_that_fails_the_attempt_is_taken_at_its_word(engine: Engine, retry: bool, job_of: JobOf) -> None:
+    def refuse(line: str) -> Iterator[str]:
+        raise FailedException("rates are missing", "Wait for them.", retry=retry)
+        yield line
+
+    error = _error(engine, job_of(lambda topology: keep(lines(topology).each("line", refuse, "x string"))))
+    assert type(error) is FailedException
+    assert str(error) == "rates are missing. Wait for them."
+    assert error.outcome is (Outcome.RETRY if retry else Outcome.FAIL)
+
+
+def test_an_attempt_that_takes_too_long_is_cancelled(
+    engine: Engine, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The local engine notices it between two rows."""
+
+    def slow(line: str) -> Iterator[str]:
+        time.sleep(0.2)
+        yield line
+
+    job = job_of(lambda topology: keep(lines(topology, ["a line"] * 1500).each("line", slow, "x string")))
+    with pytest.raises(AttemptTimeoutError, match=r"attempt \d of transaction 1 took longer than 1 s") as caught:
+        run_in_time(engine, job, 1.0)
+    assert caught.value.outcome is Outcome.RETRY
+    again = job_of(TOPOLOGIES["word_count"])
+    assert run_in_time(engine, again, 600.0).files
 
 
 def test_a_failed_job_leaves_the_engine_usable(engine: Engine, job_of: JobOf) -> None:

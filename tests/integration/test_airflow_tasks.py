@@ -15,14 +15,16 @@ from datetime import timedelta
 from pathlib import Path
 from airflow.sdk import DAG
 from airflow_trident import (
-    Count, FixedBatchSpout, Function, SqliteState, Topology, TridentBackfillOperator, TridentReadySensor,
-    trident_transaction,
+    Count, FailedException, FixedBatchSpout, Function, SqliteState, Topology, TridentBackfillOperator,
+    TridentReadySensor, trident_transaction,
 )
 
 class Same(Function):
     """Raises on the rows of a transaction while a file says so."""
     def prepare(self, context):
         self.fails = Path(f"FOLDER/fail-{context.txid}").exists()
+        if Path("FOLDER/not-today").exists():
+            raise FailedException("the rates of today are not there yet", "Wait for them.")
     def execute(self, word):
         if self.fails:
             raise ValueError("told to fail")
@@ -194,6 +196,28 @@ tell({"runs": runs, "before": before, "late": late, "after": records(), "held": 
     assert result["late"] == [{"backfill": "success"}] * 2
     assert [record[0] for record in result["after"]] == ["COMMITTED"] * 3
     assert result["held"]
+
+
+def test_an_attempt_that_a_function_failed_is_retried_without_a_stack_trace(airflow_home: AirflowHome) -> None:
+    write_words(airflow_home, "attempt_timeout=timedelta(minutes=5)")
+    result = airflow_home.python(
+        PROGRAM
+        + """
+missing = Path("not-today")
+missing.touch()
+first = play(dag)
+before = records()
+missing.unlink()
+tell({"first": first, "before": before, "again": play(again)})
+"""
+    )
+    assert result["first"]["emit"] == "failed"
+    text = "the rates of today are not there yet. Wait for them."
+    assert result["before"] == [["FAILED", 1, f"FailedException: {text}"]]
+    assert result["again"] == {"backfill": "success"}
+    assert airflow_home.output.count("Task exited") == 2
+    assert text in airflow_home.output
+    assert "Traceback" not in airflow_home.output
 
 
 def test_a_ledger_that_does_not_answer_fails_the_task_with_the_reason(airflow_home: AirflowHome) -> None:

@@ -1,0 +1,72 @@
+"""The time-out of an attempt: its job is cancelled, and where that does not end it, it is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.errors import AttemptTimeoutError
+from airflow_trident.staging.base import Manifest
+
+AGAIN_S = 1.0
+"""How long after one cancelling comes the next: a job may have begun in between."""
+GRACE_S = 10.0
+"""How long a cancelled job may take to end; only then the thread that waits for it is interrupted."""
+
+
+def run_in_time(engine: Engine, job: Job, limit_s: float | None) -> Manifest:
+    """``engine.run(job)``, cancelled after `limit_s` seconds.
+
+    What no cancelling ends (a function of the local engine that does not return, a source that hangs) is interrupted
+    by a signal, which only a main thread can be; a time-out of Airflow's own comes before.
+
+    :raises AttemptTimeoutError: it took longer.
+    """
+    if limit_s is None:
+        return engine.run(job)
+    expired, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        wait_s = limit_s
+        while not ended.wait(wait_s):
+            expired.set()
+            wait_s = AGAIN_S
+            with suppress(Exception):  # an economy: what goes on has no way to commit
+                engine.cancel(job.slot)
+
+    threading.Thread(target=watch, name="trident-timeout", daemon=True).start()
+    try:
+        with _interrupted_after(limit_s + GRACE_S):
+            return engine.run(job)
+    except Exception as error:
+        if not expired.is_set():
+            raise
+        raise AttemptTimeoutError(
+            f"attempt {job.slot.attempt} of transaction {job.slot.txid} took longer than {limit_s:g} s and was "
+            "cancelled",
+            "Make the batches smaller, or attempt_timeout longer; the Spark UI shows what took the time.",
+        ) from error
+    finally:
+        ended.set()
+
+
+@contextmanager
+def _interrupted_after(limit_s: float) -> Iterator[None]:
+    """Raise TimeoutError in this thread, if it is the main one and nobody else uses its alarm."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
