@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from airflow_trident.protocol.spouts import SpoutKind as SpoutKind
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
+    from airflow_trident.spouts.delta import DeltaSpout as DeltaSpout
     from airflow_trident.spouts.file import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
     from airflow_trident.spouts.kafka import KafkaSpout as KafkaSpout
@@ -81,6 +82,7 @@ __all__ = [
     "Count",
     "CustomGrouping",
     "Debug",
+    "DeltaSpout",
     "DeltaState",
     "Equals",
     "FailedException",
@@ -174,6 +176,7 @@ _MODULES = {
     "protocol.batches": ("BatchSpout",),
     "protocol.partitioned": ("OpaquePartitionedSpout", "PartitionedSpout"),
     "protocol.spouts": ("Spout", "SpoutKind"),
+    "spouts.delta": ("DeltaSpout",),
     "spouts.file": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
     "spouts.kafka": ("KafkaSpout", "OpaqueKafkaSpout"),

@@ -78,10 +78,10 @@ class DeltaPlace:
         return pafs.PyFileSystem(module.DeltaStorageHandler(self.where, options=dict(self.resolved().options) or None))
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self, unavailable: type[TridentError] = StoreUnavailableError) -> Iterator[None]:
         """
+        :param unavailable: raised if the storage does not answer.
         :raises ConfigurationError: this user may not.
-        :raises StoreUnavailableError: the storage does not answer.
         """
         exceptions: Any = require_extra("deltalake.exceptions", EXTRA)
         try:
@@ -94,7 +94,7 @@ class DeltaPlace:
                 raise ConfigurationError(
                     f"the Delta table {self.where!r} may not be used by this user ({text})", "Give it the right."
                 ) from None
-            raise StoreUnavailableError(
+            raise unavailable(
                 f"the Delta table {self.where!r} cannot be read or written ({text})",
                 "See that its storage answers, and run the task again.",
             ) from None

@@ -240,8 +240,13 @@ class OpenDeltaState(State):
         with self.place.errors():
             run = self._runs.write(self._files, table, footer, **place)
             times = now_ms()
-            added = transaction.AddAction(run.path, run.bytes, run.partition, times, True, run.stats)
-            removed = [transaction.RemoveAction(old.path, True, times, old.bytes, old.partition) for old in gone]
+            # Who follows the table's changes need not see a fold.
+            changes = place["txid"] is not None
+            added = transaction.AddAction(run.path, run.bytes, run.partition, times, changes, run.stats)
+            removed = [
+                transaction.RemoveAction(old.path, changes and old.rows > 0, times, old.bytes, old.partition)
+                for old in gone
+            ]
             application = transaction.Transaction(self._app, run.commit)
             try:
                 self._table.create_write_transaction(

@@ -1,0 +1,237 @@
+"""A Delta spout keeps the promises of spouts (S1 to S5), and says what tables do that batches cannot follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_trident.arrow import rows_to_table
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+)
+from airflow_trident.spouts.delta import DeltaSpout
+from airflow_trident.types import parse_declared
+from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
+
+HOSTILE = ["", None, "x y", "é/%", "a=b", "c:d", "+&#?"]
+
+
+def table(folder: Path, **options: Any) -> Source:
+    """Five versions of unequal size; the third is empty."""
+    path, cuts = folder / "t", [0, 1, 8, 8, 20, len(ROWS)]
+    for begin, end in pairwise(cuts):
+        write_deltalake(path, rows_to_table(parse_declared(FIELDS), ROWS[begin:end]), mode="append")
+    spout = DeltaSpout(str(path), fields=FIELDS, **options)
+
+    def take_away() -> DeltaSpout:
+        for file in path.glob("*.parquet"):
+            file.unlink()
+        return spout
+
+    return Source(spout, list(ROWS), take_away)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "the snapshot by files": {"max_files": 2},
+    "version by version": {"start": 0, "max_rows": 10},
+    "by bytes": {"start": 0, "max_bytes": 1},
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_delta_spout_keeps_its_promises(tmp_path: Path, options: str, check: Callable[[Source], None]) -> None:
+    check(table(tmp_path, **OPTIONS[options]))
+
+
+@pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"from": [0, 0], "to": [1, 0]}])
+def test_metadata_of_another_spout_is_an_error(tmp_path: Path, metadata: Any) -> None:
+    spout = table(tmp_path).spout
+    with pytest.raises(SourceChangedError, match=r"is not that of a .*stream a new name"):
+        spout.coordinator().initialize_transaction(2, metadata)
+    with pytest.raises(SourceChangedError, match="is not that of a"):
+        spout.emitter().splits(metadata)
+
+
+def spout_of(path: Path, fields: str = "n long", **options: Any) -> DeltaSpout:
+    return DeltaSpout(str(path), fields=fields, **options)
+
+
+def append(path: Path, *numbers: int, **options: Any) -> None:
+    write_deltalake(path, pa.table({"n": pa.array(numbers, pa.int64())}), mode="append", **options)
+
+
+def begin(spout: DeltaSpout, previous: Any = None) -> Any:
+    return spout.coordinator().initialize_transaction(1, previous)
+
+
+def numbers(spout: DeltaSpout, metadata: Any) -> list[int]:
+    return sorted(row[0] for row in rows_of(spout, metadata))
+
+
+def test_latest_begins_behind_what_is_there_when_it_is_first_asked(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    spout = spout_of(tmp_path, start="latest")
+    first = begin(spout)
+    assert numbers(spout, first) == []
+    assert begin(spout, first) is None
+    append(tmp_path, 2)
+    assert numbers(spout, begin(spout, first)) == [2]
+
+
+def test_compaction_is_no_news_and_a_snapshot_is_read_as_it_was(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    append(tmp_path, 2)
+    spout = spout_of(tmp_path, max_files=1)
+    first = begin(spout)
+    DeltaTable(tmp_path).optimize.compact()
+    append(tmp_path, 3)
+    second = begin(spout, first)
+    third = begin(spout, second)
+    assert sorted(numbers(spout, first) + numbers(spout, second)) == [1, 2]
+    assert numbers(spout, third) == [3]
+    assert begin(spout, third) is None
+
+
+@pytest.mark.parametrize("change", ["delete", "overwrite"])
+def test_a_version_that_changes_rows_is_an_error_or_is_left_out(tmp_path: Path, change: str) -> None:
+    append(tmp_path, 1, 2)
+    spout, skipping = spout_of(tmp_path), spout_of(tmp_path, changes="skip")
+    first = begin(spout)
+    if change == "delete":
+        DeltaTable(tmp_path).delete("n = 1")
+    else:
+        write_deltalake(tmp_path, pa.table({"n": pa.array([7, 8], pa.int64())}), mode="overwrite")
+    append(tmp_path, 3)
+    with pytest.raises(SourceChangedError, match=rf"version 1 of .* \({'DELETE' if change == 'delete' else 'WRITE'}\)"):
+        begin(spout, first)
+    second = begin(skipping, first)
+    assert second["skipped"] == [1]
+    assert numbers(skipping, second) == [3]
+
+
+def test_a_file_that_was_vacuumed_is_an_error(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    append(tmp_path, 2)
+    spout = spout_of(tmp_path)
+    first = begin(spout)
+    opened = DeltaTable(tmp_path)
+    opened.optimize.compact()
+    opened.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(SourceChangedError, match=r"is gone.*vacuumed too early"):
+        numbers(spout, first)
+
+
+def test_a_log_that_was_cleaned_up_is_an_error(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    spout = spout_of(tmp_path)
+    first = begin(spout)
+    append(tmp_path, 2)
+    append(tmp_path, 3)
+    second = begin(spout, first)
+    DeltaTable(tmp_path).create_checkpoint()
+    for version in (0, 1):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(SourceChangedError, match="no longer has version 1"):
+        numbers(spout, second)
+    with pytest.raises(SourceChangedError, match="as of version 0 cannot be put together"):
+        numbers(spout, first)
+
+
+def test_many_versions_without_data_are_passed_by_a_transaction_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_trident.spouts.delta._QUIET_VERSIONS", 4)
+    append(tmp_path, 1)
+    spout = spout_of(tmp_path)
+    first = begin(spout)
+    opened = DeltaTable(tmp_path)
+    for number in range(4):
+        assert begin(spout, first) is None
+        opened.alter.set_table_properties({"delta.logRetentionDuration": f"interval {number + 1} days"})
+    second = begin(spout, first)
+    assert (numbers(spout, second), second["to"]) == ([], [5, 0])
+
+
+def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    import shutil
+
+    append(tmp_path / "t", 1)
+    spout = spout_of(tmp_path / "t")
+    first = begin(spout)
+    shutil.rmtree(tmp_path / "t")
+    append(tmp_path / "t", 5)
+    append(tmp_path / "t", 6)
+    with pytest.raises(SourceChangedError, match="was made anew"):
+        begin(spout, first)
+    with pytest.raises(SourceChangedError, match="was made anew"):
+        numbers(spout, first)
+
+
+@pytest.mark.parametrize("start", ["snapshot", 0])
+def test_partition_columns_and_columns_that_came_later_are_there(tmp_path: Path, start: Any) -> None:
+    fields = "p string, n long, d date, b boolean, t timestamp, late double"
+    rows = [(value, number, number % 3) for number, value in enumerate(HOSTILE)]
+    data = pa.table(
+        {
+            "p": pa.array([row[0] for row in rows]),
+            "n": pa.array([row[1] for row in rows], pa.int64()),
+            "d": pa.array([row[2] for row in rows], pa.date32()),
+            "b": pa.array([number % 2 == 0 for number in range(len(rows))]),
+            "t": pa.array([number * 86_400_000_000 for number in range(len(rows))], pa.timestamp("us", "UTC")),
+        }
+    )
+    write_deltalake(tmp_path, data, partition_by=["p", "d", "b", "t"])
+    more = data.append_column("late", pa.array([0.5] * len(rows)))
+    write_deltalake(tmp_path, more, mode="append", schema_mode="merge")
+    spout = spout_of(tmp_path, fields, start=start)
+    found = [row for metadata in metadata_of_all(spout) for row in rows_of(spout, metadata)]
+    expected = [
+        (*row.values(),) for table in (data.append_column("late", pa.nulls(7)), more) for row in table.to_pylist()
+    ]
+    # Delta cannot tell an empty text from null in a partition column.
+    expected = [(row[0] or None, *row[1:]) for row in expected]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+def test_what_cannot_be_read_right_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceUnavailableError, match="there is no Delta table"):
+        begin(spout_of(tmp_path / "none"))
+    append(tmp_path / "t", 1)
+    with pytest.raises(ConfigurationError, match="has no column 'x'"):
+        begin(spout_of(tmp_path / "t", "x long"))
+    spout = spout_of(tmp_path / "t", "n string")
+    with pytest.raises(DamagedInputError, match="cannot be read as \\(n string\\)"):
+        numbers(spout, begin(spout))
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            line["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
+    log.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(ConfigurationError, match="maps its columns"):
+        begin(spout_of(tmp_path / "t"))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_files": 0}, "max_files=0"),
+        ({"start": "newest"}, "start='newest'"),
+        ({"start": -1}, "start=-1"),
+        ({"changes": "hide"}, "changes='hide'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(options: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        DeltaSpout("t", fields="n long", **options)
