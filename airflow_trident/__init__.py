@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from airflow_trident.operations.multireduce import JoinOutFieldsMode as JoinOutFieldsMode
     from airflow_trident.operations.multireduce import JoinType as JoinType
     from airflow_trident.operations.multireduce import MultiReducer as MultiReducer
+    from airflow_trident.operations.queries import MapGet as MapGet
+    from airflow_trident.operations.queries import QueryFunction as QueryFunction
+    from airflow_trident.operations.queries import SnapshotGet as SnapshotGet
+    from airflow_trident.operations.queries import TupleCollectionGet as TupleCollectionGet
     from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
+    from airflow_trident.operations.windows import SlidingCountWindow as SlidingCountWindow
+    from airflow_trident.operations.windows import SlidingDurationWindow as SlidingDurationWindow
+    from airflow_trident.operations.windows import TumblingCountWindow as TumblingCountWindow
+    from airflow_trident.operations.windows import TumblingDurationWindow as TumblingDurationWindow
     from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
     from airflow_trident.operators.committer import TridentCommitterOperator as TridentCommitterOperator
     from airflow_trident.operators.coordinator import TridentCoordinatorOperator as TridentCoordinatorOperator
@@ -97,6 +105,7 @@ __all__ = [
     "JoinType",
     "KafkaSpout",
     "KeyValueStates",
+    "MapGet",
     "Max",
     "MaxWithComparator",
     "MemoryState",
@@ -109,8 +118,12 @@ __all__ = [
     "OperationContext",
     "PartitionedSpout",
     "Polled",
+    "QueryFunction",
     "RedisState",
     "ReducerAggregator",
+    "SlidingCountWindow",
+    "SlidingDurationWindow",
+    "SnapshotGet",
     "Split",
     "SpoolSource",
     "SpooledSpout",
@@ -131,6 +144,9 @@ __all__ = [
     "TridentReadySensor",
     "TridentTurnSensor",
     "TrueFilter",
+    "TumblingCountWindow",
+    "TumblingDurationWindow",
+    "TupleCollectionGet",
     "__version__",
     "trident_transaction",
 ]
@@ -171,6 +187,18 @@ _MODULES = {
         "Sum",
         "Min",
         "Max",
+    ),
+    "operations.queries": (
+        "MapGet",
+        "QueryFunction",
+        "SnapshotGet",
+        "TupleCollectionGet",
+    ),
+    "operations.windows": (
+        "SlidingCountWindow",
+        "SlidingDurationWindow",
+        "TumblingCountWindow",
+        "TumblingDurationWindow",
     ),
     "operations.stateful": ("StatefulFunction",),
     "protocol.batches": ("BatchSpout",),

@@ -6,15 +6,17 @@ told from what is not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.choosing import Choosing
 from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
+from airflow_trident.engine.queries import state_query
 from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.engine.sources import conform, emitter_of
 from airflow_trident.errors import SparkJobError
@@ -22,6 +24,7 @@ from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.nodes import (
     EachNode,
@@ -41,8 +44,11 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest, Slot, StagedFile
+from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.types import select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = tuple[Any, ...]
 Partition = list[Row]
@@ -82,12 +88,20 @@ class LocalEngine(Engine):
 
     def _run(self, job: Job) -> Manifest:
         area = StagingArea(job.staging_root)
+        rows_read = Counter[str]()
+        files = [area.write(job.slot, name, table) for name, table in self.tables(job, rows_read)]
+        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total())
+
+    def tables(self, job: Job, rows_read: Counter[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+        """What comes to each sink, staged nowhere.
+
+        :param rows_read: gets the number of tuples of each source.
+        """
         results: list[list[Partition]] = []
-        files: list[StagedFile] = []
-        rows_read = 0
         for stage in job.plan.stages:
             partitions = self._begin(stage, results, job)
-            rows_read += sum(map(len, partitions)) if stage.source is not None else 0
+            if stage.source is not None and rows_read is not None:
+                rows_read[stage.source.name] += sum(map(len, partitions))
             if stage.exchange is not None:
                 partitions = self._exchange(stage.exchange, partitions, stage.count(self._partitions), job)
             partitions = [
@@ -96,9 +110,7 @@ class LocalEngine(Engine):
             ]
             results.append(partitions)
             for sink in stage.sinks:
-                rows = list(chain.from_iterable(partitions))
-                files.append(area.write(job.slot, sink.name, rows_to_table(sink.schema, rows)))
-        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read)
+                yield sink.name, rows_to_table(sink.schema, list(chain.from_iterable(partitions)))
 
     def _begin(self, stage: Stage, results: list[list[Partition]], job: Job) -> list[Partition]:
         if stage.source is not None:
@@ -192,6 +204,8 @@ def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterabl
         return _filter(node, rows, context)
     if isinstance(node, MapNode):
         return _map(node, rows, context)
+    if isinstance(node, StateQueryNode):
+        return state_query(node, list(rows), context)
     if isinstance(node, ProjectNode):
         places = [node.input.fields.index(name) for name in node.fields]
         return (tuple(row[place] for place in places) for row in rows)

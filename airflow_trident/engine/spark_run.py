@@ -41,6 +41,7 @@ from airflow_trident.plan.nodes import (
     PartitionNode,
     PersistNode,
     ProjectNode,
+    SinkNode,
     SourceNode,
 )
 from airflow_trident.plan.stages import Stage
@@ -268,10 +269,10 @@ class PlanRun:
 
     # ---- sinks -------------------------------------------------------------------------------------------------
 
-    def _stage_rows(self, sink: PersistNode, flow: Flow) -> list[StagedFile]:
+    def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
         the driver will not hold, are written where they are."""
-        if not sink.state.combiners:
+        if not (isinstance(sink, PersistNode) and sink.state.combiners):
             return self._write_parts(sink, flow)
         try:
             table = self._frame(flow).toArrow()
@@ -282,7 +283,7 @@ class PlanRun:
         area = StagingArea(self._job.staging_root)
         return [area.write(self._job.slot, sink.name, _plain(table, sink.schema))]
 
-    def _write_parts(self, sink: PersistNode, flow: Flow) -> list[StagedFile]:
+    def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         write = WriteParts(root=self._root, slot=self._job.slot, state=sink.name, schema=sink.schema)
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         parts = self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}").toArrow().to_pylist()

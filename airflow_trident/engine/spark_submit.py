@@ -28,6 +28,7 @@ from airflow_trident.engine.spark_java import (
 )
 from airflow_trident.engine.spark_ship import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
+from airflow_trident.plan.nodes import PersistNode, SinkNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import Capabilities, State, StateFactory, StateSpec
 from airflow_trident.staging import manifest as manifests
@@ -144,14 +145,18 @@ def _without_stores(plan: Plan) -> Plan:
     stages = tuple(
         replace(
             stage,
-            sinks=tuple(
-                replace(sink, state=replace(sink.state, factory=_NoStore(), updater=None)) for sink in stage.sinks
-            ),
+            sinks=tuple(_without_store(sink) for sink in stage.sinks),
         )
         for stage in plan.stages
     )
-    sinks = tuple(sink for stage in stages for sink in stage.sinks)
-    return replace(plan, sources=(), sinks=sinks, rewritten=(), stages=stages)
+    sinks = tuple(sink for stage in stages for sink in stage.sinks if isinstance(sink, PersistNode))
+    return replace(plan, sources=(), sinks=sinks, rewritten=(), stages=stages, commit=())
+
+
+def _without_store(sink: SinkNode) -> SinkNode:
+    if not isinstance(sink, PersistNode):
+        return sink
+    return replace(sink, state=replace(sink.state, factory=_NoStore(), updater=None))
 
 
 # ---- without Airflow -------------------------------------------------------------------------------------------

@@ -233,6 +233,7 @@ class MemoryLedger(Ledger):
                 position=record.position,
                 staged=record.staged,
                 late=txid <= self._committed,
+                time_ms=record.time_ms,
             )
 
     def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:

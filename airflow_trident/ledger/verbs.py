@@ -217,6 +217,7 @@ def gate(snap: Snapshot, txid: int, owner: str) -> Step[CommitTicket]:
         position=tx.position,
         staged=staged,
         late=txid <= view.pointer.committed,
+        time_ms=tx.time_ms,
     )
     return Step(
         writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),

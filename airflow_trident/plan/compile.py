@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit_phase import split_phases
 from airflow_trident.plan.filters import push_filters
-from airflow_trident.plan.fusion import fuse
-from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.graph import Sinks, ordered
 from airflow_trident.plan.lowering import lower
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.pruning import prune
@@ -44,14 +44,16 @@ def compile_plan(
                 f"stream {source.name!r} of topology {topology!r} reaches no state: its data would be read and lost",
                 "End it with persistent_aggregate() or partition_persist(), or remove it.",
             )
-    rewritten = sinks
+    rewritten: Sinks = sinks
     for rewrite in REWRITES:
         rewritten = rewrite(rewritten)
+    processing, *commit = split_phases(rewritten, settings or PlanSettings())
     return Plan(
         topology=topology,
         sources=sources,
         sinks=sinks,
         rewritten=rewritten,
-        stages=fuse(rewritten, settings or PlanSettings()),
+        stages=processing.stages,
+        commit=tuple(commit),
         digest=hashlib.sha256(logical_text(topology, sources, sinks).encode()).hexdigest(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_trident.operations.multireduce import Joiner
+from airflow_trident.plan.commit_nodes import GivenTuples, NewValuesNode, StateQueryNode
 from airflow_trident.plan.nodes import (
     AggregateNode,
     Aggregation,
@@ -22,6 +23,7 @@ from airflow_trident.plan.nodes import (
     PartitionNode,
     PeekNode,
     PersistNode,
+    SinkNode,
     SourceNode,
     UnionNode,
 )
@@ -38,8 +40,22 @@ def describe(node: Node) -> str:
     return f"{node.name} {what(node)}-> ({ddl(node.schema)})"
 
 
+def begin_of(source: SourceNode) -> str:
+    """Where a stage's tuples come from."""
+    return source.spout.describe() if isinstance(source.spout, GivenTuples) else f"read stream {source.name}"
+
+
+def end_of(sink: SinkNode) -> str:
+    """What becomes of a stage's output."""
+    if not isinstance(sink, PersistNode):
+        return f"handed on as {sink.name}"
+    return f"{'applied to' if sink.state.in_order else 'staged for'} state {sink.name}"
+
+
 def what(node: Node) -> str:
     """What it does, with a space behind, without fields; empty where the name says it."""
+    if isinstance(node, NewValuesNode | StateQueryNode):
+        return _of_state(node)
     if isinstance(node, PeekNode):
         return f"{function_name(node.function)}({', '.join(node.reads)}) "
     if isinstance(node, EachNode | FilterNode):
@@ -66,6 +82,13 @@ def what(node: Node) -> str:
         by = f"by ({', '.join(node.groups)})" if node.groups else "of the batch"
         return f"{', '.join(map(_aggregation, node.aggregations))} {by} "
     return ""
+
+
+def _of_state(node: NewValuesNode | StateQueryNode) -> str:
+    if isinstance(node, NewValuesNode):
+        return f"of state {node.persist.name} "
+    when = ", after the commit" if node.after_commit else ""
+    return f"{function_name(node.function)}({', '.join(node.reads)}) of state {node.state.name}{when} "
 
 
 def _grouping(node: PartitionNode) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from airflow_trident.plan.describe import what
+from airflow_trident.plan.describe import begin_of, what
+from airflow_trident.plan.nodes import PersistNode, SinkNode
 from airflow_trident.plan.stages import Plan, Stage
 
 _LETTER_PX, _LINE_PX, _PAD_PX, _GAP_X_PX, _GAP_Y_PX = 6.7, 16, 10, 150, 28
@@ -51,24 +52,42 @@ def svg(plan: Plan) -> str:
 
 
 def _columns(plan: Plan) -> list[dict[str, _Box]]:
-    depth: dict[int, int] = {}
     columns: list[dict[str, _Box]] = []
-    for stage in plan.stages:
-        depth[stage.index] = max((depth[one] + 1 for one in stage.upstreams), default=0)
-        while len(columns) < depth[stage.index] + 2:
-            columns.append({})
-        columns[depth[stage.index]][f"stage {stage.index}"] = _Box(lines=_lines(stage), kind="stage")
-        for sink in stage.sinks:
-            box = _Box(lines=(f"state {sink.name}", sink.state.factory.describe()), kind="state")
-            columns[depth[stage.index] + 1][f"state {sink.name}"] = box
+    for title, level in _levels(plan):
+        depth: dict[int, int] = {}
+        begin = len(columns)
+        for stage in level:
+            depth[stage.index] = max((depth[one] + 1 for one in stage.upstreams), default=begin)
+            while len(columns) < depth[stage.index] + 2:
+                columns.append({})
+            name = f"{title} {stage.index}"
+            columns[depth[stage.index]][name] = _Box(lines=(name, *_lines(stage)), kind="stage")
+            for sink in stage.sinks:
+                columns[depth[stage.index] + 1][_end(sink)] = _sink(sink)
     return columns
 
 
+def _levels(plan: Plan) -> list[tuple[str, tuple[Stage, ...]]]:
+    """The stages of each level, and the beginning of their names."""
+    commit = [(f"commit phase {number}, stage", level.stages) for number, level in enumerate(plan.commit, 1)]
+    return [("stage", plan.stages), *commit]
+
+
+def _end(sink: SinkNode) -> str:
+    return f"state {sink.name}" if isinstance(sink, PersistNode) else sink.name
+
+
+def _sink(sink: SinkNode) -> _Box:
+    if isinstance(sink, PersistNode):
+        return _Box(lines=(_end(sink), sink.state.factory.describe()), kind="state")
+    return _Box(lines=(sink.name, "handed on"), kind="stage")
+
+
 def _lines(stage: Stage) -> tuple[str, ...]:
-    source = [f"stream {stage.source.name}"] if stage.source is not None else []
+    source = [begin_of(stage.source).removeprefix("read ")] if stage.source is not None else []
     union = [f"{stage.union.name} {what(stage.union)}".strip()] if stage.union is not None else []
     nodes = [f"{node.name} {what(node)}".strip() for node in stage.nodes]
-    return (f"stage {stage.index}", *source, *union, *nodes)
+    return (*source, *union, *nodes)
 
 
 def _placed(columns: list[dict[str, _Box]]) -> tuple[dict[str, _Box], float, float]:
@@ -86,10 +105,16 @@ def _placed(columns: list[dict[str, _Box]]) -> tuple[dict[str, _Box], float, flo
 
 def _arrows(plan: Plan) -> list[tuple[str, str, str]]:
     arrows = []
-    for stage in plan.stages:
-        label = what(stage.exchange).strip() if stage.exchange is not None else ""
-        arrows += [(f"stage {one}", f"stage {stage.index}", label) for one in stage.upstreams]
-        arrows += [(f"stage {stage.index}", f"state {sink.name}", "") for sink in stage.sinks]
+    for title, level in _levels(plan):
+        for stage in level:
+            name = f"{title} {stage.index}"
+            label = what(stage.exchange).strip() if stage.exchange is not None else ""
+            arrows += [(f"{title} {one}", name, label) for one in stage.upstreams]
+            arrows += [(name, _end(sink), "") for sink in stage.sinks]
+    for number, part in enumerate(plan.commit, 1):
+        begins = {stage.source.name: stage.index for stage in part.stages if stage.source is not None}
+        given = {**{name: f"state {state}" for name, state in part.new_values.items()}, **{c: c for c in part.carried}}
+        arrows += [(box, f"commit phase {number}, stage {begins[name]}", "") for name, box in given.items()]
     return arrows
 
 

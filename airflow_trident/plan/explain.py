@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 
-from airflow_trident.plan.describe import describe, what
+from airflow_trident.plan.describe import begin_of, describe, end_of, what
 from airflow_trident.plan.drawing import svg
 from airflow_trident.plan.export import exported
 from airflow_trident.plan.graph import ordered
-from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.plan.nodes import PersistNode, SinkNode, SourceNode
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.plan.trees import logical_text, trees
 from airflow_trident.types import ddl
@@ -50,19 +50,29 @@ def _text(plan: Plan) -> str:
         "",
         f"compiled plan: {len(plan.stages)} stages",
         *compiled,
+        *_commit_lines(plan),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _commit_lines(plan: Plan) -> list[str]:
+    lines: list[str] = []
+    for number, level in enumerate(plan.commit, 1):
+        behind = "".join(f", behind state {name}" for name in sorted(set(level.new_values.values())))
+        lines += ["", f"commit phase {number}{behind}: {len(level.stages)} stages"]
+        lines += [line for stage in level.stages for line in stage_lines(stage)]
+    return lines
 
 
 def stage_lines(stage: Stage) -> list[str]:
     """A stage as text: where its tuples come from, its nodes, and what it is staged for."""
     stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
-    begin = f"read stream {stage.source.name}" if stage.source else f"from {stages}"
+    begin = begin_of(stage.source) if stage.source else f"from {stages}"
     if stage.exchange is not None:
         begin += f", repartitioned {what(stage.exchange).strip()}"
     lines = [f"stage {stage.index}: {begin}{_said(stage)}{' (kept: read more than once)' if stage.forks else ''}"]
     lines += [f"    {describe(node)}" for node in stage.nodes]
-    lines += [f"    => staged for state {sink.name} ({ddl(sink.schema)})" for sink in stage.sinks]
+    lines += [f"    => {end_of(sink)} ({ddl(sink.schema)})" for sink in stage.sinks]
     return lines
 
 
@@ -76,24 +86,46 @@ def _said(stage: Stage) -> str:
 
 
 def _mermaid(plan: Plan) -> str:
-    lines = ["flowchart TD"]
-    for stage in plan.stages:
-        lines.append(f'  subgraph s{stage.index}["stage {stage.index}"]')
-        names = [f"stream {stage.source.name}"] if stage.source else []
+    lines = ["flowchart TD", *_mermaid_stages(plan.stages, "s", "stage", {})]
+    for number, level in enumerate(plan.commit, 1):
+        sources = {name: f"state_{_ident(state)}" for name, state in level.new_values.items()}
+        sources |= {name: f"handed_{_ident(name)}" for name in level.carried}
+        lines += _mermaid_stages(level.stages, f"c{number}s", f"commit phase {number}, stage", sources)
+    return "\n".join(lines) + "\n"
+
+
+def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict[str, str]) -> list[str]:
+    """
+    :param s: begins the identifiers of stages.
+    :param sources: source name -> the identifier of what it comes from, if that is drawn already.
+    """
+    lines: list[str] = []
+    for stage in stages:
+        lines.append(f'  subgraph {s}{stage.index}["{title} {stage.index}"]')
+        given = sources.get(stage.source.name) if stage.source else None
+        names = [f"stream {stage.source.name}" if given is None else stage.source.name] if stage.source else []
         names += [f"{node.name} {what(node)}".strip() for node in stage.nodes] or ([] if names else ["pass"])
         for place, text in enumerate(names):
-            lines.append(f'    s{stage.index}n{place}["{_escape(text)}"]')
+            lines.append(f'    {s}{stage.index}n{place}["{_escape(text)}"]')
             if place:
-                lines.append(f"    s{stage.index}n{place - 1} --> s{stage.index}n{place}")
+                lines.append(f"    {s}{stage.index}n{place - 1} --> {s}{stage.index}n{place}")
         lines.append("  end")
-        last = f"s{stage.index}n{len(names) - 1}"
+        last = f"{s}{stage.index}n{len(names) - 1}"
+        if given is not None:
+            lines.append(f"  {given} -.-> {s}{stage.index}n0")
         label = f'|"{_escape(what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
         for upstream in stage.upstreams:
-            up = plan.stages[upstream]
+            up = stages[upstream]
             place = len(up.nodes) - (0 if up.source else 1)
-            lines.append(f"  s{up.index}n{max(place, 0)} -->{label} s{stage.index}n0")
-        lines += [f'  {last} --> state_{_ident(sink.name)}[("state {_escape(sink.name)}")]' for sink in stage.sinks]
-    return "\n".join(lines) + "\n"
+            lines.append(f"  {s}{up.index}n{max(place, 0)} -->{label} {s}{stage.index}n0")
+        lines += [f"  {last} --> {_mermaid_sink(sink)}" for sink in stage.sinks]
+    return lines
+
+
+def _mermaid_sink(sink: SinkNode) -> str:
+    if isinstance(sink, PersistNode):
+        return f'state_{_ident(sink.name)}[("state {_escape(sink.name)}")]'
+    return f'handed_{_ident(sink.name)}(["{_escape(sink.name)}"])'
 
 
 def _escape(text: str) -> str:

@@ -23,6 +23,14 @@ def exported(plan: Plan) -> dict[str, Any]:
         "logical": _nodes(plan.sinks),
         "rewritten": _nodes(plan.rewritten),
         "stages": [_stage(stage) for stage in plan.stages],
+        "commit": [
+            {
+                "new_values": level.new_values,
+                "carried": list(level.carried),
+                "stages": [_stage(stage) for stage in level.stages],
+            }
+            for level in plan.commit
+        ],
     }
 
 
@@ -55,7 +63,8 @@ def _stage(stage: Stage) -> dict[str, Any]:
         "union": stage.union.name if stage.union is not None else None,
         "exchange": _node(stage.exchange) if stage.exchange is not None else None,
         "nodes": [node.name for node in stage.nodes],
-        "states": [sink.name for sink in stage.sinks],
+        "states": [sink.name for sink in stage.sinks if isinstance(sink, PersistNode)],
+        "hands_on": [sink.name for sink in stage.sinks if not isinstance(sink, PersistNode)],
         "kept": stage.forks,
         "partitions": stage.partitions,
         "at_most": stage.at_most,

@@ -6,14 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from airflow_trident.plan.nodes import Node
+from airflow_trident.plan.nodes import Node, SinkNode
 
-if TYPE_CHECKING:
-    from airflow_trident.plan.nodes import PersistNode
-
-Sinks: TypeAlias = "tuple[PersistNode, ...]"
+Sinks: TypeAlias = tuple[SinkNode, ...]
 
 
 def ordered(sinks: Iterable[Node]) -> list[Node]:

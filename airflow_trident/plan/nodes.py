@@ -244,7 +244,12 @@ class PartitionAggregateNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PersistNode(Node):
+class SinkNode(Node):
+    """Where a stream ends: its input's tuples are staged, or handed on, under its name."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PersistNode(SinkNode):
     """What is staged for one state: its input's tuples; `state` is how the state applies them.
 
     `name` is the state's name, unique in the topology, part of its definition.

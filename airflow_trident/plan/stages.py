@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_trident.plan.nodes import Node, PartitionNode, PersistNode, SourceNode, UnionNode
+from airflow_trident.plan.nodes import Node, PartitionNode, PersistNode, SinkNode, SourceNode, UnionNode
 from airflow_trident.types import Schema
 
 
@@ -31,7 +31,7 @@ class Stage:
     union: UnionNode | None
     exchange: PartitionNode | None
     nodes: tuple[Node, ...]
-    sinks: tuple[PersistNode, ...]
+    sinks: tuple[SinkNode, ...]
     forks: bool
     schema: Schema
     partitions: int | None = None
@@ -61,15 +61,35 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A compiled topology: `stages` in an order in which each comes after its upstreams. `rewritten`: the sinks of the
-    graph that the stages were cut from."""
+    """A compiled topology: `stages` of the processing phase in an order in which each comes after its upstreams, then
+    the levels of the commit phase. `rewritten`: the sinks of the graph that the stages were cut from."""
 
     topology: str
     sources: tuple[SourceNode, ...]
     sinks: tuple[PersistNode, ...]
-    rewritten: tuple[PersistNode, ...]
+    rewritten: tuple[SinkNode, ...]
     stages: tuple[Stage, ...]
     digest: str
     """sha256 hex of the logical plan's text: equal plans have equal digests in every process."""
     notes: tuple[str, ...] = ()
     """What a person should know: the pairs of streams and states that are not exactly once."""
+    commit: tuple[Level, ...] = ()
+
+    @property
+    def staged(self) -> tuple[SinkNode, ...]:
+        """What the processing phase stages: for states, and for the commit phase to go on with."""
+        return tuple(sink for stage in self.stages for sink in stage.sinks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One part of the commit phase: what is to be known before it, the stages, and what comes out.
+
+    `new_values`: source name -> the state whose new values it is. `carried`: names of sources that lower levels hand
+    on; each is the name of a `CarriedNode` there. `sinks`: the states that this level feeds, and what it hands on.
+    """
+
+    new_values: dict[str, str]
+    carried: tuple[str, ...]
+    sinks: tuple[SinkNode, ...]
+    stages: tuple[Stage, ...]

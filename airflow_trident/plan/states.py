@@ -130,7 +130,8 @@ class StateSpec:
     Exactly one of `combiners`, `reducer`, `updater`, `stateful` is set: `combiners`, one per value field, get staged
     partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields
     `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple belongs to.
-    `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs.
+    `in_order`: it is fed in the commit phase, with what earlier batches and this one made of other states, so that no
+    batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs.
     """
 
     topology: str
@@ -144,11 +145,14 @@ class StateSpec:
     reads: tuple[str, ...] = ()
     updater: StateUpdater | None = None
     stateful: Stateful | None = None
+    in_order: bool = False
     opaque: bool = False
 
     @property
     def commutes(self) -> bool:
         """May a late batch be applied out of order?"""
+        if self.in_order:
+            return False
         if self.combiners:
             return all(combiner.commutes for combiner in self.combiners)
         return self.reducer is not None and self.reducer.commutes
@@ -158,6 +162,9 @@ class StateSpec:
         how = "+".join(type(part).__name__ for part in self.combiners)
         if self.reducer is not None:
             how = type(self.reducer).__name__
+        described = getattr(self.updater, "describe", None)
+        if callable(described):
+            how = described()
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
         if self.stateful is not None:
             return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}"

@@ -12,7 +12,7 @@ def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[Pe
     return "\n".join(lines) + "\n"
 
 
-def trees(sources: tuple[Node, ...], sinks: tuple[PersistNode, ...]) -> list[str]:
+def trees(sources: tuple[Node, ...], sinks: tuple[Node, ...]) -> list[str]:
     """One tree per source; a node with several inputs stands below the first of them in full."""
     children: dict[int, list[Node]] = {}
     seen: set[int] = set()

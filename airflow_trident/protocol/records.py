@@ -121,6 +121,11 @@ class TxRecord:
     times_ms: dict[str, int] = field(default_factory=dict)
 
     @property
+    def time_ms(self) -> int:
+        """The time of the transaction, for windows: when its run was due, else when it was begun; never changes."""
+        return self.claim.run_ms or self.times_ms.get("begun", 0)
+
+    @property
     def position(self) -> dict[str, Json]:
         """Stream name -> its last metadata up to and including this transaction: where the next one goes on."""
         return {**self.carried, **self.metadata}
@@ -154,6 +159,7 @@ class CommitTicket:
     A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
     `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
+    `time_ms`: :attr:`TxRecord.time_ms`.
     """
 
     topology: str
@@ -164,6 +170,7 @@ class CommitTicket:
     position: dict[str, Json]
     staged: StagedRef
     late: bool = False
+    time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

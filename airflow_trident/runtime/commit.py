@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import FencedError, LateBatchError, StagingError, TransitionError
@@ -19,6 +20,7 @@ from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
 from airflow_trident.protocol.records import CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import (
     Attempts,
@@ -30,6 +32,9 @@ from airflow_trident.runtime.phases import (
 )
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TAKEOVER_S = 60.0
 """A commit of somebody else's transaction that shows no change for so long is taken over; the fence makes it safe."""
@@ -133,20 +138,27 @@ class Committer:
     def _apply(self, ticket: CommitTicket, states: _States) -> CommitTicket:
         """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now."""
         area = StagingArea(self.staging_root)
+        plan = self.topology.compile()
         try:
             manifest = area.load(ticket.staged)
-            batches = {name: area.read(manifest, name, spec.staged) for name, spec in self.topology.states.items()}
+            batches = {sink.name: area.read(manifest, sink.name, sink.schema) for sink in plan.staged}
         except StagingError as error:
             self.progress(f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again")
             return self._apply(self._emit_again(ticket), states)
-        for name, state in states.opened().items():
-            applied = state.apply(ticket, batches[name])
-            crash_point(CrashPoint.APPLIED, ticket.txid)
+        opened = states.opened()
+
+        def apply(name: str, batch: pa.Table) -> None:
+            applied = opened[name].apply(ticket, with_commit_time(self.topology.states[name], ticket, batch))
             already = " (it had them already)" if applied is Applied.ALREADY else ""
             self.progress(
-                f"transaction {ticket.txid}, attempt {ticket.attempt}: {batches[name].num_rows} rows into state "
-                f"{name}{already}"
+                f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"
             )
+
+        for name in opened:
+            if name in batches:
+                apply(name, batches[name])
+                crash_point(CrashPoint.APPLIED, ticket.txid)
+        apply_downstream(plan, ticket, opened, batches, apply, self.progress)
         return ticket
 
     def _emit_again(self, ticket: CommitTicket) -> CommitTicket:

@@ -24,6 +24,8 @@ class CrashPoint(StrEnum):
     PROCESSED = "processed"
     GATE_OPENED = "gate-opened"
     APPLIED = "applied"
+    NEW_VALUES = "new-values"
+    APPLIED_DOWNSTREAM = "applied-downstream"
     COMMITTED = "committed"
 
 

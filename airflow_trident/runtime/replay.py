@@ -71,11 +71,14 @@ def dry_replay(
             trial=True,
         )
         replayed = engine.run(job)
+        again = StagingArea(folder)
         return [
             _compare(
-                name, area.read(manifest, name, spec.staged), StagingArea(folder).read(replayed, name, spec.staged)
+                sink.name,
+                area.read(manifest, sink.name, sink.schema),
+                again.read(replayed, sink.name, sink.schema),
             )
-            for name, spec in topology.states.items()
+            for sink in job.plan.staged
         ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
+from airflow_trident.plan.commit_phase import in_commit_phase
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.states import StateFactory, StateSpec, StateUpdater
 from airflow_trident.topology.aggregating import Aggregating
@@ -56,7 +58,7 @@ class Persisting(Aggregating):
             keys=key_fields,
             values=value_fields,
             staged=staged,
-            factory=_require_factory(state),
+            factory=require_factory(state),
             updater=updater if updater is not None else put,
         )
         return self._keeping(names_of(staged))._persist(spec)
@@ -95,7 +97,7 @@ class Persisting(Aggregating):
             keys=key_fields,
             values=(),
             staged=staged,
-            factory=_require_factory(provider),
+            factory=require_factory(provider),
             stateful=Stateful(function=function, partitions=partitions),
         )
         return self._keeping(names_of(staged))._persist(spec)
@@ -117,7 +119,7 @@ class Persisting(Aggregating):
             keys=keys,
             values=outputs,
             staged=stream.schema,
-            factory=_require_factory(state),
+            factory=require_factory(state),
             combiners=combiners,
             reducer=first.reducer,
             reads=first.reads,
@@ -131,12 +133,13 @@ class Persisting(Aggregating):
                 f"state {spec.name!r} cannot be kept in {spec.factory.describe()}",
                 "Stateful functions need KeyValueStates(...), and nothing else can use it.",
             )
+        spec = replace(spec, in_order=in_commit_phase(self._node))
         sink = PersistNode(name=spec.name, schema=self.schema, inputs=(self._node,), state=spec)
         self._topology.add_sink(sink)
-        return TridentState(spec)
+        return TridentState(self, sink)
 
 
-def _require_factory(state: object) -> StateFactory:
+def require_factory(state: object) -> StateFactory:
     if not isinstance(state, StateFactory):
         raise PlanError(f"{state!r} is no state", 'Give a state factory, as in SqliteState("counts.db").')
     return state

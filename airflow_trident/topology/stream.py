@@ -7,11 +7,11 @@ Functions, filters and updaters are objects of the classes in `airflow_trident.o
 from __future__ import annotations
 
 from airflow_trident.topology.grouped import GroupedStream
-from airflow_trident.topology.persisting import Persisting
+from airflow_trident.topology.querying import Querying
 from airflow_trident.topology.state import TridentState
 
 __all__ = ["GroupedStream", "Stream", "TridentState"]
 
 
-class Stream(Persisting):
+class Stream(Querying):
     """A stream of batches of tuples (Trident: Stream)."""

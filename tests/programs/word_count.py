@@ -1,6 +1,7 @@
 """Run a small word count to its end in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER``.
 
-Two streams, two states in two databases, batches of four lines: what the crash tests kill and run again.
+Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with a
+window: what the crash tests kill and run again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, Function, Max, Min, SqliteState, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
@@ -28,7 +29,14 @@ class Split(Function):
 def topology(folder: Path) -> Topology:
     made = Topology("crash_test")
     words = made.new_stream("lines", FixedBatchSpout("line string", LINES, 4)).each("line", Split(), "word")
-    words.group_by("word").persistent_aggregate(SqliteState(str(folder / "words.db")), Count(), "count")
+    store = SqliteState(str(folder / "words.db"))
+    counts = words.group_by("word").persistent_aggregate(store, Count(), "count")
+    changed = counts.new_values_stream()
+    changed.group_by("word").persistent_aggregate(store, Count(), "batches")
+    most = changed.persistent_aggregate(SqliteState(str(folder / "most.db")), "count", Max(), "most")
+    most.new_values_stream().persistent_aggregate(store, "most", Sum(), "of_most")
+    windows = words.sliding_window(10, 5, store, ("word", Min(), "first"), (Count(), "tuples"), bounds=True)
+    windows.partition_persist(store, "window_end, first, tuples", keys="window_end", name="windows")
     titles = made.new_stream("titles", FixedBatchSpout("title string", TITLES, 4))
     titles.persistent_aggregate(SqliteState(str(folder / "titles.db")), Count(), "titles")
     return made

@@ -32,7 +32,9 @@ from airflow_trident import (
 )
 from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.plan.explain import explain
+from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.stream import Stream
+from tests.commit_plan_fixtures import COMMIT_SHAPES
 from tests.plan_fixtures import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "plans"
@@ -192,6 +194,7 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     ),
     "several_states": several_states,
     "several_streams": several_streams,
+    **COMMIT_SHAPES,
 }
 
 
@@ -254,6 +257,7 @@ def test_the_digest_is_the_same_in_another_process_with_another_hash_seed() -> N
 def test_each_stage_comes_after_its_upstream_and_every_sink_is_staged_once(shape: str) -> None:
     plan = topology_of(shape).compile()
     assert all(upstream < stage.index for stage in plan.stages for upstream in stage.upstreams)
-    staged = [sink.name for stage in plan.stages for sink in stage.sinks]
-    assert sorted(staged) == sorted(sink.name for sink in plan.sinks)
+    stages = [*plan.stages, *(stage for level in plan.commit for stage in level.stages)]
+    fed = [sink.name for stage in stages for sink in stage.sinks if isinstance(sink, PersistNode)]
+    assert sorted(fed) == sorted(sink.name for sink in plan.sinks)
     assert all((stage.source is None) != (not stage.upstreams) for stage in plan.stages)

@@ -1,0 +1,92 @@
+"""Queries of states, after Trident's QueryFunction, and the built-in ones: MapGet, SnapshotGet, TupleCollectionGet."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from airflow_trident.operations.base import Operation
+from airflow_trident.types import Schema
+
+Row = tuple[Any, ...]
+
+
+class ReadableState(Protocol):
+    """What a query sees of a state: what is committed when it looks. Keys and values are tuples of fields."""
+
+    keys: Schema
+    values: Schema
+
+    def multi_get(self, keys: Sequence[Row]) -> list[Row | None]:
+        """The value of each key, None where there is none (Trident: ReadOnlyMapState)."""
+        ...
+
+    def get(self) -> Row | None:
+        """The one row of a state without keys (Trident: ReadOnlySnapshottable)."""
+        ...
+
+    def get_tuples(self) -> Iterator[Row]:
+        """Key and value fields of every key (Trident: ITupleCollection)."""
+        ...
+
+
+class QueryFunction(Operation, ABC):
+    """Asks a state about the tuples of a partition (Trident: QueryFunction).
+
+    `prepare`, then once for all tuples `batch_retrieve`, then `execute` for each; not called when there is no tuple.
+    """
+
+    @abstractmethod
+    def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Any]:
+        """One result for each of `args`, in their order; `args` are the query's input fields."""
+
+    @abstractmethod
+    def execute(self, args: Row, result: Any) -> Iterable[Any]:
+        """What is appended to a tuple, none to many times: a bare value for one field, else a tuple of values."""
+
+    def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
+        """The types that the query gives, where they follow from those of the state; else `output_types` or the fields
+        as they are declared."""
+        return ()
+
+
+class MapGet(QueryFunction):
+    """The value fields of the key that the input fields are; null where there is none."""
+
+    def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
+        nothing = (None,) * len(state.values)
+        return [nothing if found is None else found for found in state.multi_get(list(args))]
+
+    def execute(self, args: Row, result: Row) -> Iterable[Row]:
+        yield result
+
+    def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
+        return tuple(field.type for field in values)
+
+
+class SnapshotGet(QueryFunction):
+    """The one row of a state without keys, the same for every tuple of the partition; null where there is none."""
+
+    def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
+        found = state.get()
+        return [(None,) * len(state.values) if found is None else found] * len(args)
+
+    def execute(self, args: Row, result: Row) -> Iterable[Row]:
+        yield result
+
+    def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
+        return tuple(field.type for field in values)
+
+
+class TupleCollectionGet(QueryFunction):
+    """Key and value fields of everything in the state, for every tuple."""
+
+    def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[list[Row]]:
+        return [list(state.get_tuples())] * len(args)
+
+    def execute(self, args: Row, result: list[Row]) -> Iterable[Row]:
+        yield from result
+
+    def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
+        return tuple(field.type for field in (*keys, *values))

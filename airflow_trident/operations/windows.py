@@ -1,0 +1,105 @@
+"""What a window is, after Storm's TumblingCountWindow, SlidingCountWindow, TumblingDurationWindow and
+SlidingDurationWindow: configurations and their arithmetic, pure.
+
+Tuples have a *place*: their number in the stream for a count window, their time in milliseconds for a duration window.
+The window that ends at `end` holds the tuples with ``end - length <= place < end``; ends are multiples of the slide.
+A *pane* is the greatest part that every window holds whole or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_trident.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowConfig:
+    """Length and slide in places; see the functions below for how to make one. `timed`: places are milliseconds."""
+
+    length: int
+    slide: int
+    timed: bool
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """:raises PlanError: a length below 1, or a slide that would leave tuples out (Storm's validate())."""
+        if self.length < 1 or self.slide < 1:
+            raise PlanError(f"{self} has no extent", "Length and slide must be positive.")
+        if self.slide > self.length:
+            raise PlanError(f"{self} slides by more than its length", "Let the slide be at most the length.")
+
+    def __str__(self) -> str:
+        unit = "ms" if self.timed else "tuples"
+        if self.slide == self.length:
+            return f"tumbling window of {self.length} {unit}"
+        return f"sliding window of {self.length} {unit} by {self.slide}"
+
+    # ---- arithmetic --------------------------------------------------------------------------------------------
+
+    @property
+    def pane(self) -> int:
+        """Places per pane."""
+        return math.gcd(self.length, self.slide)
+
+    def pane_of(self, place: int) -> int:
+        return place // self.pane
+
+    def last_end(self, mark: int) -> int:
+        """The end of the last window that is complete when everything below `mark` has come."""
+        return mark // self.slide * self.slide
+
+    def panes_of(self, end: int) -> range:
+        """The panes of the window that ends at `end`."""
+        return range((end - self.length) // self.pane, end // self.pane)
+
+    def ends(self, panes: Iterable[int], after: int | None, mark: int) -> Iterator[int]:
+        """The ends in ``(after, mark]``, rising, of windows that hold one of `panes`: an empty window does not fire.
+        Gaps cost nothing, however long they are.
+
+        :param panes: sorted.
+        :param after: the last end before, None if there was none.
+        """
+        done, last = after, self.last_end(mark)
+        for pane in panes:
+            first = pane * self.pane // self.slide * self.slide + self.slide
+            begin = first if done is None else max(first, done + self.slide)
+            for end in range(begin, min(pane * self.pane + self.length, last) + 1, self.slide):
+                yield end
+                done = end
+
+    def needed_from(self, end: int) -> int:
+        """The first pane that a window after the one ending at `end` may hold."""
+        return (end + self.slide - self.length) // self.pane
+
+
+def TumblingCountWindow(length_rows: int) -> WindowConfig:  # noqa: N802 - Storm's name
+    """Every `length_rows` tuples are a window."""
+    return WindowConfig(length=length_rows, slide=length_rows, timed=False)
+
+
+def SlidingCountWindow(length_rows: int, slide_rows: int) -> WindowConfig:  # noqa: N802 - Storm's name
+    """Every `slide_rows` tuples, a window of the last `length_rows` (of all, while there are fewer)."""
+    return WindowConfig(length=length_rows, slide=slide_rows, timed=False)
+
+
+def TumblingDurationWindow(length: timedelta) -> WindowConfig:  # noqa: N802 - Storm's name
+    """Windows of `length` of time, one after the other, counted from 1970-01-01 UTC."""
+    return WindowConfig(length=milliseconds(length), slide=milliseconds(length), timed=True)
+
+
+def SlidingDurationWindow(length: timedelta, slide: timedelta) -> WindowConfig:  # noqa: N802 - Storm's name
+    """A window of `length` of time ends at every multiple of `slide`."""
+    return WindowConfig(length=milliseconds(length), slide=milliseconds(slide), timed=True)
+
+
+def milliseconds(time: timedelta) -> int:
+    """:raises PlanError: no duration, or one with parts of a millisecond."""
+    if not isinstance(time, timedelta) or time % timedelta(milliseconds=1):
+        raise PlanError(f"{time!r} is no duration in whole milliseconds", "Give a timedelta, as timedelta(minutes=5).")
+    return time // timedelta(milliseconds=1)

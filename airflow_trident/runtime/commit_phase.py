@@ -1,0 +1,109 @@
+"""The commit phase beyond the staged batch: what depends on what the batch changed in a state.
+
+After a state has transaction n, its values of the batch's keys cannot change before n is COMMITTED, because n+1 is
+applied only then. Reading them, computing what is downstream, and applying that under the same ticket can therefore be
+done again after a kill at any point, with the same result; a state that has n already says so. Whoever is late to read
+(another committer has finished n, and n+1 has changed the values) holds a lower fence than every state downstream has
+seen, and is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.plan.commit_nodes import GivenTuples
+from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.stages import Level, Plan, Stage
+from airflow_trident.plan.states import State, StateSpec
+from airflow_trident.plan.windows import COMMIT_TIME, WindowUpdater
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.phases import Progress
+from airflow_trident.staging.base import Slot
+from airflow_trident.states.merge import canonical_key
+from airflow_trident.types import names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Apply = Callable[[str, "pa.Table"], None]
+
+
+def apply_downstream(
+    plan: Plan,
+    ticket: CommitTicket,
+    states: dict[str, State],
+    batches: dict[str, pa.Table],
+    apply: Apply,
+    progress: Progress,
+) -> None:
+    """Run the levels of the commit phase in order, each after the states that it reads have the transaction.
+
+    It runs in this process: what a batch changes is small beside what was read for it.
+
+    :param batches: what was staged, by state and by the name of what is handed on; grows by what the levels give.
+    :param apply: brings a batch into a state, by its name.
+    """
+    for level in plan.commit:
+        tables = {name: batches[name] for name in level.carried}
+        for source, name in level.new_values.items():
+            spec = _spec(plan, name)
+            tables[source] = new_values(spec, states[name], batches[name])
+            progress(f"transaction {ticket.txid}: {tables[source].num_rows} new values of state {name}")
+        crash_point(CrashPoint.NEW_VALUES, ticket.txid)
+        results = dict(LocalEngine().tables(_job(plan, level, ticket, tables, progress)))
+        batches.update(results)
+        for sink in level.sinks:
+            if isinstance(sink, PersistNode):
+                apply(sink.name, results[sink.name])
+                crash_point(CrashPoint.APPLIED_DOWNSTREAM, ticket.txid)
+
+
+def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
+    """What the batch changed: key and value fields of each of its keys that has a value now; of a window, the tuples of
+    the windows that it completed."""
+    if isinstance(spec.updater, WindowUpdater):
+        return spec.updater.emitted(state.get_many)
+    places = [names_of(spec.staged).index(name) for name in spec.key_names]
+    rows = table_to_rows(batch)
+    keys = list(dict.fromkeys(canonical_key([row[place] for place in places]) for row in rows))
+    values = state.get_many(keys)
+    found = [(*key, *value) for key, value in zip(keys, values, strict=True) if value is not None]
+    return rows_to_table((*spec.keys, *spec.values), found)
+
+
+def with_commit_time(spec: StateSpec, ticket: CommitTicket, batch: pa.Table) -> pa.Table:
+    """The batch as a window gets it that goes by the time of transactions: one tuple behind it says what time it is,
+    also when the batch is empty."""
+    if not isinstance(spec.updater, WindowUpdater) or spec.updater.time != COMMIT_TIME:
+        return batch
+    rows = [(*row, None) for row in table_to_rows(batch)]
+    return rows_to_table(spec.staged, [*rows, (*(None,) * batch.num_columns, ticket.time_ms)])
+
+
+def _spec(plan: Plan, name: str) -> StateSpec:
+    return next(sink.state for sink in plan.sinks if sink.name == name)
+
+
+def _job(plan: Plan, level: Level, ticket: CommitTicket, tables: dict[str, pa.Table], progress: Progress) -> Job:
+    """The level with its tuples, as work for an engine."""
+    stages = tuple(_with_tuples(stage, tables) for stage in level.stages)
+    return Job(
+        plan=replace(plan, stages=stages, commit=()),
+        slot=Slot(topology=ticket.topology, incarnation=ticket.incarnation, txid=ticket.txid, attempt=ticket.attempt),
+        metadata=dict.fromkeys(tables),
+        staging_root="",
+        progress=progress,
+    )
+
+
+def _with_tuples(stage: Stage, tables: dict[str, pa.Table]) -> Stage:
+    source = stage.source
+    if not isinstance(source, SourceNode) or not isinstance(source.spout, GivenTuples):
+        return stage
+    return replace(stage, source=replace(source, spout=replace(source.spout, table=tables[source.name])))

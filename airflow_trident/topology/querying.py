@@ -1,0 +1,85 @@
+"""Queries of states from streams (Trident: stateQuery, newStaticState)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.queries import QueryFunction
+from airflow_trident.plan.commit_nodes import StateQueryNode
+from airflow_trident.plan.states import StateSpec
+from airflow_trident.topology.state import TridentState
+from airflow_trident.topology.windowing import Windowing
+from airflow_trident.types import FieldSpec, parse_declared, parse_type, split_spec
+
+if TYPE_CHECKING:
+    from airflow_trident.topology.stream import Stream
+
+
+class StaticState:
+    """A handle on a state that streams may ask and never change (Trident: newStaticState)."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        self.spec = spec
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class Querying(Windowing):
+    """Trident's stateQuery."""
+
+    def state_query(
+        self,
+        state: TridentState | StaticState,
+        inputs: FieldSpec,
+        function: QueryFunction,
+        outputs: FieldSpec,
+        *,
+        after_commit: bool = False,
+    ) -> Stream:
+        """Append what a state says about every tuple: ``state_query(counts, "word", MapGet(), "n")``.
+
+        In the processing phase it reads what is committed at that moment: another attempt may read something else. In
+        the commit phase (downstream of new values or a window) it reads after the batch was applied to the state, and
+        every try of a commit reads the same.
+
+        :param inputs: the fields that the query gets; for MapGet, the key.
+        :param outputs: the new fields; types may be left out where they follow from the state.
+        :param after_commit: put this query, and all that is downstream, into the commit phase.
+        :raises PlanError: no state, no query, or `after_commit` for a state that this topology does not update.
+        """
+        if not isinstance(state, TridentState | StaticState):
+            raise PlanError(
+                f"state_query got {state!r}", "Give what persistent_aggregate() or new_static_state() gave."
+            )
+        if not isinstance(function, QueryFunction):
+            raise PlanError(f"state_query got {function!r}", "Give an object of a QueryFunction, such as MapGet().")
+        if isinstance(state, TridentState) and state.topology is not self._topology:
+            raise PlanError(
+                f"state {state.name!r} belongs to topology {state.topology.name!r}",
+                "Another topology's state is asked through new_static_state().",
+            )
+        if after_commit and not isinstance(state, TridentState):
+            raise PlanError(
+                f"state_query(after_commit=True) of the static state {state.name!r}", "It has no commit to come after."
+            )
+        reads = self._select("state_query", inputs)
+        known = function.result_types(state.spec.keys, state.spec.values)
+        types = known or [parse_type(part) for part in split_spec(function.output_types)]
+        new = parse_declared(outputs, types)
+        if known and len(new) != len(known):
+            raise FieldError(
+                f"{type(function).__name__} of state {state.name!r} gives {len(known)} fields and {len(new)} are named",
+                "Name them all.",
+            )
+        return self._append(
+            StateQueryNode,
+            "state_query",
+            reads=reads,
+            outputs=new,
+            function=function,
+            state=state.spec,
+            after_commit=after_commit,
+        )

@@ -1,0 +1,141 @@
+"""Verbs for windows (Trident: tumblingWindow, slidingWindow, window)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.windows import (
+    SlidingCountWindow,
+    SlidingDurationWindow,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+    WindowConfig,
+    milliseconds,
+)
+from airflow_trident.plan.states import StateFactory, StateSpec
+from airflow_trident.plan.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
+from airflow_trident.topology.persisting import Persisting, require_factory
+from airflow_trident.topology.signatures import aggregations
+from airflow_trident.types import Field, Schema, names_of, require_distinct, select
+
+if TYPE_CHECKING:
+    from airflow_trident.topology.stream import Stream
+
+
+class Windowing(Persisting):
+    """Windows over a stream, kept in a state of their own and moved on by commits."""
+
+    def tumbling_window(self, length: int | timedelta, state: StateFactory, *what: Any, **options: Any) -> Stream:
+        """Aggregate every `length` tuples, or each `length` of time: see :meth:`window`."""
+        config = TumblingCountWindow(length) if isinstance(length, int) else TumblingDurationWindow(length)
+        return self.window(config, state, *what, **options)
+
+    def sliding_window(
+        self, length: int | timedelta, slide: int | timedelta, state: StateFactory, *what: Any, **options: Any
+    ) -> Stream:
+        """Aggregate the last `length` tuples at every `slide` tuples, or of time: see :meth:`window`.
+
+        :raises PlanError: one of them is a number and the other a duration, or the slide is longer.
+        """
+        if isinstance(length, int) and isinstance(slide, int):
+            return self.window(SlidingCountWindow(length, slide), state, *what, **options)
+        if isinstance(length, int) or isinstance(slide, int):
+            raise PlanError(f"a window of {length} cannot slide by {slide}", "Give two numbers or two durations.")
+        return self.window(SlidingDurationWindow(length, slide), state, *what, **options)
+
+    def window(
+        self,
+        config: WindowConfig,
+        state: StateFactory,
+        *what: Any,
+        time: str | None = None,
+        lag: timedelta = timedelta(0),
+        bounds: bool = False,
+        name: str | None = None,
+    ) -> Stream:
+        """Aggregate windows of the stream, which go over batches: ``window(TumblingCountWindow(100), state, "price",
+        Sum(), "total")``.
+
+        The tuples are kept in the state, in the commit phase, so each is in its windows exactly once; what comes out is
+        the windows that the batch completed, and belongs to the commit phase. An empty window does not fire.
+
+        :param what: as for :meth:`aggregate`.
+        :param time: for durations, the field with the time of a tuple: a timestamp, or a long in milliseconds. A window
+            fires when a tuple has come that is later than its end by `lag`; a tuple too late for all its windows is
+            left out. Without `time` the time of the transaction counts: when its run was due, or it was begun.
+        :param bounds: put the fields ``window_start`` and ``window_end`` before the outputs: times (the end is
+            exclusive), or numbers of tuples.
+        :param name: of the state; default: that of the first output and ``_window``.
+        :raises PlanError: the state cannot keep a window.
+        """
+        return self._window((), config, state, what, time, lag, bounds, name)
+
+    def _window(
+        self,
+        groups: tuple[str, ...],
+        config: WindowConfig,
+        state: StateFactory,
+        what: tuple[Any, ...],
+        time: str | None,
+        lag: timedelta,
+        bounds: bool,
+        name: str | None,
+    ) -> Stream:
+        several = aggregations("window", self.schema, what)
+        reads = tuple(dict.fromkeys((*groups, *(field for one in several for field in one.reads))))
+        field = self._time_field(config, time, lag)
+        kept = select(self.schema, reads or (_smallest(self.schema).name,), "window")
+        ends = bounds_of(config)
+        require_distinct((*names_of(ends), *names_of(kept)))
+        staged = kept if field is None or field in kept else (*kept, field)
+        updater = WindowUpdater(
+            config=config,
+            kept=kept,
+            staged=names_of(staged),
+            bounds=ends,
+            time="" if field is None else field.name,
+            lag_ms=milliseconds(lag),
+        )
+        outputs = [output.name for one in several for output in one.output]
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=name or f"{outputs[0]}_window",
+            keys=KEYS,
+            values=VALUES,
+            staged=staged,
+            factory=_require_atomic(state),
+            updater=updater,
+        )
+        tuples = self._keeping(tuple(one for one in names_of(staged) if one != COMMIT_TIME))
+        fired = tuples._persist(spec).new_values_stream()
+        result = fired._aggregate((*names_of(ends), *groups), what)
+        return result if bounds else result.project([*groups, *outputs])
+
+    def _time_field(self, config: WindowConfig, time: str | None, lag: timedelta) -> Field | None:
+        """The staged field that says where in time a tuple is; None for count windows."""
+        if not config.timed or time is None:
+            if time is not None or lag:
+                raise PlanError(f"a {config} has no time and no lag", "Give time=... with a duration, or neither.")
+            return Field(COMMIT_TIME, "long") if config.timed else None
+        (field,) = select(self.schema, self._select("window", time), "window")
+        if field.type not in ("timestamp", "long"):
+            raise FieldError(f"window: the time field {field} is no time", "Give a timestamp, or a long in ms.")
+        return field
+
+
+def _require_atomic(state: object) -> StateFactory:
+    factory = require_factory(state)
+    if not factory.capabilities.atomic or factory.capabilities.keyvalue:
+        raise PlanError(
+            f"a window cannot be kept in {factory.describe()}: its keys must change together",
+            "Give it an atomic state, such as SqliteState.",
+        )
+    return factory
+
+
+def _smallest(schema: Schema) -> Field:
+    """A field to keep where nothing is read: tuples are counted by it."""
+    fixed = (field for field in schema if not field.type.startswith(("string", "binary", "array")))
+    return next(fixed, schema[0])

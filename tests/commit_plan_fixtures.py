@@ -1,0 +1,49 @@
+"""Shapes of topologies with a commit phase, for golden plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from airflow_trident import Count, Sum, Topology
+from airflow_trident.operations.queries import MapGet
+from airflow_trident.topology.stream import Stream
+from tests.plan_fixtures import PaperSpout, PaperState, Split
+
+
+def words(topology: Topology) -> Stream:
+    return topology.new_stream("lines", PaperSpout()).each("line", Split(), "word").project("word")
+
+
+def new_values(topology: Topology) -> None:
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "count")
+    updates = counts.new_values_stream().persistent_aggregate(PaperState(), "count", Sum(), "updates")
+    sizes = stream.aggregate(Count(), "size")
+    both = topology.merge([updates.new_values_stream(), sizes], "number")
+    both.persistent_aggregate(PaperState(), "number", Sum(), "total")
+
+
+def state_query(topology: Topology) -> None:
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "count")
+    asked = stream.state_query(counts, "word", MapGet(), "before").partition_by("word")
+    asked.partition_persist(PaperState(), "word, before", keys="word", name="while_processing")
+    asked = stream.state_query(counts, "word", MapGet(), "after", after_commit=True)
+    asked.partition_persist(PaperState(), "word, after", keys="word", name="after_the_commit")
+
+
+def window(topology: Topology) -> None:
+    stream = topology.new_stream("sales", PaperSpout("product string, price double, at timestamp"))
+    ends = stream.tumbling_window(
+        timedelta(hours=1), PaperState(), "price", Sum(), "turnover", time="at", lag=timedelta(minutes=5), bounds=True
+    )
+    ends.partition_persist(PaperState(), "window_start, turnover", keys="window_start", name="hourly")
+    stream.sliding_window(100, 10, PaperState(), Count(), "n").persistent_aggregate(PaperState(), Count(), "windows")
+
+
+COMMIT_SHAPES: dict[str, Callable[[Topology], None]] = {
+    "new_values": new_values,
+    "state_query": state_query,
+    "window": window,
+}

@@ -1,0 +1,158 @@
+"""The commit phase beyond the staged batch: new values, what is downstream of them, queries. Exactly once, whatever is
+done again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_trident import Count, FixedBatchSpout, Function, MemoryState, SqliteState, Sum, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import StoreUnavailableError, UserCodeError
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.plan.states import StateFactory
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import coordinate
+from tests.state_fixtures import Forgetful, content
+
+WORDS = ["a", "b", "a", "c", "a", "b", "d", "a"]
+
+
+def words(topology: Topology, rows: Sequence[str] = WORDS, size: int = 3) -> Any:
+    return topology.new_stream("words", FixedBatchSpout("word string", list(rows), size))
+
+
+def run(topology: Topology, folder: Path | str, ledger: MemoryLedger | None = None) -> None:
+    """To the end; when the answer of a state is lost, again."""
+    with ledger or MemoryLedger(topology.name) as opened, LocalEngine() as engine:
+        runner = LocalRunner(ledger=opened, topology=topology, engine=engine, staging_root=str(folder))
+        while True:
+            try:
+                runner.run()
+            except StoreUnavailableError:
+                continue
+            return
+
+
+def held(topology: Topology, name: str) -> dict[Any, Any]:
+    spec = topology.states[name]
+    with spec.factory.make_state(spec) as state:
+        return content(state)
+
+
+@pytest.fixture(params=["sqlite", "memory that loses its answers"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> StateFactory:
+    if request.param == "sqlite":
+        return SqliteState(str(tmp_path / "states.db"))
+    return Forgetful(MemoryState(str(tmp_path)))
+
+
+# ---- new values ------------------------------------------------------------------------------------------------
+
+
+def test_new_values_are_those_of_the_batches_keys_after_the_batch(store: StateFactory, tmp_path: Path) -> None:
+    topology = Topology("t")
+    counts = words(topology).group_by("word").persistent_aggregate(store, Count(), "n")
+    changed = counts.new_values_stream().each("n", lambda n: [n], "same long")
+    seen = changed.partition_persist(store, "word, n, same", keys="word, n", name="seen")
+    assert seen.spec.in_order
+    run(topology, tmp_path / "staging")
+    assert set(held(topology, "seen")) == {("a", 2), ("b", 1), ("c", 1), ("a", 3), ("b", 2), ("d", 1), ("a", 4)}
+
+
+def test_levels_of_states_follow_each_other_and_a_plain_stream_joins_them(store: StateFactory, tmp_path: Path) -> None:
+    topology = Topology("t")
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(store, Count(), "n")
+    updates = counts.new_values_stream().group_by("word").persistent_aggregate(store, Count(), "updates")
+    most = updates.new_values_stream().persistent_aggregate(store, "updates", Sum(), "all_updates")
+    sizes = stream.aggregate(Count(), "size")  # of the processing phase: STORM-2523
+    joined = topology.merge([most.new_values_stream().project("all_updates"), sizes], "number")
+    joined.persistent_aggregate(store, "number", Sum(), "total")
+    run(topology, tmp_path / "staging")
+    batches = [WORDS[0:3], WORDS[3:6], WORDS[6:8]]
+    updated: Counter[str] = Counter()
+    all_updates = total = 0
+    for batch in batches:
+        updated.update(set(batch))
+        all_updates += sum(updated[word] for word in set(batch))
+        total += all_updates + len(batch)
+    assert held(topology, "updates") == {(word,): (number,) for word, number in updated.items()}
+    assert held(topology, "all_updates") == {(): (all_updates,)}
+    assert held(topology, "total") == {(): (total,)}
+
+
+def test_a_state_without_keys_gives_its_one_row_also_for_an_empty_batch(tmp_path: Path) -> None:
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    count = words(topology).filter("word", lambda word: word == "a").persistent_aggregate(store, Count(), "n")
+    count.new_values_stream().persistent_aggregate(store, "n", Sum(), "sum")
+    run(topology, tmp_path / "staging")
+    assert held(topology, "sum") == {(): (2 + 3 + 4,)}
+
+
+@settings(max_examples=15)
+@given(rows=st.lists(st.sampled_from("abc"), min_size=1, max_size=12), size=st.integers(1, 4))
+def test_whatever_the_batches_are_and_whatever_is_done_again_it_ends_the_same(
+    rows: list[str], size: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("again")
+    ends: list[Any] = []
+    for store in (MemoryState(f"{folder}/plain"), Forgetful(MemoryState(f"{folder}/forgetful"))):
+        topology = Topology("t")
+        stream = words(topology, rows, size)
+        counts = stream.group_by("word").persistent_aggregate(store, Count(), "n")
+        counts.new_values_stream().persistent_aggregate(store, "n", Sum(), "sum")
+        windows = stream.sliding_window(4, 2, store, Count(), "tuples", bounds=True)
+        windows.partition_persist(store, "window_end, tuples", keys="window_end", name="windows")
+        run(topology, folder / "staging")
+        ends.append([held(topology, name) for name in ("n", "sum", "windows")])
+    assert ends[0] == ends[1]
+    assert ends[0][2] == {(end,): (min(end, 4),) for end in range(2, len(rows) + 1, 2)}
+
+
+def test_a_late_batch_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    counts = words(topology).group_by("word").persistent_aggregate(store, Count(), "n")
+    counts.new_values_stream().persistent_aggregate(store, "n", Sum(), "sum")
+    with MemoryLedger("t") as ledger, LocalEngine() as engine:
+        coordinate(ledger, topology, Claim(key="first"))
+        ledger.skip(1, "a test")
+        run(topology, tmp_path / "staging", ledger)
+        backfill = Backfill(
+            ledger=ledger, topology=topology, engine=lambda: engine, staging_root=str(tmp_path / "staging"), owner="me"
+        )
+        (result,) = backfill.run(Selection(first=1, last=1))
+    assert result.outcome is BackfillOutcome.FAILED
+    assert "depends on the order of batches" in result.detail
+    assert held(topology, "n") == {("a",): (2,), ("b",): (1,), ("c",): (1,), ("d",): (1,)}
+
+
+def test_an_error_of_a_function_in_the_commit_phase_is_mended_and_committed_again(tmp_path: Path) -> None:
+    class Broken(Function):
+        def execute(self, number: int) -> Iterator[int]:
+            if not (tmp_path / "mended").exists():
+                raise ValueError("broken")
+            yield number
+
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    counts = words(topology).group_by("word").persistent_aggregate(store, Count(), "n")
+    counts.new_values_stream().each("n", Broken(), "m long").persistent_aggregate(store, "m", Sum(), "sum")
+    with MemoryLedger("t") as ledger:
+        with pytest.raises(UserCodeError, match="broken"):
+            run(topology, tmp_path / "staging", ledger)
+        assert held(topology, "n") == {("a",): (2,), ("b",): (1,)}
+        (tmp_path / "mended").touch()
+        run(topology, tmp_path / "staging", ledger)
+    assert held(topology, "n") == {(word,): (number,) for word, number in Counter(WORDS).items()}
+    assert held(topology, "sum") == {(): (2 + 1 + 1 + 3 + 2 + 1 + 4,)}

@@ -1,0 +1,184 @@
+"""Windows against a naive reference: whatever the batches are, each tuple is in its windows once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from math import gcd
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_trident import MemoryState, Sum, Topology
+from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.errors import FieldError, LateBatchError, PlanError, UserCodeError
+from airflow_trident.operations.windows import (
+    SlidingCountWindow,
+    SlidingDurationWindow,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+    WindowConfig,
+)
+from airflow_trident.plan.states import Applied, State, StateSpec
+from airflow_trident.plan.windows import COMMIT_TIME, WindowUpdater
+from tests.plan_fixtures import PaperSpout, PaperState
+from tests.state_fixtures import ticket
+
+Fired = list[tuple[Any, ...]]
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def spec_of(config: WindowConfig, *, time: bool = False, lag_ms: int = 0, commits: bool = False) -> StateSpec:
+    topology = Topology("windows")
+    spout = PaperSpout("n long, at long")
+    options: dict[str, Any] = {"time": "at", "lag": timedelta(milliseconds=lag_ms)} if time else {}
+    MemoryState("windows").forget()
+    topology.new_stream("numbers", spout).window(
+        config, MemoryState("windows"), "n", Sum(), "total", **options
+    ).partition_persist(PaperState(), "total", keys="", values="last long", updater=lambda state, tuples: None)
+    spec = topology.states["total_window"]
+    assert isinstance(spec.updater, WindowUpdater)
+    assert (spec.updater.time == COMMIT_TIME) is commits
+    return spec
+
+
+def fired_by(state: State, spec: StateSpec, txid: int, rows: Sequence[tuple[Any, ...]]) -> Fired:
+    """Apply one batch, and once more as after a lost answer; what its windows hold."""
+    assert isinstance(spec.updater, WindowUpdater)
+    batch = rows_to_table(spec.staged, list(rows))
+    assert state.apply(ticket(txid), batch) is Applied.APPLIED
+    before = table_to_rows(spec.updater.emitted(state.get_many))
+    assert state.apply(ticket(txid, fence=10 * txid + 1), batch) is Applied.ALREADY
+    assert table_to_rows(spec.updater.emitted(state.get_many)) == before
+    return before
+
+
+def run(spec: StateSpec, batches: Sequence[Sequence[tuple[Any, ...]]]) -> list[Fired]:
+    with spec.factory.make_state(spec) as state:
+        return [fired_by(state, spec, txid, rows) for txid, rows in enumerate(batches, 1)]
+
+
+LENGTHS = st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda pair: (max(pair), min(pair)))
+SPLITS = st.lists(st.integers(0, 9), max_size=8)
+
+
+@given(LENGTHS, SPLITS)
+def test_a_count_window_holds_the_last_tuples_however_they_come_in_batches(
+    lengths: tuple[int, int], splits: list[int]
+) -> None:
+    length, slide = lengths
+    tuples = [(number,) for number in range(sum(splits))]
+    edges = [sum(splits[:place]) for place in range(len(splits) + 1)]
+    batches = [tuples[begin:end] for begin, end in pairwise(edges)]
+    expected: list[Fired] = [[] for _ in batches]
+    for end in range(slide, len(tuples) + 1, slide):
+        number = next(place for place, edge in enumerate(edges[1:]) if edge >= end)
+        first = max(end - length, 0)
+        expected[number] += [(first, end, *row) for row in tuples[first:end]]
+    assert run(spec_of(SlidingCountWindow(length, slide)), batches) == expected
+
+
+def naive(length: int, slide: int, lag: int, batches: Sequence[Sequence[tuple[int, int]]]) -> list[Fired]:
+    """Windows of time by going through every end."""
+    taken: list[tuple[int, int]] = []
+    results: list[Fired] = []
+    done: int | None = None
+    mark: int | None = None
+    for batch in batches:
+        ends_of = {row: [end for end in range(row[1] + 1, row[1] + length + 1) if end % slide == 0] for row in batch}
+        taken += [row for row in batch if done is None or any(end > done for end in ends_of[row])]
+        if batch:
+            latest = max(at for _, at in batch) - lag
+            mark = latest if mark is None else max(mark, latest)
+        fired: Fired = []
+        if mark is not None:
+            for end in range(-20, mark + 1):
+                if end % slide or (done is not None and end <= done):
+                    continue
+                inside = sorted((row for row in taken if end - length <= row[1] < end), key=_pane(length, slide))
+                fired += [(_time(end - length), _time(end), n) for n, _ in inside]
+            done = mark // slide * slide
+        results.append(fired)
+    return results
+
+
+def _pane(length: int, slide: int) -> Any:
+    return lambda row: row[1] // gcd(length, slide)
+
+
+def _time(place: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=place)
+
+
+EVENTS = st.lists(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 40)), max_size=5), max_size=6)
+
+
+@given(LENGTHS, st.integers(0, 5), EVENTS)
+def test_a_window_of_time_holds_the_tuples_of_its_time_that_came_before_it_fired(
+    lengths: tuple[int, int], lag: int, batches: list[list[tuple[int, int]]]
+) -> None:
+    length, slide = lengths
+    config = SlidingDurationWindow(timedelta(milliseconds=length), timedelta(milliseconds=slide))
+    assert run(spec_of(config, time=True, lag_ms=lag), batches) == naive(length, slide, lag, batches)
+
+
+def test_the_time_of_transactions_never_goes_back_and_moves_windows_without_tuples() -> None:
+    spec = spec_of(TumblingDurationWindow(timedelta(seconds=1)), commits=True)
+    times = (
+        [(1, None), (None, 500)],
+        [(2, None), (None, 100)],
+        [(None, 900)],
+        [(3, None), (None, 1000)],
+        [(None, 3100)],
+    )
+    first, second = (_time(0), _time(1000)), (_time(1000), _time(2000))
+    assert run(spec, times) == [[], [], [], [(*first, 1), (*first, 2)], [(*second, 3)]]
+
+
+def test_a_gap_of_a_thousand_years_fires_no_empty_window() -> None:
+    spec = spec_of(TumblingDurationWindow(timedelta(milliseconds=1)), time=True)
+    far = 1000 * 365 * 86_400_000
+    assert [len(fired) for fired in run(spec, [[(1, 0)], [(2, far)], [(3, far + 1)]])] == [0, 1, 1]
+
+
+def test_what_no_window_needs_any_more_is_not_kept() -> None:
+    spec = spec_of(SlidingCountWindow(4, 2))
+    with spec.factory.make_state(spec) as state:
+        for txid in range(1, 40):
+            fired_by(state, spec, txid, [(number,) for number in range(3)])
+            assert len(list(state.items())) <= 2 + 3
+
+
+def test_a_window_refuses_late_batches() -> None:
+    spec = spec_of(TumblingCountWindow(2))
+    assert not spec.commutes
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(2), rows_to_table(spec.staged, [(1,)]))
+        with pytest.raises(LateBatchError):
+            state.apply(ticket(1, fence=30, late=True), rows_to_table(spec.staged, [(1,)]))
+
+
+def test_a_tuple_without_time_is_an_error_that_says_so() -> None:
+    spec = spec_of(TumblingDurationWindow(timedelta(seconds=1)), time=True)
+    with spec.factory.make_state(spec) as state, pytest.raises(UserCodeError, match="drop such tuples"):
+        state.apply(ticket(1), rows_to_table(spec.staged, [(1, None)]))
+
+
+def test_windows_that_cannot_be_are_refused_on_the_users_line() -> None:
+    stream = Topology("t").new_stream("numbers", PaperSpout("n long, name string"))
+    state = PaperState()
+    with pytest.raises(PlanError, match="slides by more than its length"):
+        stream.sliding_window(2, 3, state, "n", Sum(), "total")
+    with pytest.raises(PlanError, match="two numbers or two durations"):
+        stream.sliding_window(timedelta(seconds=1), 3, state, "n", Sum(), "total")
+    with pytest.raises(PlanError, match="no extent"):
+        stream.tumbling_window(0, state, "n", Sum(), "total")
+    with pytest.raises(PlanError, match="has no time"):
+        stream.tumbling_window(2, state, "n", Sum(), "total", time="n")
+    with pytest.raises(FieldError, match="is no time"):
+        stream.tumbling_window(timedelta(seconds=1), state, "n", Sum(), "total", time="name")
+    with pytest.raises(PlanError, match="whole milliseconds"):
+        stream.tumbling_window(timedelta(microseconds=1), state, "n", Sum(), "total")
