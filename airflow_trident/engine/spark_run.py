@@ -28,6 +28,7 @@ from airflow_trident.engine.spark_worker import (
     WorkerPass,
     WriteParts,
     count_path,
+    partitions_for,
 )
 from airflow_trident.plan.nodes import (
     EachNode,
@@ -152,8 +153,8 @@ class PlanRun:
     def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
         """The source with the nodes that are fused with reading, and the nodes that are left.
 
-        Every split is a partition: a range of as many numbers; or several are, if fewer partitions are wanted. (A
-        source that the JVM could read itself would be taken here, leaving all nodes.)
+        Every split is a partition: a range of as many numbers; or several are, if they are many and small or fewer
+        partitions are wanted. (A source that the JVM could read itself would be taken here, leaving all nodes.)
         """
         nodes = stage.nodes
         session = self._attached.session
@@ -166,7 +167,7 @@ class PlanRun:
         self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = self._with_tail(nodes, last + 1)
-        partitions = min(stage.count(len(splits)), len(splits))
+        partitions = min(stage.count(partitions_for(splits)), len(splits))
         work = Work(
             slot=self._job.slot,
             partitions=partitions,

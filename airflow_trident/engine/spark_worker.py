@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 PART_BYTES = 256 * 2**20
 """Rows of about so many bytes in memory go into one staged file."""
+
+FEW_PARTITIONS = 32
+PARTITION_BYTES = 32 * 2**20
+"""Small splits are read together until a partition has about so many bytes, or there are few partitions."""
 
 PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
 """What :class:`WriteParts` gives: one row per file."""
@@ -118,6 +122,16 @@ class ReadSplits:
             yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
         with suppress(OSError), open(count_path(self.counts, self.stream, split.index), "w", encoding="ascii") as file:
             file.write(str(rows))
+
+
+def partitions_for(splits: Sequence[Split]) -> int:
+    """In how many partitions to read: one for each split, but thousands of small files are packed, for every task of
+    Spark costs some 10 ms. It depends on the batch alone, so that a replay has the same partitions."""
+    sizes = [split.size_bytes for split in splits]
+    if len(splits) <= FEW_PARTITIONS or None in sizes:
+        return len(splits)
+    whole = sum(size for size in sizes if size is not None)
+    return min(len(splits), max(FEW_PARTITIONS, -(-whole // PARTITION_BYTES)))
 
 
 def count_path(folder: str, stream: str, split: int) -> str:

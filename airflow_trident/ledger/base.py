@@ -88,8 +88,12 @@ class Ledger(ABC):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def view(self, txid: int) -> LedgerView:
-        """The transaction and what decides about it. `view(0)` for the topology alone."""
+    def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
+        """The transaction and what decides about it. `view(0)` for the topology alone.
+
+        :param remembered: what this process last saw or wrote will do, which costs nothing: for one that goes from
+            transaction to transaction. Verbs find out what others did meanwhile; waiting and giving up need a new view.
+        """
 
     @abstractmethod
     def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:

@@ -106,7 +106,7 @@ class MemoryLedger(Ledger):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def view(self, txid: int) -> LedgerView:
+    def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
         with self._changed:
             return LedgerView(
                 topology=self.topology(),

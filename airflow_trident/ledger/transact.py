@@ -266,6 +266,13 @@ class Transactor:
             )
         return Snapshot(life, self.cache, self._clock_ms())
 
+    def remembered(self, life: Life, paths: Sequence[str]) -> Snapshot:
+        """A snapshot of what is remembered; what is not, is read."""
+        if not self.cache.has([life.topology], ()):
+            return self.fresh(life, paths)
+        self.cache.fetch(paths)
+        return Snapshot(life, self.cache, self._clock_ms())
+
     def run(self, life: Life, plan: Plan[T], *, paths: Iterable[str] = (), folders: Iterable[str] = ()) -> T:
         """Decide, write, and decide again while others get in between.
 

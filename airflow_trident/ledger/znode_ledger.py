@@ -177,7 +177,10 @@ class ZNodeLedger(Ledger):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def view(self, txid: int) -> LedgerView:
+    def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
+        if remembered:
+            life = self._life()
+            return self._transactor.remembered(life, self._paths(life, txid)).view(txid)
         return self._snapshot(txid).view(txid)
 
     def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:

@@ -40,10 +40,12 @@ class SpoutKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One part of a batch that one worker reads: `body` is whatever the spout needs to find it."""
+    """One part of a batch that one worker reads: `body` is whatever the spout needs to find it. `size_bytes`: about how
+    much there is to read, if that is known: a worker may be given several small ones."""
 
     index: int
     body: Json
+    size_bytes: int | None = None
 
 
 class Coordinator(ABC):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import FencedError, LateBatchError, StagingError, TransitionError
+from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError, StagingError, TransitionError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
@@ -61,19 +61,29 @@ class Committer:
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
 
-    def commit(self, txid: int, *, wait_s: float = 0.0, take_over: bool = False) -> SweepResult:
+    def commit(
+        self,
+        txid: int,
+        *,
+        wait_s: float = 0.0,
+        take_over: bool = False,
+        states: OpenStates | None = None,
+        remembered: bool = False,
+    ) -> SweepResult:
         """Sweep; wait at most `wait_s` seconds for the turn of `txid`, sweeping again whenever something changes.
 
         :param take_over: do not wait for another committer that began and shows no end: the caller knows it is dead.
+        :param states: already open, or to be kept open by the caller.
+        :param remembered: see :meth:`Ledger.view`; not together with `wait_s`.
         :raises TransitionError: `txid` was never begun.
         :raises LedgerBehindStateError: a state holds what the ledger does not know.
         """
         deadline = time.monotonic() + wait_s
         committed: list[int] = []
-        with _States(self.topology) as states:
+        with OpenStates(self.topology) if states is None else nullcontext(states) as opened:
             while True:
-                committed += self._sweep(txid, states, take_over)
-                view = self.ledger.view(txid)
+                committed += self._sweep(txid, opened, take_over, remembered)
+                view = self.ledger.view(txid, remembered=remembered)
                 own = self._about(view, txid)
                 left_s = deadline - time.monotonic()
                 if not isinstance(own, Wait) or left_s <= 0:
@@ -90,30 +100,36 @@ class Committer:
             return Wait(on=txid, why=f"another committer is at work on transaction {txid}")
         return decision
 
-    def _sweep(self, own: int, states: _States, take_over: bool) -> list[int]:
+    def _sweep(self, own: int, states: OpenStates, take_over: bool, remembered: bool) -> list[int]:
         """Commit from the pointer upwards until one is not ready, and `own` if it comes late, below the pointer."""
         done: list[int] = []
-        first = self.ledger.view(own)
-        if first.tx is not None and own <= first.pointer.committed and self._try(first, own, states):
+        first = self.ledger.view(own, remembered=remembered)
+        if first.tx is not None and own <= first.pointer.committed and self._try(first, own, states, remembered):
             done.append(own)
         for txid in range(first.pointer.committed + 1, first.next_txid):
-            view = self.ledger.view(txid)
+            view = self.ledger.view(txid, remembered=remembered)
             if view.tx is None or view.tx.status.lets_others_pass:
                 continue
             if view.tx.status is Status.COMMITTING and txid != own and not take_over:
                 break  # somebody else is at it: taking over would only fence them
-            if not self._try(view, txid, states):
+            if not self._try(view, txid, states, remembered):
                 break
             done.append(txid)
         return done
 
-    def _try(self, view: LedgerView, txid: int, states: _States) -> bool:
+    def _try(self, view: LedgerView, txid: int, states: OpenStates, remembered: bool) -> bool:
         """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
         if not isinstance(decide_commit(view, txid), Commit):
             return False
         markers = {name: state.marker() for name, state in states.opened().items()}
-        view = self.ledger.view(txid)  # once more, after the markers
-        require_ledger_ahead(self.topology.name, markers, view)
+        if not remembered:
+            view = self.ledger.view(txid)  # once more, after the markers
+        try:
+            require_ledger_ahead(self.topology.name, markers, view)
+        except LedgerBehindStateError:
+            if not remembered:
+                raise
+            return self._try(self.ledger.view(txid), txid, states, remembered=False)  # others may have committed
         require_not_late(self.topology, txid, view.pointer.committed)
         if not isinstance(decide_commit(view, txid), Commit):
             return False
@@ -135,7 +151,7 @@ class Committer:
         area.remove_before(ticket.topology, ticket.incarnation, ticket.txid - self.retention)
         return True
 
-    def _apply(self, ticket: CommitTicket, states: _States) -> CommitTicket:
+    def _apply(self, ticket: CommitTicket, states: OpenStates) -> CommitTicket:
         """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now."""
         area = StagingArea(self.staging_root)
         plan = self.topology.compile()
@@ -168,8 +184,8 @@ class Committer:
         return self.ledger.gate(ticket.txid, owner=self.attempts.owner)
 
 
-class _States:
-    """The topology's states, opened when first needed and closed together."""
+class OpenStates:
+    """The topology's states, opened when first needed and closed together; then they may be opened again."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -182,8 +198,12 @@ class _States:
                 self._open[name] = self._stack.enter_context(spec.factory.make_state(spec))
         return self._open
 
-    def __enter__(self) -> _States:
+    def close(self) -> None:
+        self._open = {}
+        self._stack.close()
+
+    def __enter__(self) -> OpenStates:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+        self.close()

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import FencedError, Outcome, TridentError
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, Begun, Ledger
-from airflow_trident.protocol.decide import Blocked, Full, Wait
+from airflow_trident.protocol.decide import Blocked, Full, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import (
     Attempts,
@@ -82,6 +82,7 @@ class Drain:
         self._committed: list[int] = []
         self._ended: Exception | None = None
         self._states_checked = False
+        self._states = OpenStates(self.topology)
         self._committer = Committer(
             ledger=self.ledger,
             topology=self.topology,
@@ -119,6 +120,7 @@ class Drain:
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+            self._states.close()
         if self._ended is not None:
             raise self._ended
         return DrainResult(committed=tuple(self._committed), rows_read=self._rows_read)
@@ -136,7 +138,10 @@ class Drain:
     def _fill(self, pool: ThreadPoolExecutor) -> bool:
         """Begin transactions; True when only the window of pending ones keeps it from beginning more."""
         while self._may_begin():
-            claim = replace(self.claim, key=f"{self.claim.key}/{self.ledger.view(0).next_txid}")
+            seen = self.ledger.view(0, remembered=True)
+            if self._running and isinstance(decide_begin(seen, max_pending=self.limits.max_pending), Full):
+                return True  # the ledger need not be asked while there is other work
+            claim = replace(self.claim, key=f"{self.claim.key}/{seen.next_txid}")
             begun = coordinate(
                 self.ledger,
                 self.topology,
@@ -153,6 +158,8 @@ class Drain:
                 return isinstance(begun, Full)
             self._begun += 1
             record = begun.record
+            if not begun.new and record.status in (Status.COMMITTING, Status.COMMITTED):
+                continue  # an earlier try of this very task still runs
             if not begun.new:
                 record = self.ledger.start_attempt(begun.txid, owner=self.attempts.owner)
             self._submit(pool, record)
@@ -167,7 +174,8 @@ class Drain:
 
     def _submit(self, pool: ThreadPoolExecutor, record: TxRecord) -> None:
         self._tries[record.txid] += 1
-        job = job_of(self.ledger.topology().incarnation, self.topology, record, self.staging_root, self.progress)
+        incarnation = self.ledger.view(0, remembered=True).topology.incarnation
+        job = job_of(incarnation, self.topology, record, self.staging_root, self.progress)
         self._running[pool.submit(run_in_time, self.engine, job, self.attempts.timeout_s)] = record
 
     def _take_results(self, pool: ThreadPoolExecutor) -> None:
@@ -208,12 +216,15 @@ class Drain:
 
     def _commit(self, *, wait_s: float, take_over: bool = False) -> None:
         """Sweep; with `wait_s` until the last transaction that was begun is committed, or a failed one blocks it."""
-        view = self.ledger.view(0)
+        remembered = not (wait_s or take_over)
+        view = self.ledger.view(0, remembered=remembered)
         last = view.next_txid - 1
         if last <= view.pointer.committed:
             return
         target = last if wait_s else view.pointer.committed + 1
-        result = self._committer.commit(target, wait_s=wait_s, take_over=take_over)
+        result = self._committer.commit(
+            target, wait_s=wait_s, take_over=take_over, states=self._states, remembered=remembered
+        )
         self._committed += result.committed
         if isinstance(result.own, Blocked) and wait_s:
             tx = self.ledger.view(result.own.by).tx

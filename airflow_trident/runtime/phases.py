@@ -53,11 +53,13 @@ def coordinate(
     """Give the claim its transaction: decide the batch of each stream and record it (Storm: $batch's first half).
 
     :param attempt_by: see :meth:`Ledger.begin`.
-    :param check_states: false for a caller that looked at the states itself and goes from transaction to transaction.
+    :param check_states: false for a caller that did this before and goes from transaction to transaction: the states
+        are not looked at, the definition as it was last seen.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     """
-    ledger.register(topology.definition())
+    if check_states or ledger.view(0, remembered=True).topology.definition != topology.definition():
+        ledger.register(topology.definition())
     if check_states:
         markers = _markers(topology)
         require_ledger_ahead(topology.name, markers, ledger.view(0))

@@ -155,15 +155,16 @@ class FileEmitter(Emitter):
 
     def splits(self, metadata: Json) -> list[Split]:
         base, _ = self._base()
-        bodies: list[Json] = []
+        bodies: list[tuple[Json, int]] = []
         for path, size, mtime_ns in _files(metadata):
             file: dict[str, Json] = {"path": os.path.join(base, path), "size": size, "mtime_ns": mtime_ns}
             if self.reading.format.has_lines and not path.endswith(".gz") and size > self.split_bytes:
                 begins = range(0, size, self.split_bytes)
-                bodies.extend({**file, "begin": at, "end": min(at + self.split_bytes, size)} for at in begins)
+                parts = [(at, min(at + self.split_bytes, size)) for at in begins]
+                bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
             else:
-                bodies.append(file)
-        return [Split(index, body) for index, body in enumerate(bodies)]
+                bodies.append((file, size))
+        return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
     def _base(self) -> tuple[str, tuple[str, ...]]:
         try:

@@ -33,7 +33,7 @@ _NAME = re.compile(r"[^/\\\0]+\Z")
 
 
 def write_part(root: str, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
-    """Write one file of a staged batch under a name that nobody else uses, durably.
+    """Write one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
 
     A plain function of picklable arguments, so that a worker elsewhere can call it. The file counts only if its
     `StagedFile` comes into the published manifest. Record batches must be at least one, for their schema.
@@ -50,7 +50,8 @@ def write_part(root: str, slot: Slot, state: str, table: pa.Table | Sequence[pa.
     path = os.path.join(_absolute(root), relative)
     with _storage_errors(root):
         make_folder(os.path.dirname(path))
-        size = write_durably(path, lambda file: pq.write_table(whole, file, compression="zstd"))
+        # The manifest's publication syncs the folder with all names in it.
+        size = write_durably(path, lambda file: pq.write_table(whole, file, compression="zstd"), name_too=False)
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
 
 

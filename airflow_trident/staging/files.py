@@ -65,9 +65,10 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: str, write: Callable[[BinaryIO], None]) -> int:
+def write_durably(path: str, write: Callable[[BinaryIO], None], *, name_too: bool = True) -> int:
     """Write a new file by `write(file)`, sync it and its folder; nothing is left behind if that fails.
 
+    :param name_too: false if the caller syncs the folder, or the name need not last.
     :returns: its size in bytes.
     :raises OSError: the file exists, or cannot be written.
     """
@@ -77,7 +78,8 @@ def write_durably(path: str, write: Callable[[BinaryIO], None]) -> int:
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
-        sync_folder(os.path.dirname(path))
+        if name_too:
+            sync_folder(os.path.dirname(path))
     except FileExistsError:
         raise
     except BaseException:
@@ -96,7 +98,7 @@ def put_if_absent(path: str, content: bytes) -> bool:
     :raises OSError: it cannot be written.
     """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    write_durably(temporary, lambda file: _write_all(file, content))
+    write_durably(temporary, lambda file: _write_all(file, content), name_too=False)
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import BlockedError, TridentError, UserCodeError
+from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.phases import Attempts, OnFailure, coordinate, process
 from airflow_trident.staging.base import Manifest
 from tests.integration.test_runtime import ALL, World
 
@@ -121,3 +129,78 @@ def test_two_drains_at_once_commit_everything_once(world: World) -> None:
     assert len(results) == 2
     assert sorted(txid for result in results for txid in result.committed) == [1, 2, 3, 4, 5]
     assert world.counts() == ALL
+
+
+# ---- what it costs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.zookeeper
+def test_a_transaction_takes_four_round_trips_and_the_states_stay_open(
+    zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make_state = SqliteState.make_state
+    monkeypatch.setattr(SqliteState, "make_state", lambda self, spec: made.append(spec.name) or make_state(self, spec))
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ledger_root) as ledger:
+        result = Drain(
+            ledger=ledger,
+            topology=word_topology(tmp_path, 40),
+            engine=LocalEngine(),
+            staging_root=str(tmp_path / "staging"),
+            attempts=Attempts(owner="drain"),
+            claim=Claim(key="drain"),
+        ).run()
+        assert len(result.committed) == 40
+        assert 4 * 40 < ledger.znodes.round_trips <= 4 * 40 + 20
+    assert made == ["counts"] * 2  # looked at before the first transaction begins; then for all commits
+
+
+def word_topology(folder: Path, words: int) -> Topology:
+    topology = Topology("words")
+    stream = topology.new_stream("lines", FixedBatchSpout("word string", [f"w{n}" for n in range(words)], 1))
+    stream.group_by("word").persistent_aggregate(SqliteState(str(folder / "words.db")), Count(), "n", name="counts")
+    return topology
+
+
+COMMIT = """
+import sys
+from pathlib import Path
+import airflow_trident.operators.committer
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.operators.engines import EngineKind, make_engine
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.phases import Attempts
+from tests.integration.test_drain import word_topology
+
+hosts, root, folder = sys.argv[1:]
+with open_ledger(ZooKeeperSettings(hosts=hosts), "words", root=root) as ledger:
+    committer = Committer(
+        ledger=ledger,
+        topology=word_topology(Path(folder), 3),
+        staging_root=folder + "/staging",
+        attempts=Attempts(owner="committer"),
+        engine=lambda: make_engine(EngineKind.SPARK, conn_id=None, conf={}, app_name="x"),
+    )
+    print(committer.commit(1).committed)
+print([name for name in ("pyspark", "py4j", "grpc", "pandas") if name in sys.modules])
+"""
+
+
+@pytest.mark.zookeeper
+@pytest.mark.airflow
+def test_a_committer_applies_a_staged_batch_by_arrow_and_never_imports_spark(
+    zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
+) -> None:
+    topology = word_topology(tmp_path, 3)
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ledger_root) as ledger:
+        assert isinstance(coordinate(ledger, topology, Claim(key="run-1")), Begun)
+        process(ledger, topology, 1, LocalEngine(), str(tmp_path / "staging"), Attempts(owner="emitter"))
+    done = subprocess.run(
+        [sys.executable, "-c", COMMIT, zookeeper.hosts, ledger_root, str(tmp_path)],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-2:] == ["(1,)", "[]"], done.stderr
