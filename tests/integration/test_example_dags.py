@@ -57,7 +57,7 @@ def test_all_examples_load_without_spark_zookeeper_client_and_arrow(examples: Ai
     told = examples.python(LOAD)
     assert told["errors"] == {}
     assert told["heavy"] == []
-    assert told["dags"] == [path.stem for path in EXAMPLES] == ["backfill_failed", "word_count"]
+    assert told["dags"] == [path.stem for path in EXAMPLES] == ["backfill_failed", "files_to_delta", "word_count"]
     assert told["tasks"]["word_count"] == [f"word_count.{verb}" for verb in ("commit", "coordinate", "emit", "turn")]
 
 

@@ -1,0 +1,61 @@
+"""P9 with Kafka and Delta Lake: killed at every crash point one after the other, every record is counted once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from tests.kafka_fixtures import Topic
+from tests.programs.kafka_to_delta import KINDS, topology
+
+REPOSITORY = Path(__file__).parent.parent.parent
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_p9_killed_at_every_point_one_after_the_other_each_record_counts_once(
+    kind: str, topic: Topic, zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
+) -> None:
+    topic.create(3)
+    for partition in range(3):
+        topic.send([(None, f"v{number % 7}") for number in range(20)], partition=partition)
+    topic.transaction([(None, "v0")] * 9, partition=1, commit=False)
+    for cents in (1, 10, 100):
+        write_deltalake(tmp_path / "orders", pa.table({"customer": ["a", "b"], "cents": [cents, 2]}), mode="append")
+    where = [zookeeper.hosts, ledger_root, str(tmp_path), topic.broker.hosts, topic.name, kind]
+    points = ",".join(f"{point}@2:{tmp_path}/{point}" for point in CrashPoint)
+
+    def run() -> int:
+        program = [sys.executable, "-m", "tests.programs.kafka_to_delta", *where]
+        options = {**os.environ, VARIABLE: points}
+        done = subprocess.run(program, env=options, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        return done.returncode
+
+    kills = 0
+    while run() != 0:
+        kills += 1
+        assert kills <= len(CrashPoint)
+    assert kills == len(CrashPoint)
+    made = topology(tmp_path, topic.broker.hosts, topic.name, kind)
+    found = {}
+    for name, spec in made.states.items():
+        with spec.factory.make_state(spec) as state:
+            found[name] = {key: value for (key,), (value,) in state.items()}
+    assert found["count"] == {f"v{number}": 9 if number < 6 else 6 for number in range(7)}
+    assert found["total"] == {"a": 111, "b": 6}
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), made.name, root=ledger_root) as ledger:
+        assert {tx.status for tx in ledger.transactions()} == {Status.COMMITTED}
+        assert ledger.view(0).next_txid > 3
