@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.delta import DeltaState as DeltaState
     from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
+    from airflow_trident.states.postgres import PostgresState as PostgresState
     from airflow_trident.states.redis import RedisState as RedisState
     from airflow_trident.states.sqlite import SqliteState as SqliteState
     from airflow_trident.topology.stream import Stream as Stream
@@ -118,6 +119,7 @@ __all__ = [
     "OperationContext",
     "PartitionedSpout",
     "Polled",
+    "PostgresState",
     "QueryFunction",
     "RedisState",
     "ReducerAggregator",
@@ -212,6 +214,7 @@ _MODULES = {
     "spouts.spooled": ("SpooledSpout",),
     "states.delta": ("DeltaState",),
     "states.keyvalue_stateful": ("KeyValueStates",),
+    "states.postgres": ("PostgresState",),
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),
     "states.redis": ("RedisState",),

@@ -20,6 +20,7 @@ from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.redis import RedisState
 from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.types import parse_declared
+from tests.postgres_fixtures import postgres_state
 from tests.redis_fixtures import settings_of_a_new_database
 
 # ---- the implementations ---------------------------------------------------------------------------------------
@@ -79,6 +80,8 @@ FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
     "redis": redis_state,
     "redis with a key each": lambda folder: redis_state(folder, layout="string"),
     "redis that loses its answers": lambda folder: Forgetful(redis_state(folder)),
+    "postgres": postgres_state,
+    "postgres that loses its answers": lambda folder: Forgetful(postgres_state(folder)),
     "sqlite that loses its answers": lambda folder: Forgetful(SqliteState(str(folder / "states.db"))),
     "delta": lambda folder: DeltaState(str(folder / "states")),
     "delta that loses its answers": lambda folder: Forgetful(DeltaState(str(folder / "states"), fold_at=2)),

@@ -242,7 +242,7 @@ def test_all_stores_merge_as_the_aggregators_say(tmp_path_factory: Any, merge: s
         for key, value in rows:
             known = expected.get((key,))
             expected[(key,)] = (value if known is None else combiner.combine(known[0], value),)
-    for name in ("sqlite", "memory"):
+    for name in ("sqlite", "memory", "postgres"):
         factory = FACTORIES[name](tmp_path_factory.mktemp("states"))
         spec = combined(factory, "word string", f"v {type_text}", combiner)
         with factory.make_state(spec) as state:
