@@ -65,6 +65,10 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
     from airflow_trident.spouts.kafka import KafkaSpout as KafkaSpout
     from airflow_trident.spouts.kafka import OpaqueKafkaSpout as OpaqueKafkaSpout
+    from airflow_trident.spouts.redis_keys import OpaqueRedisSpout as OpaqueRedisSpout
+    from airflow_trident.spouts.redis_keys import RedisSpout as RedisSpout
+    from airflow_trident.spouts.redis_stream import OpaqueRedisStreamSpout as OpaqueRedisStreamSpout
+    from airflow_trident.spouts.redis_stream import RedisStreamSpout as RedisStreamSpout
     from airflow_trident.spouts.spool_sources import CallableSource as CallableSource
     from airflow_trident.spouts.spool_sources import CommandSource as CommandSource
     from airflow_trident.spouts.spool_sources import Polled as Polled
@@ -116,12 +120,16 @@ __all__ = [
     "Negate",
     "OpaqueKafkaSpout",
     "OpaquePartitionedSpout",
+    "OpaqueRedisSpout",
+    "OpaqueRedisStreamSpout",
     "OperationContext",
     "PartitionedSpout",
     "Polled",
     "PostgresState",
     "QueryFunction",
+    "RedisSpout",
     "RedisState",
+    "RedisStreamSpout",
     "ReducerAggregator",
     "SlidingCountWindow",
     "SlidingDurationWindow",
@@ -209,6 +217,14 @@ _MODULES = {
     "spouts.delta": ("DeltaSpout",),
     "spouts.file": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
+    "spouts.redis_keys": (
+        "RedisSpout",
+        "OpaqueRedisSpout",
+    ),
+    "spouts.redis_stream": (
+        "RedisStreamSpout",
+        "OpaqueRedisStreamSpout",
+    ),
     "spouts.kafka": ("KafkaSpout", "OpaqueKafkaSpout"),
     "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
     "spouts.spooled": ("SpooledSpout",),

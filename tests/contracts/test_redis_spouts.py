@@ -1,0 +1,286 @@
+"""What every spout promises, over the spouts of Redis; and what those alone can meet."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+)
+from airflow_trident.protocol.spouts import Spout
+from airflow_trident.spouts.redis_keys import OpaqueRedisSpout, RedisSpout
+from airflow_trident.spouts.redis_stream import OpaqueRedisStreamSpout, RedisStreamSpout
+from airflow_trident.types import Json
+from tests.contracts.test_spouts import CHECKS, Source, metadata_of_all, rows_of
+from tests.redis_fixtures import settings_of_a_new_database, shared_server
+
+TEXTS = ["", "a", "x y", "é\U0001f600", "@user #tag", "null", "last"]
+
+
+@pytest.fixture
+def where() -> dict[str, Any]:
+    return settings_of_a_new_database()
+
+
+def client_of(where: dict[str, Any]) -> Any:
+    return shared_server().client(where["db"])
+
+
+def write(where: dict[str, Any], texts: list[str], counter: str = "NEXT_WRITE", keys: str = "{n}") -> None:
+    with client_of(where) as client:
+        for text in texts:
+            client.set(keys.replace("{n}", str(client.incr(counter))), text)
+
+
+def add(where: dict[str, Any], stream: str, entries: list[dict[str, Any]]) -> list[str]:
+    with client_of(where) as client:
+        return [client.xadd(stream, entry).decode() for entry in entries]
+
+
+def numbered(kind: type[RedisSpout], **options: Any) -> Source:
+    where = settings_of_a_new_database()
+    texts = [TEXTS[number % len(TEXTS)] for number in range(29)]
+    write(where, texts)
+    spout = kind(**where, max_rows=7, **options)
+
+    def take_away() -> Spout:
+        client_of(where).delete("11")
+        return spout
+
+    return Source(spout, list(enumerate(texts, 1)), take_away)
+
+
+def partitioned(kind: type[RedisSpout]) -> Source:
+    where = settings_of_a_new_database()
+    rows = []
+    for partition, count in (("0", 12), ("1", 0), ("2", 5)):
+        texts = [f"{partition}-{number}" for number in range(1, count + 1)]
+        write(where, texts, f"last:{partition}", f"tweet:{partition}:{{n}}")
+        rows += [(int(partition), number, text) for number, text in enumerate(texts, 1)]
+    spout = kind(
+        **where, counter="last:{partition}", keys="tweet:{partition}:{n}", num_partitions=3, max_rows=4, max_splits=2
+    )
+
+    def take_away() -> Spout:
+        client_of(where).delete("tweet:2:3")
+        return spout
+
+    return Source(spout, rows, take_away)
+
+
+def streams(kind: type[RedisStreamSpout]) -> Source:
+    where = settings_of_a_new_database()
+    rows = []
+    for number in range(29):
+        stream, entry = f"s{number % 3 % 2}", {"n": number, "text": TEXTS[number % len(TEXTS)], "more": "x"}
+        (entry_id,) = add(where, stream, [entry])
+        rows.append((entry_id, number, entry["text"]))
+    spout = kind(
+        **where, streams=["s0", "s1", "none"], fields="id string, n long, text string", id_field="id", max_rows=5
+    )
+
+    def take_away() -> Spout:
+        client_of(where).xtrim("s0", maxlen=8, approximate=False)
+        return spout
+
+    return Source(spout, rows, take_away)
+
+
+SOURCES: dict[str, Callable[[], Source]] = {
+    "numbered keys": lambda: numbered(RedisSpout),
+    "opaque numbered keys": lambda: numbered(OpaqueRedisSpout),
+    "partitions of numbered keys": lambda: partitioned(RedisSpout),
+    "opaque partitions of numbered keys": lambda: partitioned(OpaqueRedisSpout),
+    "streams": lambda: streams(RedisStreamSpout),
+    "opaque streams": lambda: streams(OpaqueRedisStreamSpout),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_spout_keeps_its_promises(name: str, check: Callable[[Source], None]) -> None:
+    check(SOURCES[name]())
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_spout_says_what_it_is_in_one_line_and_no_secrets(name: str) -> None:
+    spout = SOURCES[name]().spout
+    assert spout.describe().startswith(type(spout).__name__)
+    assert "\n" not in spout.describe()
+    assert str(spout.kind) == ("opaque" if name.startswith("opaque") else "transactional")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("part", [7, {}, {"from": 3, "to": 1}, {"after": 1, "to": 2, "rows": 3, "added": 4, "lost": 0}])
+def test_parts_of_another_spout_are_an_error_and_not_a_new_beginning(name: str, part: Json) -> None:
+    spout = SOURCES[name]().spout
+    partition = spout.partitions()[0]  # type: ignore[attr-defined]
+    with pytest.raises(SourceChangedError, match=r"is not that of a Redis.*stream a new name"):
+        spout.coordinator().initialize_transaction(2, {"parts": {partition: part}, "kept": {}, "behind": ""})
+
+
+def test_what_is_shipped_to_executors_needs_no_connection_there_and_shows_no_password(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(where, ["a"])
+    monkeypatch.setenv("AIRFLOW_CONN_TWEETS", f"redis://default:secret-9@127.0.0.1:{where['port']}/?db={where['db']}")
+    spout = RedisSpout(conn_id="tweets")
+    shipped = pickle.dumps(spout.emitter())
+    monkeypatch.delenv("AIRFLOW_CONN_TWEETS")
+    emitter = pickle.loads(shipped)
+    assert "secret-9" not in f"{spout!r} {emitter!r} {spout.describe()}"
+    with pytest.raises(ConfigurationError, match="no connection 'tweets'"):
+        spout.coordinator().is_ready(None)
+    (split,) = emitter.splits({"parts": {"0": {"from": 1, "to": 2}}, "kept": {}, "behind": "0"})
+    assert [batch.to_pylist() for batch in emitter.read(split)] == [[{"id": 1, "value": "a"}]]
+
+
+# ---- numbered keys ---------------------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_before_a_number_that_is_given_out_and_not_written(where: dict[str, Any]) -> None:
+    spout = RedisSpout(**where)
+    assert not spout.coordinator().is_ready(None)
+    write(where, ["one", "two"])
+    client = client_of(where)
+    client.incr("NEXT_WRITE")
+    write(where, ["four"])
+    first = spout.coordinator().initialize_transaction(1, None)
+    assert rows_of(spout, first) == [(1, "one"), (2, "two")]
+    assert not spout.coordinator().is_ready(first)
+    client.set("3", "three")
+    (second,) = metadata_of_all_after(spout, first)
+    assert rows_of(spout, second) == [(3, "three"), (4, "four")]
+
+
+def metadata_of_all_after(spout: Spout, metadata: Json) -> list[Json]:
+    found = []
+    while (metadata := spout.coordinator().initialize_transaction(len(found) + 2, metadata)) is not None:
+        found.append(metadata)
+    return found
+
+
+def test_an_opaque_batch_is_decided_anew_from_the_keys_that_are_there(where: dict[str, Any]) -> None:
+    write(where, ["one", "two", "three"])
+    spout = OpaqueRedisSpout(**where)
+    batch = spout.coordinator().initialize_transaction(1, None)
+    client_of(where).delete("3")
+    with pytest.raises(SourceUnavailableError, match=r"'3' .* is gone.*next attempt"):
+        rows_of(spout, batch)
+    assert rows_of(spout, spout.coordinator().initialize_transaction(1, None)) == [(1, "one"), (2, "two")]
+
+
+def test_numbers_and_partitions_may_be_texts_and_records_bytes(where: dict[str, Any]) -> None:
+    with client_of(where) as client:
+        client.set("last:0", 1)
+        client.set("0/1", b"\xff")
+    options = {"counter": "last:{partition}", "keys": "{partition}/{n}", "num_partitions": 1}
+    spout = RedisSpout(**where, **options, fields="p string, tweet_id string, tweet binary")
+    assert rows_of(spout, metadata_of_all(spout)[0]) == [("0", "1", b"\xff")]
+    spout = RedisSpout(**where, **options)
+    with pytest.raises(DamagedInputError, match=r"'0/1' of RedisSpout.*no UTF-8"):
+        rows_of(spout, metadata_of_all(spout)[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keys": "tweet"}, "keys='tweet'"),
+        ({"num_partitions": 2}, "for partitions"),
+        ({"keys": "{partition}:{n}", "num_partitions": 2}, "counter='NEXT_WRITE'"),
+        ({"fields": "value string"}, "cannot give the fields 'value string'"),
+        ({"fields": "id double, value string"}, "cannot give the fields"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_on_the_users_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        RedisSpout(**options)
+
+
+def test_a_counter_that_is_no_number_and_a_server_that_is_gone_are_named(where: dict[str, Any]) -> None:
+    client_of(where).set("NEXT_WRITE", "many")
+    with pytest.raises(ConfigurationError, match=r"'NEXT_WRITE' of RedisSpout.* is no number"):
+        RedisSpout(**where).coordinator().is_ready(None)
+    with pytest.raises(SourceUnavailableError, match=r"Redis at 127.0.0.1:1 does not work now"):
+        RedisSpout(host="127.0.0.1", port=1).coordinator().is_ready(None)
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------
+
+
+def test_entries_that_are_trimmed_before_they_are_read_are_never_lost_in_silence(
+    where: dict[str, Any], tmp_path: Path
+) -> None:
+    add(where, "s", [{"n": number} for number in range(10)])
+    strict = RedisStreamSpout(**where, streams="s", fields="n long", max_rows=4)
+    opaque = OpaqueRedisStreamSpout(**where, streams="s", fields="n long", max_rows=4)
+    first = strict.coordinator().initialize_transaction(1, None)
+    client = client_of(where)
+    client.xtrim("s", maxlen=6, approximate=False)
+    assert rows_of(strict, strict.coordinator().initialize_transaction(2, first)) == [(4,), (5,), (6,), (7,)]
+    client.xtrim("s", maxlen=3, approximate=False)
+    with pytest.raises(SourceChangedError, match=r"3 entries of stream 's' .* trimmed or deleted before any"):
+        strict.coordinator().initialize_transaction(2, first)
+    second = opaque.coordinator().initialize_transaction(2, first)
+    assert isinstance(second, dict)
+    assert second["parts"]["s"]["lost"] == 3  # type: ignore[index,call-overload]
+    assert rows_of(opaque, second) == [(7,), (8,), (9,)]
+    client.xtrim("s", maxlen=0)
+    assert not strict.coordinator().is_ready(second), "what was read may be trimmed"
+    add(where, "s", [{"n": 10}])
+    assert rows_of(strict, strict.coordinator().initialize_transaction(3, second)) == [(10,)]
+
+
+def test_an_opaque_batch_of_a_stream_that_was_trimmed_is_decided_anew(where: dict[str, Any]) -> None:
+    add(where, "s", [{"n": number} for number in range(5)])
+    spout = OpaqueRedisStreamSpout(**where, streams="s", fields="n long")
+    batch = spout.coordinator().initialize_transaction(1, None)
+    client_of(where).xtrim("s", maxlen=2, approximate=False)
+    with pytest.raises(SourceUnavailableError, match=r"has 2 of the 5 entries.*next attempt"):
+        rows_of(spout, batch)
+    assert rows_of(spout, spout.coordinator().initialize_transaction(1, None)) == [(3,), (4,)]
+
+
+def test_a_stream_that_is_made_anew_is_not_read_as_the_old_one(where: dict[str, Any]) -> None:
+    client = client_of(where)
+    client.xadd("s", {"n": 1}, id="5-1")
+    spout = RedisStreamSpout(**where, streams="s", fields="n long")
+    first = spout.coordinator().initialize_transaction(1, None)
+    client.delete("s")
+    client.xadd("s", {"n": 2}, id="4-1")
+    with pytest.raises(SourceChangedError, match="made anew: its newest id is 4-1, and 5-1 was read"):
+        spout.coordinator().initialize_transaction(2, first)
+
+
+def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[str, Any]) -> None:
+    add(where, "s", [{"n": "7", "x": "0.5", "yes": "true", "at": "2024-02-29T12:00:00Z", "b": b"\xff"}, {"other": 1}])
+    fields = "n int, x double, yes boolean, at timestamp, b binary, missing string"
+    spout = RedisStreamSpout(**where, streams="s", fields=fields)
+    at = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    assert rows_of(spout, metadata_of_all(spout)[0]) == [(7, 0.5, True, at, b"\xff", None), (None,) * 6]
+    add(where, "bad", [{"n": "seven"}])
+    spout = RedisStreamSpout(**where, streams="bad", fields="n long")
+    with pytest.raises(DamagedInputError, match=r"an entry of stream 'bad' .* has no long in its field 'n'"):
+        rows_of(spout, metadata_of_all(spout)[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "streams=\\(\\)"),
+        ({"streams": "s"}, "fields=''"),
+        ({"streams": "s", "fields": "n long", "id_field": "n"}, "id_field='n' is no string"),
+    ],
+)
+def test_streams_that_cannot_be_are_refused_on_the_users_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        RedisStreamSpout(**options)
