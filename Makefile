@@ -12,6 +12,8 @@ RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 unexport PYTHONDONTWRITEBYTECODE
 # Extra arguments: make test ARGS="-k ledger"
 ARGS :=
+# Test processes: one more than cores, since many tests wait for servers. WORKERS=0 runs all tests in one process.
+WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
 help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
@@ -29,7 +31,7 @@ demo: java venv
 	@$(RUN) python -m airflow_trident.demo $(ARGS)
 
 test: java venv
-	@$(RUN) python -m pytest $(ARGS)
+	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)
