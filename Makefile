@@ -31,7 +31,7 @@ demo: java venv
 	@$(RUN) python -m airflow_trident.demo $(ARGS)
 
 test: java venv
-	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)
