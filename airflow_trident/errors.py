@@ -107,6 +107,12 @@ class TransitionError(TridentError):
     """The ledger refused a transition; the text says what was expected and what was found."""
 
 
+class InvalidatedError(TransitionError):
+    """A transaction of an opaque spout has no batch at the moment: a lower one was attempted again (P2)."""
+
+    outcome = Outcome.RETRY
+
+
 class LateBatchError(TransitionError):
     """A batch comes after later ones were applied, and a state depends on the order."""
 

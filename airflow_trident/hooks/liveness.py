@@ -89,7 +89,7 @@ def judge(record: TxRecord, answers: Answers) -> Gone | None:
     take over a commit is always safe."""
     emit, commit, owner = claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)
     if record.status is Status.PROCESSING:
-        if owner is None and record.attempt != NO_ATTEMPT:
+        if owner is None and record.attempt != NO_ATTEMPT and not record.invalidated:
             return None  # a command or a program is at it, of which Airflow knows nothing
         if emit is not None and _state(emit, answers) == "success":
             emit = commit  # which processes by itself what it finds unprocessed
@@ -129,10 +129,10 @@ def _state(worker: Worker, answers: Answers) -> str | None:
 def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Abandoned | None:
     """Write what the killed task could not: the transaction FAILED (or SKIPPED).
 
-    A staged batch needs no task of its own any more, so it is left as it is and :class:`Abandoned` says that the next
-    commit sweep must take it along.
+    A staged batch needs no task of its own any more, nor does one that the next sweep emits again (`invalidated`): they
+    are left as they are and :class:`Abandoned` says that the next commit sweep must take them along.
     """
-    if record.status is not Status.PROCESSING:
+    if record.status is not Status.PROCESSING or record.invalidated:
         return Abandoned(record.txid, gone.why)
     with suppress(FencedError, TransitionError):  # it moved meanwhile: somebody does work on it
         ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {gone.why}")

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, EmitAgain, Unknown, Wait, decide_commit
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 
@@ -37,7 +37,8 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Transaction `by` is staged and nobody is left who would commit it: the next commit sweep must take it along."""
+    """Transaction `by` is staged, or lost its batch, and nobody is left who would commit it: the next commit sweep must
+    take it along."""
 
     by: int
     why: str
@@ -57,7 +58,8 @@ def decide_wait(view: LedgerView, txid: int, until: Until) -> Verdict:
         return decision
     if until is Until.PASSED:
         return Wait(on=txid, why=f"transaction {txid} is not committed yet")
-    if isinstance(decision, Commit) or (until is Until.TURN and decision.on == txid):
+    # EmitAgain: the committer emits it again by itself.
+    if isinstance(decision, Commit | EmitAgain) or (until is Until.TURN and decision.on == txid):
         return Over()
     return decision
 

@@ -15,6 +15,9 @@ L7  COMMITTED and the commit pointer change in the same step (P8).
 L8  What is above `retention` committed transactions is pruned in the step that commits; FAILED, SKIPPED and
     uncommitted ones and the last committed one are kept (P10).
 L9  An unreadable or newer record raises CorruptRecordError or NewerRecordError, naming it (P11).
+L10 An attempt that gives a transaction another position than it had takes the batch of every later uncommitted one in
+    the same step (P2): `invalidated`, PROCESSING, attempt + 1, nothing staged, off the exceptions. Such a transaction
+    can be neither skipped nor passed, and nothing begins behind it. At or below the pointer batches are frozen.
 """
 
 from __future__ import annotations
@@ -121,21 +124,33 @@ class Ledger(ABC):
 
         :param attempt_by: whoever processes a new transaction at once, in the same process: its attempt 0 starts in the
             same step, which saves `start_attempt`.
+        Full, too, while the last transaction is invalidated: there is no position yet to go on from.
+
         :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
         """
 
     @abstractmethod
-    def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
+    def start_attempt(self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
         """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
 
         From FAILED and SKIPPED too: that is a replay, and takes the txid off the exceptions.
 
+        Where the topology has opaque streams and the transaction is above the commit pointer, every attempt but the
+        first of a batch that was just recorded decides their part of the batch anew (P2, L10).
+
+        :param metadata_of: asked for the opaque streams, with their position after the transaction before; what it says
+            of others is left aside, a stream that it does not name has nothing in the batch.
         :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
+        :raises InvalidatedError: the transaction before it has no batch.
+        :raises ConfigurationError: it has to decide a batch, and there is no `metadata_of`.
         """
 
     @abstractmethod
-    def restart_attempt(self, ticket: CommitTicket, *, owner: str) -> TxRecord:
-        """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again."""
+    def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+        """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again.
+
+        :param metadata_of: as of :meth:`start_attempt`, with the same effects.
+        """
 
     @abstractmethod
     def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
@@ -168,6 +183,7 @@ class Ledger(ABC):
         """-> SKIPPED: let the others pass; the pointer moves over it when it can.
 
         :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it.
+        :raises InvalidatedError: it has no batch to leave out.
         """
 
     # ---- the rest ----------------------------------------------------------------------------------------------

@@ -31,7 +31,14 @@ from airflow_trident.ledger.base import (
 from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.decide import Begin, Commit, decide_begin, decide_commit
+from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
+from airflow_trident.protocol.opaque import (
+    cannot_skip,
+    invalidated,
+    is_decided_anew,
+    require_batch,
+    with_batch,
+)
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -161,7 +168,10 @@ class MemoryLedger(Ledger):
             if not isinstance(decision, Begin):
                 return decision
             txid = self._next
-            position = self._records[txid - 1].position if txid > 1 else {}
+            previous = self._records[txid - 1] if txid > 1 else None
+            if previous is not None and previous.invalidated:
+                return Full(oldest=self._committed + 1, pending=self._next - 1 - self._committed)
+            position = previous.position if previous is not None else {}
             metadata = metadata_of(txid, codec.require_json(position, "the position"))
             if not metadata:
                 return NothingNew()
@@ -183,34 +193,52 @@ class MemoryLedger(Ledger):
             self._claims[claim.key] = (txid, claim.run_ms)
             return Begun(record=self._store(record), txid=txid, new=True)
 
-    def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
+    def start_attempt(self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
         with self._changed:
             record = self._existing(txid)
             if record.status is Status.COMMITTING:
                 raise TransitionError(
                     f"transaction {txid} is COMMITTING, its staged batch in place", "Run its committer."
                 )
-            return self._new_attempt(record, owner)
+            return self._new_attempt(record, owner, metadata_of)
 
-    def restart_attempt(self, ticket: CommitTicket, *, owner: str) -> TxRecord:
+    def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
         with self._changed:
             record = self._of_ticket(ticket)
             if record.status is not Status.COMMITTING:
                 raise TransitionError(
                     f"transaction {ticket.txid} is {record.status}, not COMMITTING", "Run its emitter."
                 )
-            return self._new_attempt(record, owner)
+            return self._new_attempt(record, owner, metadata_of)
 
-    def _new_attempt(self, record: TxRecord, owner: str) -> TxRecord:
+    def _new_attempt(self, record: TxRecord, owner: str, metadata_of: MetadataOf | None) -> TxRecord:
         target = move(record.status, Status.PROCESSING, txid=record.txid)
+        old = record.position
+        record = self._with_batch(record, metadata_of)
         if record.status in (Status.FAILED, Status.SKIPPED):
             self._list_as(self._late if record.txid <= self._committed else None, record.txid)
+        if record.position != old:
+            self._invalidate_above(record.txid)
         return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner)
+
+    def _with_batch(self, record: TxRecord, metadata_of: MetadataOf | None) -> TxRecord:
+        definition = self.topology().definition
+        if not is_decided_anew(definition, record, self._committed):
+            return record
+        before = self._records.get(record.txid - 1)
+        position = {} if before is None else require_batch(before, record.txid)
+        return with_batch(definition, record, position, metadata_of)
+
+    def _invalidate_above(self, txid: int) -> None:
+        for record in [self._records[later] for later in range(txid + 1, self._next)]:
+            if not record.invalidated:
+                self._list_as(None, record.txid)
+                self._store(invalidated(self.topology().definition, record), status=Status.PROCESSING)
 
     def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
         with self._changed:
             record = self._of_attempt(txid, attempt)
-            if attempt == NO_ATTEMPT:
+            if attempt == NO_ATTEMPT or record.invalidated:
                 raise never_attempted(txid)
             if record.staged == staged:
                 return record
@@ -271,6 +299,8 @@ class MemoryLedger(Ledger):
             record = self._existing(txid)
             if record.status is Status.SKIPPED:
                 return record
+            if record.invalidated:
+                raise cannot_skip(txid)
             if record.touched and record.status is not Status.COMMITTED:
                 raise TransitionError(f"a commit of transaction {txid} has begun: a state may hold it", "Replay it.")
             target = move(record.status, Status.SKIPPED, txid=txid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_trident.errors import DefinitionChangedError, TransitionError
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, CommitDecision, Unknown, Wait
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, CommitDecision, EmitAgain, Unknown, Wait
 
 
 def why_not(decision: CommitDecision) -> str:
@@ -17,6 +17,8 @@ def why_not(decision: CommitDecision) -> str:
             return "it is COMMITTED already"
         case Blocked(by=by):
             return f"transaction {by} is FAILED or SKIPPED and must be replayed or skipped first"
+        case EmitAgain():
+            return "it has no batch since a lower transaction was attempted again"
         case Wait(why=why):
             return why
     return "it has no staged batch"
@@ -31,5 +33,6 @@ def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChang
 
 def never_attempted(txid: int) -> TransitionError:
     return TransitionError(
-        f"transaction {txid} was never attempted, so nothing can be processed", "Start an attempt first."
+        f"transaction {txid} was not attempted with the batch that it has now, so nothing can be processed",
+        "Start an attempt first.",
     )

@@ -100,9 +100,12 @@ class Snapshot:
         try:
             return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
         except _ChunkMissing:
-            # Record and chunks are pruned in one step; the record was read before, the chunks after it.
-            if self._cache.node_now(path) is None:
+            # Record and chunks go in one step, or come anew; the record was read before, the chunks after it.
+            now = self._cache.node_now(path)
+            if now is None:
                 return None
+            if now.version != node.version:
+                return self.tx(txid)
             raise CorruptRecordError(
                 f"a chunk of the metadata of {path} is missing",
                 "Restore the ledger from a back-up; nothing is guessed.",
@@ -127,8 +130,13 @@ class Snapshot:
         return Set(path, data, self._require(path).version)
 
     def set_tx(self, record: TxRecord) -> Set:
-        path = self.life.tx(record.txid)
-        return self.set(path, codec.encode_tx(record, codec.blob_of(self._require(path).data, path)))
+        """A write of a transaction whose metadata stays what it is."""
+        return self.set(self.life.tx(record.txid), codec.encode_tx(record, self.blob_ref(record.txid)))
+
+    def blob_ref(self, txid: int) -> BlobRef | None:
+        """Where a transaction's metadata is, if not in its record."""
+        path = self.life.tx(txid)
+        return codec.blob_of(self._require(path).data, path)
 
     def _node(self, path: str) -> Node | None:
         node = self._cache.node(path)

@@ -11,12 +11,12 @@ from typing import Any
 
 from airflow_trident.errors import (
     ConfigurationError,
-    CorruptRecordError,
     FencedError,
     StaleAttemptError,
     TransitionError,
 )
 from airflow_trident.ledger.base import BeginResult, Begun, MetadataOf, NothingNew
+from airflow_trident.ledger.opaque import before, invalidated_above, of_next_attempt, rewrite
 from airflow_trident.ledger.pruning import prune
 from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
@@ -26,9 +26,11 @@ from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import (
     Begin,
     Commit,
+    Full,
     decide_begin,
     decide_commit,
 )
+from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -42,7 +44,6 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status, move
-from airflow_trident.types import Json
 
 ERROR_CHARACTERS = 4_000
 """Longer error texts are cut: the whole text is in the task's log."""
@@ -91,7 +92,11 @@ def begin(
     if not isinstance(decision, Begin):
         return Done(decision)
     txid = decision.txid
-    position = _position_before(snap, txid)
+    previous = before(snap, txid)
+    if previous is not None and previous.invalidated:
+        pointer, head = snap.pointer().committed, snap.next_txid()
+        return Done(Full(oldest=pointer + 1, pending=head - 1 - pointer))
+    position = {} if previous is None else previous.position
     # A copy: what a spout does to its argument must not get into what is carried on.
     metadata = metadata_of(txid, codec.require_json(position, "the position"))
     if not metadata:
@@ -114,18 +119,6 @@ def begin(
     return _new_transaction(snap, record)
 
 
-def _position_before(snap: Snapshot, txid: int) -> dict[str, Json]:
-    if txid == 1:
-        return {}
-    previous = snap.tx(txid - 1)
-    if previous is None:
-        raise CorruptRecordError(
-            f"the ledger record {snap.life.tx(txid - 1)} of the last transaction is missing",
-            "Restore the ledger from a back-up; nothing is guessed.",
-        )
-    return previous.position
-
-
 def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
     life, txid, claim = snap.life, record.txid, record.claim
     packed = codec.pack_metadata(record)
@@ -142,9 +135,10 @@ def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
         writes.extend(
             Create(life.chunk(codec.chunk_name(txid, ref, index)), chunk) for index, chunk in enumerate(chunks)
         )
-    # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed: neither may make the
-    # coordinator list its source again.
-    unchecked = frozenset({life.commit, life.exceptions, life.tx(txid - 1)})
+    # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque:
+    # neither may make the coordinator list its source again.
+    fixed = set() if snap.topology().definition.opaque else {life.tx(txid - 1)}
+    unchecked = frozenset({life.commit, life.exceptions, *fixed})
     return Step(
         writes=tuple(writes),
         witness=life.claim(claim.key),
@@ -156,39 +150,43 @@ def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
 # ---- emitter ---------------------------------------------------------------------------------------------------
 
 
-def start_attempt(snap: Snapshot, txid: int, owner: str) -> Step[TxRecord]:
+def start_attempt(snap: Snapshot, txid: int, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
     tx = _existing(snap, txid)
     if tx.status is Status.COMMITTING:
         raise TransitionError(
             f"transaction {txid} is COMMITTING: the staged batch of attempt {tx.attempt} is in place",
             "Run its committer.",
         )
-    return _new_attempt(snap, tx, owner)
+    return _new_attempt(snap, tx, owner, metadata_of)
 
 
-def restart_attempt(snap: Snapshot, ticket: CommitTicket, owner: str) -> Step[TxRecord]:
+def restart_attempt(snap: Snapshot, ticket: CommitTicket, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
     tx = _of_ticket(snap, ticket)
     if tx.status is not Status.COMMITTING:
         raise TransitionError(
             f"transaction {tx.txid} is {tx.status}: there is no commit under way to go back from",
             "Run its emitter if it is to be processed again.",
         )
-    return _new_attempt(snap, tx, owner)
+    return _new_attempt(snap, tx, owner, metadata_of)
 
 
-def _new_attempt(snap: Snapshot, tx: TxRecord, owner: str) -> Step[TxRecord]:
-    attempt = tx.attempt + 1
-    record = _moved(snap, tx, Status.PROCESSING, attempt=attempt, staged=None, owner=owner)
-    writes: list[Write] = [snap.set_tx(record)]
-    if tx.status in (Status.FAILED, Status.SKIPPED):
-        late = tx.txid <= snap.pointer().committed
-        writes += _exceptions_write(snap, tx.txid, "late" if late else "")
-    return Step(writes=tuple(writes), witness=snap.life.tx(tx.txid), result=record)
+def _new_attempt(snap: Snapshot, tx: TxRecord, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
+    chosen = of_next_attempt(snap, tx, metadata_of)
+    record = _moved(snap, chosen, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner)
+    later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
+    writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
+    replayed = tx.status in (Status.FAILED, Status.SKIPPED)
+    if replayed or later:
+        late = replayed and tx.txid <= snap.pointer().committed
+        writes += _exceptions_write(snap, tx.txid, "late" if late else "", *(one.txid for one in later))
+    # A lifecycle command makes no difference to an attempt.
+    unchecked = frozenset({snap.life.topology})
+    return Step(writes=tuple(writes), witness=snap.life.tx(tx.txid), result=record, unchecked=unchecked)
 
 
 def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Step[TxRecord] | Done[TxRecord]:
     tx = _of_attempt(snap, txid, attempt)
-    if attempt == NO_ATTEMPT:
+    if attempt == NO_ATTEMPT or tx.invalidated:
         raise never_attempted(txid)
     if tx.staged == staged:
         return Done(tx)
@@ -272,6 +270,8 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxReco
     tx = _existing(snap, txid)
     if tx.status is Status.SKIPPED:
         return Done(tx)
+    if tx.invalidated:
+        raise cannot_skip(txid)
     if tx.touched and not tx.status.is_final:
         raise TransitionError(
             f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
@@ -309,10 +309,13 @@ def over_skipped(upto: int, exceptions: Exceptions) -> int:
     return upto
 
 
-def _exceptions_write(snap: Snapshot, txid: int, to: str) -> list[Write]:
-    before = snap.exceptions()
-    after = shifted(before, txid, to)
-    return [] if after == before else [snap.set(snap.life.exceptions, codec.encode_exceptions(after))]
+def _exceptions_write(snap: Snapshot, txid: int, to: str, *off: int) -> list[Write]:
+    """:param off: those that go from every list."""
+    old = snap.exceptions()
+    after = shifted(old, txid, to)
+    for one in off:
+        after = shifted(after, one, "")
+    return [] if after == old else [snap.set(snap.life.exceptions, codec.encode_exceptions(after))]
 
 
 def _moved(snap: Snapshot, tx: TxRecord, status: Status, **changes: Any) -> TxRecord:

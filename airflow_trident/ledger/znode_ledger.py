@@ -238,11 +238,13 @@ class ZNodeLedger(Ledger):
             paths=[*self._paths(life, 0), life.claim(claim.key)],
         )
 
-    def start_attempt(self, txid: int, *, owner: str) -> TxRecord:
-        return self._on(txid, functools.partial(verbs.start_attempt, txid=txid, owner=owner))
+    def start_attempt(self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+        plan = functools.partial(verbs.start_attempt, txid=txid, owner=owner, metadata_of=metadata_of)
+        return self._on(txid, plan)
 
-    def restart_attempt(self, ticket: CommitTicket, *, owner: str) -> TxRecord:
-        return self._on(ticket.txid, functools.partial(verbs.restart_attempt, ticket=ticket, owner=owner))
+    def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+        plan = functools.partial(verbs.restart_attempt, ticket=ticket, owner=owner, metadata_of=metadata_of)
+        return self._on(ticket.txid, plan)
 
     def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
         return self._on(txid, functools.partial(verbs.processed, txid=txid, attempt=attempt, staged=staged))

@@ -86,6 +86,7 @@ def row(record: TxRecord, visible: Collection[str]) -> dict[str, Any]:
         "txid": record.txid,
         "status": record.status,
         "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
+        "invalidated": record.invalidated,
         "rows_read": staged.rows_read if staged else None,
         "rows": staged.rows if staged else {},
         "bytes": staged.bytes if staged else None,

@@ -86,6 +86,8 @@ def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
     """:param blob: where metadata and carried are, if they are not to be in the record itself."""
     body = asdict(replace(record, metadata={}, carried={}))  # asdict() copies all, and there may be a lot of these
     body |= {"metadata": record.metadata, "carried": record.carried}
+    if not record.invalidated:
+        del body["invalidated"]  # as versions without opaque spouts wrote it
     if blob is not None:
         del body["metadata"], body["carried"]
         body["blob"] = asdict(blob)
@@ -192,6 +194,7 @@ def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> Tx
         owner=body.text("owner"),
         fence=body.integer("fence", least=0),
         touched=body.truth("touched"),
+        invalidated="invalidated" in body.fields and body.truth("invalidated"),
         staged=_staged(body),
         error=body.text("error"),
         times_ms=body.integers("times_ms"),
@@ -201,6 +204,7 @@ def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> Tx
     needs_staged = record.status in (Status.PROCESSED, Status.COMMITTING, Status.COMMITTED)
     body.require(record.staged is not None or not needs_staged, f"it is {record.status} without a staged batch")
     body.require(record.attempt != NO_ATTEMPT or not needs_staged, f"it is {record.status} without an attempt")
+    body.require(not record.invalidated or record.staged is None, "it has a staged batch and none at all")
     return record
 
 
@@ -260,12 +264,8 @@ def _staged(parent: _Body) -> StagedRef | None:
     if value is None:
         return None
     body = _Body(value, f"{parent.path} staged")
-    staged = StagedRef(
-        manifest=body.text("manifest"),
-        rows_read=body.integer("rows_read"),
-        rows=body.integers("rows"),
-        bytes=body.integer("bytes"),
-    )
+    manifest, rows_read = body.text("manifest"), body.integer("rows_read")
+    staged = StagedRef(manifest=manifest, rows_read=rows_read, rows=body.integers("rows"), bytes=body.integer("bytes"))
     body.end()
     return staged
 

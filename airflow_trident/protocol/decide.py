@@ -19,7 +19,8 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """`max_pending` transactions are uncommitted: wait for `oldest` to commit (P5)."""
+    """`max_pending` transactions are uncommitted (P5), or the last one has no batch to go on behind (invalidated): wait
+    for `oldest` to commit."""
 
     oldest: int
     pending: int
@@ -123,7 +124,14 @@ class Wait:
     why: str
 
 
-CommitDecision = Commit | Wait | Blocked | AlreadyCommitted | Unknown
+@dataclass(frozen=True, slots=True)
+class EmitAgain:
+    """The turn of `txid` has come and it lost its batch: whoever commits it emits it again first."""
+
+    txid: int
+
+
+CommitDecision = Commit | EmitAgain | Wait | Blocked | AlreadyCommitted | Unknown
 
 
 def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
@@ -144,6 +152,8 @@ def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
     if predecessor is not None:
         return Wait(on=predecessor, why=f"transaction {predecessor} is not committed yet")
     if tx.status is Status.PROCESSING:
+        if tx.invalidated:
+            return EmitAgain(txid)
         if tx.attempt == NO_ATTEMPT:
             return Wait(on=txid, why=f"transaction {txid} has not been attempted yet")
         return Wait(on=txid, why=f"attempt {tx.attempt} of transaction {txid} is still processing")

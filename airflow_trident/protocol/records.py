@@ -53,6 +53,11 @@ class Definition:
     spouts: dict[str, str]
     states: dict[str, str]
 
+    @property
+    def opaque(self) -> frozenset[str]:
+        """The names of the streams whose spouts are opaque."""
+        return frozenset(name for name, kind in self.spouts.items() if kind.endswith(" opaque"))
+
     def differences(self, other: Definition) -> list[str]:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
         lines: list[str] = []
@@ -103,6 +108,8 @@ class TxRecord:
     without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation that
     wrote the record: it resolves writes whose answer was lost. `owner` says who wrote it, for people. `fence` is that
     of the last commit try, 0 before. `touched`: a commit has begun at least once, so a state may hold the batch.
+    `invalidated`: its opaque streams have no batch since a lower transaction was attempted again; it gets one with its
+    next attempt (`protocol.opaque`).
     `times_ms`: status -> when it was last entered, and "begun".
     """
 
@@ -116,6 +123,7 @@ class TxRecord:
     owner: str = ""
     fence: int = 0
     touched: bool = False
+    invalidated: bool = False
     staged: StagedRef | None = None
     error: str = ""
     times_ms: dict[str, int] = field(default_factory=dict)
@@ -127,7 +135,8 @@ class TxRecord:
 
     @property
     def position(self) -> dict[str, Json]:
-        """Stream name -> its last metadata up to and including this transaction: where the next one goes on."""
+        """Stream name -> its last metadata up to and including this transaction: where the next one goes on. Not known
+        of opaque streams while the transaction is `invalidated`."""
         return {**self.carried, **self.metadata}
 
 

@@ -10,16 +10,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError, StagingError, TransitionError
+from airflow_trident.errors import (
+    FencedError,
+    LateBatchError,
+    LedgerBehindStateError,
+    StagingError,
+    TransitionError,
+    TridentError,
+)
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.plan.states import Applied, State
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, Unknown, Wait, decide_commit
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, EmitAgain, Unknown, Wait, decide_commit
 from airflow_trident.protocol.records import CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.attempts import restart_attempt, start_attempt
 from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import (
@@ -96,7 +104,7 @@ class Committer:
         decision = decide_commit(view, txid)
         if isinstance(decision, Unknown):
             raise unknown_transaction(self.topology.name, decision)
-        if isinstance(decision, Commit):
+        if isinstance(decision, Commit | EmitAgain):
             return Wait(on=txid, why=f"another committer is at work on transaction {txid}")
         return decision
 
@@ -112,6 +120,10 @@ class Committer:
                 continue
             if view.tx.status is Status.COMMITTING and txid != own and not take_over:
                 break  # somebody else is at it: taking over would only fence them
+            if isinstance(decide_commit(view, txid), EmitAgain):
+                if not self._emit_invalidated(txid, mine=txid == own):
+                    break
+                view = self.ledger.view(txid)
             if not self._try(view, txid, states, remembered):
                 break
             done.append(txid)
@@ -177,8 +189,28 @@ class Committer:
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
         return ticket
 
+    def _emit_invalidated(self, txid: int, *, mine: bool) -> bool:
+        """Emit a transaction that lost its batch and whose turn has come: whoever emitted it may have ended long ago.
+
+        :param mine: its failure is that of the caller; of another's it is only noted.
+        """
+        self.progress(f"transaction {txid} lost its batch when a lower one was attempted again; emitting it again")
+        attempts = self.attempts if mine else replace(self.attempts, last_try=False)
+        try:
+            record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner)
+            with self.engine() as engine:
+                run_attempt(self.ledger, self.topology, record, engine, self.staging_root, attempts, self.progress)
+        except (FencedError, TransitionError):
+            return False  # somebody else is at it
+        except TridentError as error:
+            if mine:
+                raise
+            self.progress(f"transaction {txid} could not be emitted again: {error}")
+            return False
+        return True
+
     def _emit_again(self, ticket: CommitTicket) -> CommitTicket:
-        record = self.ledger.restart_attempt(ticket, owner=self.attempts.owner)
+        record = restart_attempt(self.ledger, self.topology, ticket, owner=self.attempts.owner)
         with self.engine() as engine:
             run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
         return self.ledger.gate(ticket.txid, owner=self.attempts.owner)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import FencedError, Outcome, TridentError
+from airflow_trident.errors import FencedError, InvalidatedError, Outcome, TridentError
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, Begun, Ledger
 from airflow_trident.protocol.decide import Blocked, Full, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import (
@@ -111,6 +113,7 @@ class Drain:
                 full = self._fill(pool)
                 while self._running:
                     self._take_results(pool)
+                    self._emit_again(pool)
                     self._commit(wait_s=0.0)
                     full = self._fill(pool)
                 # What is left is in other workers' hands. When they are done the window may have room again.
@@ -132,7 +135,7 @@ class Drain:
         for txid in range(view.pointer.committed + 1, view.next_txid):
             tx = self.ledger.view(txid).tx
             if tx is not None and tx.status is Status.PROCESSING:
-                self._submit(pool, self.ledger.start_attempt(txid, owner=self.attempts.owner))
+                self._attempt(pool, txid)
         self._commit(wait_s=0.0, take_over=True)
 
     def _fill(self, pool: ThreadPoolExecutor) -> bool:
@@ -160,9 +163,10 @@ class Drain:
             record = begun.record
             if not begun.new and record.status in (Status.COMMITTING, Status.COMMITTED):
                 continue  # an earlier try of this very task still runs
-            if not begun.new:
-                record = self.ledger.start_attempt(begun.txid, owner=self.attempts.owner)
-            self._submit(pool, record)
+            if begun.new:
+                self._submit(pool, record)
+            else:
+                self._attempt(pool, begun.txid)
         return False
 
     def _may_begin(self) -> bool:
@@ -171,6 +175,22 @@ class Drain:
         if self.limits.max_transactions is not None and self._begun >= self.limits.max_transactions:
             return False
         return self._stop_at is None or time.monotonic() < self._stop_at
+
+    def _attempt(self, pool: ThreadPoolExecutor, txid: int) -> None:
+        """A new attempt. Where a spout is opaque, later transactions may lose their batch by it: see `_emit_again`."""
+        with suppress(InvalidatedError):  # its turn comes with that of the one before it
+            self._submit(pool, start_attempt(self.ledger, self.topology, txid, owner=self.attempts.owner))
+
+    def _emit_again(self, pool: ThreadPoolExecutor) -> None:
+        """Process what lost its batch to a lower transaction, lowest first; each is tried as often as a new one."""
+        if not self.topology.opaque:
+            return
+        view = self.ledger.view(0, remembered=True)
+        for txid in range(view.pointer.committed + 1, view.next_txid):
+            tx = self.ledger.view(txid, remembered=True).tx
+            if tx is not None and tx.invalidated and tx.status is Status.PROCESSING:
+                self._tries[txid] = 0
+                self._attempt(pool, txid)
 
     def _submit(self, pool: ThreadPoolExecutor, record: TxRecord) -> None:
         self._tries[record.txid] += 1
@@ -185,12 +205,17 @@ class Drain:
         for future in sorted(done, key=lambda one: self._running[one].txid):
             record = self._running.pop(future)
             error = future.exception() or self._record(record, future.result())
-            if isinstance(error, FencedError):
+            if isinstance(error, FencedError) or (error is not None and not self._is_current(record)):
                 self.progress(f"transaction {record.txid}: {error}")
             elif isinstance(error, Exception):
                 self._failed(pool, record, error)
             elif error is not None:
                 raise error
+
+    def _is_current(self, record: TxRecord) -> bool:
+        """False: a lower transaction took its batch meanwhile, and with it the attempt."""
+        tx = self.ledger.view(record.txid, remembered=True).tx if self.topology.opaque else None
+        return tx is None or tx.attempt == record.attempt
 
     def _record(self, record: TxRecord, manifest: Manifest) -> TridentError | None:
         try:
@@ -206,7 +231,7 @@ class Drain:
         note_failure(self.ledger, record.txid, record.attempt, error, replace(self.attempts, last_try=last))
         self.progress(f"transaction {record.txid}, attempt {record.attempt} failed: {error}")
         if not last:
-            self._submit(pool, self.ledger.start_attempt(record.txid, owner=self.attempts.owner))
+            self._attempt(pool, record.txid)
             return
         tx = self.ledger.view(record.txid).tx
         if tx is not None and tx.status is Status.FAILED:

@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, Job, quiet
-from airflow_trident.errors import FencedError, LedgerBehindStateError, Outcome, TransitionError, TridentError
+from airflow_trident.errors import (
+    FencedError,
+    InvalidatedError,
+    LedgerBehindStateError,
+    Outcome,
+    StaleAttemptError,
+    TransitionError,
+    TridentError,
+)
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRecord
 from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
@@ -134,6 +143,10 @@ class ProcessOutcome(StrEnum):
     PROCESSED = "processed"
     ALREADY_COMMITTED = "already committed"
     COMMIT_UNDER_WAY = "commit under way"
+    SUPERSEDED = "superseded by a newer attempt"
+    """Opaque: a lower transaction took the batch of this one, and somebody else emits it again."""
+    WAITS_FOR_BATCH = "waits for the batch of the transaction before it"
+    """Opaque: it has no batch; a committer emits it again when its turn comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,20 +181,38 @@ def process(
 ) -> ProcessResult:
     """Run the processing phase of a transaction under a new attempt, and record its staged batch.
 
+    Where a spout is opaque, a lower transaction that is attempted again may take the batch of this one while it is
+    processed: then it is processed once more, with the batch that it has then.
+
     :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; that is in the ledger.
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
     """
-    decision = decide_process(ledger.view(txid), txid)
-    if isinstance(decision, Unknown):
-        raise unknown_transaction(topology.name, decision)
-    if isinstance(decision, AlreadyCommitted):
-        return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
-    if isinstance(decision, CommitUnderWay):
-        return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
-    require_not_late(topology, txid, ledger.view(0).pointer.committed)
-    record = ledger.start_attempt(txid, owner=attempts.owner)
-    staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
-    return ProcessResult(txid=txid, outcome=ProcessOutcome.PROCESSED, attempt=record.attempt, staged=staged)
+    while True:
+        decision = decide_process(ledger.view(txid), txid)
+        if isinstance(decision, Unknown):
+            raise unknown_transaction(topology.name, decision)
+        if isinstance(decision, AlreadyCommitted):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
+        if isinstance(decision, CommitUnderWay):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
+        require_not_late(topology, txid, ledger.view(0).pointer.committed)
+        try:
+            record = start_attempt(ledger, topology, txid, owner=attempts.owner)
+        except InvalidatedError:
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.WAITS_FOR_BATCH)
+        try:
+            staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
+        except TridentError as error:
+            now = ledger.view(txid).tx if topology.opaque else None
+            if now is None or now.attempt == record.attempt:
+                raise
+            if now.invalidated:
+                progress(f"transaction {txid}: a lower one took its batch while attempt {record.attempt} was at work")
+                continue
+            if isinstance(error, StaleAttemptError):
+                return ProcessResult(txid=txid, outcome=ProcessOutcome.SUPERSEDED)
+            raise
+        return ProcessResult(txid=txid, outcome=ProcessOutcome.PROCESSED, attempt=record.attempt, staged=staged)
 
 
 def require_not_late(topology: Topology, txid: int, committed: int) -> None:

@@ -42,6 +42,9 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         with airflow_outcome():
             last, position = self._position()
+            if position is None:
+                self.log.info("transaction %d of topology %s has to be emitted again first", last, self.topology_name)
+                return False
             for stream, spout in self.topology.spouts.items():
                 coordinator = spout.coordinator()
                 try:
@@ -54,12 +57,14 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
         return False
 
-    def _position(self) -> tuple[int, dict[str, Json]]:
-        """The last transaction and where it ends; nothing before the first one."""
+    def _position(self) -> tuple[int, dict[str, Json] | None]:
+        """The last transaction and where it ends: nothing before the first one, None while it has no batch."""
         with self.open_ledger() as ledger:
             try:
                 last = ledger.view(0).next_txid - 1
             except UnknownTopologyError:
                 return 0, {}
             record = ledger.view(last).tx if last else None
+        if record is not None and record.invalidated:
+            return last, None
         return last, record.position if record is not None else {}

@@ -349,7 +349,7 @@ def test_p3_a_first_attempt_may_begin_with_its_transaction(place: Place) -> None
 
 def test_p3_nothing_is_processed_without_an_attempt(ledger: Ledger) -> None:
     begun(ledger, 1)
-    with pytest.raises(TransitionError, match="transaction 1 was never attempted"):
+    with pytest.raises(TransitionError, match="transaction 1 was not attempted"):
         ledger.processed(1, NO_ATTEMPT, STAGED)
 
 

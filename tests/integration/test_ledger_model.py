@@ -12,12 +12,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from airflow_trident.errors import TridentError
-from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes, Fault
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
-from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import (
+    Claim,
+    Command,
+    CommitTicket,
+    Definition,
+    LedgerView,
+    TopologyRecord,
+    TxRecord,
+)
 from airflow_trident.protocol.statuses import Status
 from tests.ledger_fixtures import DEFINITION, OTHER_STAGED, STAGED
 
@@ -59,8 +67,20 @@ def alike(value: Any) -> Any:
     return value
 
 
+SIZE = st.sampled_from([1, 1, 1, 2, 0])
+"""How much an attempt of an opaque transaction takes."""
+
+
+def choice(size: int) -> MetadataOf:
+    def metadata_of(txid: int, position: dict) -> dict | None:
+        return {"a": [size, (position.get("a") or [0, 0])[1] + size]} if size else None
+
+    return metadata_of
+
+
 class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     tickets = Bundle("tickets")
+    definition = DEFINITION
 
     @initialize()
     def open(self) -> None:
@@ -70,7 +90,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         self.clients = [ZNodeLedger(FakeZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
         self.plain = MemoryLedger("words")
         for ledger in (*self.clients, self.plain):
-            ledger.register(DEFINITION)
+            ledger.register(self.definition)
 
     def next_fault(self, ops: Sequence[Op]) -> Fault | None:
         if self.late_ones_arrive_first:
@@ -100,7 +120,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         self, who: int, network: Network, again: int, streams: tuple[str, ...], max_pending: int, attempt_by: str
     ) -> None:
         def metadata_of(txid: int, position: dict) -> dict:
-            return {stream: [txid, position.get(stream)] for stream in streams}
+            return {stream: [txid, (position.get(stream) or [0, 0])[1] + 1] for stream in streams}
 
         claim = Claim(key=f"run-{self.plain.view(0).next_txid - again}", run_ms=1)
         self.both(
@@ -109,10 +129,10 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
             lambda ledger: ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by),
         )
 
-    @rule(who=WHO, network=NETWORK, back=BACK)
-    def start_attempt(self, who: int, network: Network, back: int) -> None:
+    @rule(who=WHO, network=NETWORK, back=BACK, size=SIZE)
+    def start_attempt(self, who: int, network: Network, back: int, size: int) -> None:
         txid = self.txid(back)
-        self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e"))
+        self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e", metadata_of=choice(size)))
 
     @rule(who=WHO, network=NETWORK, back=BACK, beside=BESIDE, staged=st.sampled_from([STAGED, STAGED, OTHER_STAGED]))
     def processed(self, who: int, network: Network, back: int, beside: int, staged: Any) -> None:
@@ -146,7 +166,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
                 attempt = tx.attempt
                 self.both(who, network, lambda ledger, attempt=attempt: ledger.processed(txid, attempt, STAGED))
             else:
-                self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e"))
+                self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e", metadata_of=choice(1)))
         return pair if pair is not None else multiple()
 
     @rule(who=WHO, network=NETWORK, pair=tickets, retention=st.integers(1, 3))
@@ -157,9 +177,12 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     def committed_at_last(self, who: int, network: Network, pair: tuple, retention: int) -> None:
         self.committed(who, network, pair, retention)
 
-    @rule(who=WHO, network=NETWORK, pair=tickets)
-    def restart_attempt(self, who: int, network: Network, pair: tuple) -> None:
-        self.with_ticket(who, network, pair, lambda ledger, ticket: ledger.restart_attempt(ticket, owner="c"))
+    @rule(who=WHO, network=NETWORK, pair=tickets, size=SIZE)
+    def restart_attempt(self, who: int, network: Network, pair: tuple, size: int) -> None:
+        def act(ledger: Ledger, ticket: CommitTicket) -> object:
+            return ledger.restart_attempt(ticket, owner="c", metadata_of=choice(size))
+
+        self.with_ticket(who, network, pair, act)
 
     @rule(who=WHO, network=NETWORK, back=BACK, beside=BESIDE, for_good=st.booleans())
     def attempt_fails(self, who: int, network: Network, back: int, beside: int, for_good: bool) -> None:
@@ -225,6 +248,25 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
                 assert tx.status is Status.COMMITTED
 
 
+class OpaqueLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
+    definition = Definition(spouts={"a": "Numbers opaque", "b": "Numbers transactional"}, states={})
+
+    @invariant()
+    def p2_batches_follow_each_other_and_those_without_one_are_the_last(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        previous: TxRecord | None = None
+        for tx in self.plain.transactions():
+            if previous is not None and previous.txid == tx.txid - 1:
+                assert tx.invalidated or not previous.invalidated
+                batch = tx.metadata.get("a")
+                if batch is not None and not previous.invalidated:
+                    assert batch[1] > (previous.position.get("a") or [0, 0])[1]
+                elif not tx.invalidated:
+                    assert tx.position.get("a") == previous.position.get("a")
+            previous = tx
+
+
 def outcome(call: Callable[[Ledger], Any], ledger: Ledger) -> Any:
     try:
         return call(ledger)
@@ -237,4 +279,6 @@ def alike_outcome(value: Any) -> Any:
 
 
 TestLedgerAgainstPlainLedger = LedgerAgainstPlainLedger.TestCase
+TestOpaqueLedgerAgainstPlainLedger = OpaqueLedgerAgainstPlainLedger.TestCase
+TestOpaqueLedgerAgainstPlainLedger.settings = settings(max_examples=60, stateful_step_count=40)
 TestLedgerAgainstPlainLedger.settings = settings(max_examples=150, stateful_step_count=40)

@@ -72,13 +72,15 @@ def topology_row(view: LedgerView) -> dict[str, Any]:
 
 
 def transaction_row(record: TxRecord) -> dict[str, Any]:
-    """`rows_read` from the sources, `rows` staged for the states; times are UTC; `seconds` from begun to committed."""
+    """`invalidated`: it lost its batch when a lower one was attempted again. `rows_read` from the sources, `rows`
+    staged for the states; times are UTC; `seconds` from begun to committed."""
     staged, times = record.staged, record.times_ms
     begun, committed = times.get("begun"), times.get("COMMITTED")
     return {
         "txid": record.txid,
         "status": str(record.status),
         "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
+        "invalidated": record.invalidated or None,
         "rows_read": staged.rows_read if staged and staged.rows_read >= 0 else None,
         "rows": sum(staged.rows.values()) if staged else None,
         "bytes": staged.bytes if staged else None,
@@ -136,7 +138,9 @@ def _waits(view: LedgerView, tx: TxRecord) -> str:
     if blocked is not None:
         return f"for transaction {blocked}, which is FAILED"
     lower = view.waits_for(tx.txid)
-    return "" if lower is None else f"for transaction {lower}, which is not committed yet"
+    if lower is None:
+        return "to be emitted again: it lost its batch when a lower one was attempted again" if tx.invalidated else ""
+    return f"for transaction {lower}, which is not committed yet"
 
 
 # ---- everything ------------------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""Opaque streams over znodes: `protocol.opaque`, from a snapshot to what has to be written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.errors import CorruptRecordError
+from airflow_trident.ledger.base import MetadataOf
+from airflow_trident.ledger.transact import Snapshot, Write
+from airflow_trident.ledger.znodes import Create, Delete
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.opaque import Position, invalidated, is_decided_anew, require_batch, with_batch
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+
+
+def before(snap: Snapshot, txid: int) -> TxRecord | None:
+    """The transaction before `txid`; None for the first."""
+    if txid == 1:
+        return None
+    previous = snap.tx(txid - 1)
+    if previous is None:
+        raise CorruptRecordError(
+            f"the ledger record {snap.life.tx(txid - 1)} of the transaction before {txid} is missing",
+            "Restore the ledger from a back-up; nothing is guessed.",
+        )
+    return previous
+
+
+def of_next_attempt(snap: Snapshot, tx: TxRecord, metadata_of: MetadataOf | None) -> TxRecord:
+    """The record with the batch of its next attempt.
+
+    :raises InvalidatedError: the transaction before it has no batch.
+    """
+    definition = snap.topology().definition
+    if not definition.opaque or not is_decided_anew(definition, tx, snap.pointer().committed):
+        return tx
+    previous = before(snap, tx.txid)
+    position: Position = {} if previous is None else require_batch(previous, tx.txid)
+    return with_batch(definition, tx, position, metadata_of)
+
+
+def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
+    """The records of the transactions above `txid`, which lose their batch."""
+    definition, later = snap.topology().definition, range(txid + 1, snap.next_txid())
+    snap.prefetch(map(snap.life.tx, later))
+    found = [tx for tx in map(snap.tx, later) if tx is not None and not tx.invalidated]
+    return [
+        replace(invalidated(definition, tx), op=snap.op, times_ms={**tx.times_ms, Status.PROCESSING.value: snap.now_ms})
+        for tx in found
+    ]
+
+
+def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
+    """Write a record whose metadata may be another one than before; its chunks, if it has any, go and come with it."""
+    old, packed = snap.blob_ref(record.txid), codec.pack_metadata(record)
+    ref, chunks = packed or (None, [])
+    writes: list[Write] = [snap.set(snap.life.tx(record.txid), codec.encode_tx(record, ref))]
+    if ref == old:
+        return writes
+    if old is not None:
+        writes += [Delete(path) for path in chunk_paths(snap, record.txid, old)]
+    if ref is not None:
+        paths = chunk_paths(snap, record.txid, ref)
+        writes += [Create(path, chunk) for path, chunk in zip(paths, chunks, strict=True)]
+    return writes
+
+
+def chunk_paths(snap: Snapshot, txid: int, ref: codec.BlobRef) -> list[str]:
+    return [snap.life.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]

@@ -1,0 +1,101 @@
+"""Opaque streams: a new attempt may have another batch, and what stood on the old one loses its own (P2). Pure.
+
+Above the commit pointer each new attempt decides the batch of the opaque streams anew, behind the batch of the
+transaction before it. Is it another one, then the same step invalidates every later transaction: it has no batch until
+it is attempted again. Invalidated transactions are therefore always the last ones, up to the head. At and below the
+pointer a batch is frozen: later ones have gone on behind it.
+
+After Storm's OpaquePartitionedTridentSpoutExecutor, which forgets the metadata of later transactions likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from airflow_trident.errors import ConfigurationError, InvalidatedError
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import NO_ATTEMPT, Definition, TxRecord
+from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.types import Json
+
+Position = dict[str, Json]
+
+
+def is_decided_anew(definition: Definition, record: TxRecord, committed: int) -> bool:
+    """Has the next attempt of a transaction to choose its batch? Not the first one of a batch that was just recorded.
+
+    :param committed: the commit pointer.
+    """
+    untouched = record.attempt == NO_ATTEMPT and not record.invalidated
+    return bool(definition.opaque) and not untouched and record.txid > committed
+
+
+def with_batch(
+    definition: Definition,
+    record: TxRecord,
+    position: Position,
+    metadata_of: Callable[[int, Position], Position | None] | None,
+) -> TxRecord:
+    """The record with a batch of its opaque streams that goes on at `position`; the other streams keep theirs.
+
+    :raises ConfigurationError: there is no `metadata_of`.
+    """
+    if metadata_of is None:
+        raise ConfigurationError(
+            f"transaction {record.txid} has an opaque spout, and this attempt cannot choose its batch",
+            "Start its attempts with the topology at hand (metadata_of).",
+        )
+    before = {stream: value for stream, value in position.items() if stream in definition.opaque}
+    # A copy: what a spout does to its argument must not get into what is carried on.
+    found = metadata_of(record.txid, codec.require_json(before, "the position")) or {}
+    chosen = {
+        stream: codec.require_json(value, f"the metadata of stream {stream!r}")
+        for stream, value in found.items()
+        if stream in definition.opaque
+    }
+    metadata = _without_opaque(definition, record.metadata) | chosen
+    carried = {stream: value for stream, value in position.items() if stream not in metadata}
+    return replace(record, metadata=metadata, carried=carried, invalidated=False)
+
+
+def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
+    """The record without the batch of its opaque streams. FAILED and SKIPPED are gone, too: what was decided about the
+    batch is void with it."""
+    return replace(
+        record,
+        status=move(record.status, Status.PROCESSING, txid=record.txid),
+        attempt=record.attempt + 1,
+        metadata=_without_opaque(definition, record.metadata),
+        carried=_without_opaque(definition, record.carried),
+        staged=None,
+        invalidated=True,
+        owner="",
+        error="",
+    )
+
+
+def require_batch(record: TxRecord, txid: int) -> Position:
+    """Where transaction `txid` goes on, behind `record`.
+
+    :raises InvalidatedError: `record` has no batch.
+    """
+    if record.invalidated:
+        raise InvalidatedError(
+            f"transaction {txid} cannot be attempted: it goes on behind transaction {record.txid}, which has no batch "
+            "since a lower one was attempted again",
+            f"Attempt transaction {record.txid} first; its committer does so when its turn comes.",
+        )
+    return record.position
+
+
+def cannot_skip(txid: int) -> InvalidatedError:
+    return InvalidatedError(
+        f"transaction {txid} cannot be skipped: it has no batch since a lower one was attempted again, and later ones "
+        "could not go on behind it",
+        "Attempt it first.",
+    )
+
+
+def _without_opaque(definition: Definition, streams: Mapping[str, Json]) -> Position:
+    return {stream: value for stream, value in streams.items() if stream not in definition.opaque}

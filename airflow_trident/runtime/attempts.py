@@ -1,0 +1,50 @@
+"""Attempts begin here: where a spout is opaque, an attempt chooses its batch (P2)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+from airflow_trident.ledger.base import Ledger, MetadataOf
+from airflow_trident.protocol.records import CommitTicket, TxRecord
+from airflow_trident.protocol.spouts import Spout, SpoutKind
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import Json
+
+
+def start_attempt(ledger: Ledger, topology: Topology, txid: int, *, owner: str) -> TxRecord:
+    """See :meth:`Ledger.start_attempt`."""
+    if not topology.opaque:
+        return ledger.start_attempt(txid, owner=owner)
+    return ledger.start_attempt(txid, owner=owner, metadata_of=_choosing(topology))
+
+
+def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *, owner: str) -> TxRecord:
+    """See :meth:`Ledger.restart_attempt`."""
+    if not topology.opaque:
+        return ledger.restart_attempt(ticket, owner=owner)
+    return ledger.restart_attempt(ticket, owner=owner, metadata_of=_choosing(topology))
+
+
+def _choosing(topology: Topology) -> MetadataOf:
+    """Asks the opaque spouts, each once per position: the ledger asks again when others write meanwhile."""
+    spouts = {name: spout for name, spout in topology.spouts.items() if spout.kind is SpoutKind.OPAQUE}
+    known: dict[str, dict[str, Json]] = {}
+
+    def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json]:
+        key = json.dumps([txid, position], sort_keys=True)
+        if key not in known:
+            known[key] = _chosen(spouts, txid, position)
+        return known[key]
+
+    return metadata_of
+
+
+def _chosen(spouts: dict[str, Spout], txid: int, position: dict[str, Json]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for name, spout in spouts.items():
+        with closing(spout.coordinator()) as coordinator:
+            metadata = coordinator.initialize_transaction(txid, position.get(name))
+        if metadata is not None:
+            found[name] = metadata
+    return found
