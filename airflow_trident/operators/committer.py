@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import ask, ask_airflow, left_to_committer
-from airflow_trident.hooks.waits import Abandoned, Look, Until, lowest_uncommitted
+from airflow_trident.hooks.waits import Abandoned, Look, Until, lowest_uncommitted, waiting_story
 from airflow_trident.operators.base import (
     airflow_outcome,
     deferrable_default,
@@ -82,7 +82,7 @@ class TridentCommitterOperator(EngineOperator):
         look_every_s = settings.number(settings.POLL_S, least=0.1)
         deadline = time.monotonic() + settings.turn_wait_s(self.turn_wait_s)
         committed: tuple[int, ...] = ()
-        take_over = False
+        take_over, said = False, ""
         while True:
             left_s = max(0.0, deadline - time.monotonic())
             result = committer.commit(txid, wait_s=min(left_s, look_every_s), take_over=take_over)
@@ -91,6 +91,11 @@ class TridentCommitterOperator(EngineOperator):
                 raise blocked(self.topology_name, result.own)
             if not isinstance(result.own, Wait):
                 return committed
+            culprit = ledger.view(lowest_uncommitted(ledger.view(txid), txid) or txid).tx
+            story = waiting_story(self.topology_name, txid, result.own.why, culprit)
+            if story != said:
+                self.log.info("%s", story)
+                said = story
             if left_s <= 0:
                 self._stand_back(context, result, txid)
             take_over = self._look(context, ledger, txid, look)
@@ -112,7 +117,7 @@ class TridentCommitterOperator(EngineOperator):
 
     def _stand_back(self, context: Context, result: SweepResult, txid: int) -> None:
         assert isinstance(result.own, Wait)
-        self.log.info("%s; transaction %d goes on waiting without a worker slot", result.own.why, txid)
+        self.log.info("transaction %d goes on waiting without a worker slot", txid)
         self.give_back_slot(
             context,
             txid,

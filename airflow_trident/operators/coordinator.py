@@ -115,10 +115,7 @@ class TridentCoordinatorOperator(TridentOperator):
     def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> None:
         """Return when the oldest uncommitted transaction has passed. :raises BlockedError: it never will."""
         self.log.info(
-            "%d transactions of topology %s are uncommitted: waiting for transaction %d",
-            full.pending,
-            self.topology_name,
-            full.oldest,
+            "%d transactions of topology %s are uncommitted, as many as may be", full.pending, self.topology_name
         )
         verdict = wait_in_worker(
             ledger,
@@ -127,6 +124,7 @@ class TridentCoordinatorOperator(TridentOperator):
             wait_s=settings.turn_wait_s(self.turn_wait_s),
             look_every_s=settings.number(settings.POLL_S, least=0.1),
             look=ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP),
+            say=lambda story: self.log.info("%s", story),
         )
         if isinstance(verdict, Blocked):
             raise blocked(self.topology_name, verdict)

@@ -107,6 +107,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     wait_s=settings.turn_wait_s(self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
                     look=ask_airflow(ledger, skip=self._skips),
+                    say=lambda story: self.log.info("%s", story),
                 )
             what = f"transaction {txid} of topology {self.topology_name}"
             if isinstance(verdict, Blocked):
@@ -114,7 +115,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             if isinstance(verdict, Unknown):
                 raise unknown_transaction(self.topology_name, verdict)
             if isinstance(verdict, Wait):
-                self.log.info("%s; %s goes on waiting without a worker slot", verdict.why, what)
+                self.log.info("%s goes on waiting without a worker slot", what)
                 self._wait_elsewhere(context, txid)
         if isinstance(verdict, Over) and verdict.committed:
             self.log.info("%s is committed already", what)

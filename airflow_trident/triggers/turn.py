@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent
 from airflow_trident.errors import LedgerUnavailableError, TridentError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import Answers, answered, judge, note_gone, questions
-from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted
+from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted, waiting_story
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked, Wait
@@ -98,7 +98,7 @@ class TridentTurnTrigger(BaseTrigger):
         conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
         ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
         poll_s = self.poll_s or settings.number(settings.POLL_S, least=0.1)
-        looks = 0
+        looks, said = 0, ""
         async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
             while True:
                 try:
@@ -106,6 +106,7 @@ class TridentTurnTrigger(BaseTrigger):
                     verdict = decide_wait(view, txid, Until(self.until))
                     if not isinstance(verdict, Wait):
                         return verdict
+                    said = await self._say(hub, view, verdict, txid, said)
                     if await self._changed(hub, view, verdict, txid, poll_s):
                         continue
                     looks += 1
@@ -116,6 +117,17 @@ class TridentTurnTrigger(BaseTrigger):
                     continue
                 if abandoned is not None:
                     return abandoned
+
+    async def _say(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, said: str) -> str:
+        """Tell what is waited for, when that has changed."""
+        culprit = lowest_uncommitted(view, txid)
+        record = view.tx
+        if culprit is not None:
+            record = (await hub.with_ledger(self.topology, lambda ledger: ledger.view(culprit))).tx
+        story = waiting_story(self.topology, txid, verdict.why, record)
+        if story != said:
+            self.log.info("%s", story)
+        return story
 
     async def _changed(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, timeout_s: float) -> bool:
         on = verdict.on

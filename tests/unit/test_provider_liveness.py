@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_trident.hooks.liveness import Gone, Worker, answered, judge, left_to_committer, owned_by, questions
-from airflow_trident.hooks.waits import Over, Until, decide_wait, lowest_uncommitted
+from airflow_trident.hooks.waits import Over, Until, decide_wait, lowest_uncommitted, wait_in_worker, waiting_story
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.records import Claim, Definition, StagedRef, TxRecord
@@ -150,3 +151,44 @@ def test_a_failed_one_below_makes_every_wait_vain_and_a_skipped_one_none(ledger:
     assert decide_wait(ledger.view(3), 3, Until.TURN) == Over()
     assert decide_wait(ledger.view(2), 2, Until.PASSED) == Over(committed=False)
     assert lowest_uncommitted(ledger.view(4), 4) == 3
+
+
+# ---- what a waiting task says ----------------------------------------------------------------------------------
+
+
+def test_a_waiting_task_says_what_it_waits_for_who_is_at_it_and_how_to_go_on() -> None:
+    culprit = replace(record(Status.PROCESSING, attempt=2), error="UserCodeError: told to fail\nmore")
+    assert waiting_story("wc", 6, "transaction 5 is not committed yet", culprit) == (
+        "transaction 6 of topology wc waits: transaction 5 is not committed yet. Transaction 4 is PROCESSING, attempt "
+        "2 by dag/run/g.emit try 1 on host/7, last error: UserCodeError: told to fail. See `airflow trident ledger show "
+        "wc 4`; if nobody works on it, `airflow trident backfill wc --txid 4`; `airflow trident skip wc 4` lets the "
+        "others pass."
+    )
+
+
+def test_a_transaction_that_a_state_may_hold_is_not_offered_to_be_skipped() -> None:
+    assert "skip" not in waiting_story("wc", 6, "why", replace(record(Status.COMMITTING), touched=True))
+    assert "backfill" not in waiting_story("wc", 4, "it is not attempted", record(Status.PROCESSING, attempt=-1))
+
+
+def test_a_worker_that_waits_says_so_once_and_again_when_it_waits_for_something_else() -> None:
+    said: list[str] = []
+    with MemoryLedger("wc") as ledger:
+        ledger.register(Definition(spouts={}, states={}))
+        for number in (1, 2):
+            ledger.begin(Claim(key=str(number)), lambda txid, _: {"lines": txid})
+
+        def look(one: TxRecord) -> None:
+            if one.attempt == 0:
+                ledger.fail(1, 0, "gone")
+            else:
+                ledger.start_attempt(1, owner="me")
+
+        verdict = wait_in_worker(ledger, 2, Until.TURN, wait_s=60.0, look_every_s=0.01, look=look, say=said.append)
+    assert verdict == Blocked(1)
+    assert [story.partition(" See")[0] for story in said] == [
+        "transaction 2 of topology wc waits: transaction 1 is not committed yet. Transaction 1 is PROCESSING, not "
+        "attempted yet.",
+        "transaction 2 of topology wc waits: transaction 1 is not committed yet. Transaction 1 is PROCESSING, attempt "
+        "0 by me.",
+    ]
