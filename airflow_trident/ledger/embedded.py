@@ -21,7 +21,7 @@ clientPortAddress={host}
 tickTime=2000
 maxClientCnxns=0
 admin.enableServer=false
-4lw.commands.whitelist=srvr,mntr,ruok
+4lw.commands.whitelist=srvr,mntr,ruok,conf
 autopurge.snapRetainCount=5
 autopurge.purgeInterval=1
 """

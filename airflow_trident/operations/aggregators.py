@@ -7,11 +7,14 @@ the Python below defines the meaning.
 
 from __future__ import annotations
 
+from decimal import Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from typing import Any
 
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.base import CombinerAggregator, MergeKind
 
+_EXACT = Context(prec=100, traps=[InvalidOperation, DivisionByZero, Overflow])
+"""Decimal arithmetic by default rounds to 28 digits; Spark's has 38."""
 _SUMMABLE = {"int": "long", "long": "long", "float": "double", "double": "double"}
 
 
@@ -42,6 +45,8 @@ class Sum(CombinerAggregator[Any]):
         return 0 if values[0] is None else values[0]
 
     def combine(self, left: Any, right: Any) -> Any:
+        if isinstance(left, Decimal) or isinstance(right, Decimal):
+            return _EXACT.add(left, right)
         return left + right
 
     def zero(self) -> Any:

@@ -80,9 +80,17 @@ class CombinerAggregator(Operation, ABC, Generic[A]):
     """
 
     merge_kind: MergeKind | None = None
-    """Set by built-ins only."""
+    """Set by built-ins only; a subclass that changes how they combine loses it: nobody would call what it says."""
     commutes: bool = True
     """May a late (backfilled) batch be combined out of order?"""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        said_by = next(place for place, parent in enumerate(cls.__mro__) if "merge_kind" in vars(parent))
+        if any(
+            name in vars(parent) for parent in cls.__mro__[:said_by] for name in ("init", "combine", "zero", "_pick")
+        ):
+            cls.merge_kind = None
 
     @abstractmethod
     def init(self, *values: Any) -> A:

@@ -60,5 +60,5 @@ def move(current: Status, target: Status, *, txid: int) -> Status:
     allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing, it is final"
     raise TransitionError(
         f"transaction {txid} is {current} and cannot become {target} (allowed: {allowed})",
-        f"See `airflow trident ledger show TOPOLOGY {txid}`.",
+        "See what the ledger says of it, with `airflow trident ledger list` and `ledger show`.",
     )

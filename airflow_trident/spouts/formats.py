@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 _CSV_BLOCK_BYTES = 8 << 20
+ANEW = (
+    "Skip the transaction and put what its files hold in anew, mended, under new names: one that is changed in its "
+    "place is not the recorded one."
+)
+"""The cure of a damaged file."""
 
 
 class FileFormat(StrEnum):
@@ -192,7 +197,7 @@ def _require_closed_quotes(path: str) -> None:
         except csv.Error as error:
             raise DamagedInputError(
                 f"the file {path!r} ends inside a quoted value, or a quote is out of place ({error})",
-                "Mend the file or take it away.",
+                ANEW,
             ) from error
         finally:
             csv.field_size_limit(limit)
@@ -246,7 +251,7 @@ def _require_columns(reading: Reading, found: list[str], path: str) -> None:
             raise DamagedInputError(
                 f"the file {path!r} {what} the column {names[0]!r}; it has ({', '.join(found)}) and "
                 f"({', '.join(declared)}) is declared",
-                'Mend the file or the fields of the spout; extra_columns="ignore" leaves out what is not declared.',
+                f'Mend the fields of the spout; extra_columns="ignore" leaves out what is not declared. Or: {ANEW}',
             )
 
 
@@ -262,10 +267,10 @@ def _damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
         raise
     except (pa.ArrowException, KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError) as error:
         raise DamagedInputError(
-            f"the file {path!r} cannot be read{place}: {error}", f"{hint} Mend the file or take it away.".strip()
+            f"the file {path!r} cannot be read{place}: {error}", f"{hint} {ANEW}".strip()
         ) from error
     except OSError as error:
         if error.errno is not None:
             raise
         # Arrow reports damage inside Parquet files as OSError without a number.
-        raise DamagedInputError(f"the file {path!r} cannot be read: {error}", "Mend it or take it away.") from error
+        raise DamagedInputError(f"the file {path!r} cannot be read: {error}", ANEW) from error

@@ -159,10 +159,10 @@ def test_a_failed_one_below_makes_every_wait_vain_and_a_skipped_one_none(ledger:
 def test_a_waiting_task_says_what_it_waits_for_who_is_at_it_and_how_to_go_on() -> None:
     culprit = replace(record(Status.PROCESSING, attempt=2), error="UserCodeError: told to fail\nmore")
     assert waiting_story("wc", 6, "transaction 5 is not committed yet", culprit) == (
-        "transaction 6 of topology wc waits: transaction 5 is not committed yet. Transaction 4 is PROCESSING, attempt "
-        "2 by dag/run/g.emit try 1 on host/7, last error: UserCodeError: told to fail. See `airflow trident ledger show "
-        "wc 4`; if nobody works on it, `airflow trident backfill wc --txid 4`; `airflow trident skip wc 4` lets the "
-        "others pass."
+        "transaction 6 of topology wc waits: transaction 5 is not committed yet. Transaction 4 is PROCESSING, "
+        "attempt 2 by dag/run/g.emit try 1 on host/7, last error: UserCodeError: told to fail. See `airflow trident "
+        "ledger show wc 4`; if nobody works on it, `airflow trident backfill wc --txid 4`; `airflow trident skip wc 4` "
+        "lets the others pass."
     )
 
 

@@ -38,7 +38,7 @@ def test_each_step_is_allowed_or_refused_as_the_table_says(source: Status, targe
 
 
 def test_a_refusal_says_what_would_be_allowed_and_where_to_look() -> None:
-    with pytest.raises(TransitionError, match=r"allowed: PROCESSING, SKIPPED.*ledger show TOPOLOGY 3"):
+    with pytest.raises(TransitionError, match=r"allowed: PROCESSING, SKIPPED.*`ledger show`"):
         move(Status.FAILED, Status.COMMITTED, txid=3)
     with pytest.raises(TransitionError, match="nothing, it is final"):
         move(Status.COMMITTED, Status.PROCESSING, txid=3)
