@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, Filter, FixedBatchSpout, Function, Max, Min, OperationContext, Sum, Topology
@@ -173,7 +173,11 @@ NUMBERS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(NUMBERS)
 def test_built_ins_by_arrow_and_by_their_own_methods_agree(rows: list[tuple[str | None, int | None]]) -> None:
-    """An overflow is an error in both; neither wraps round."""
+    """Neither wraps round. Left out is what overflows on the way alone, where the order of rows decides."""
+    for key in {key for key, _ in rows}:
+        values = [value for one, value in rows if one == key and value is not None]
+        most, least = sum(v for v in values if v > 0), sum(v for v in values if v < 0)
+        assume(-(2**63) <= least and most < 2**63 or not -(2**63) <= most + least < 2**63)
     for what in (Sum(), Min(), Max(), Count()):
         by_hand = type("Own", (type(what),), {"merge_kind": None})()
         assert _outcome(rows, what) == _outcome(rows, by_hand), type(what)
