@@ -53,11 +53,14 @@ if TYPE_CHECKING:
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.group import trident_transaction as trident_transaction
+    from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
     from airflow_trident.protocol.batches import BatchSpout as BatchSpout
     from airflow_trident.protocol.partitioned import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.protocol.partitioned import PartitionedSpout as PartitionedSpout
     from airflow_trident.protocol.spouts import Spout as Spout
     from airflow_trident.protocol.spouts import SpoutKind as SpoutKind
+    from airflow_trident.runtime.query import QueryResult as QueryResult
+    from airflow_trident.runtime.query import query as query
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.delta import DeltaSpout as DeltaSpout
@@ -127,6 +130,7 @@ __all__ = [
     "Polled",
     "PostgresState",
     "QueryFunction",
+    "QueryResult",
     "RedisSpout",
     "RedisState",
     "RedisStreamSpout",
@@ -151,6 +155,7 @@ __all__ = [
     "TridentDrainOperator",
     "TridentEmitterOperator",
     "TridentError",
+    "TridentQueryOperator",
     "TridentReadySensor",
     "TridentTurnSensor",
     "TrueFilter",
@@ -158,6 +163,7 @@ __all__ = [
     "TumblingDurationWindow",
     "TupleCollectionGet",
     "__version__",
+    "query",
     "trident_transaction",
 ]
 
@@ -239,6 +245,8 @@ _MODULES = {
     "operators.emitter": ("TridentEmitterOperator",),
     "operators.committer": ("TridentCommitterOperator",),
     "operators.backfill": ("TridentBackfillOperator",),
+    "operators.query": ("TridentQueryOperator",),
+    "runtime.query": ("QueryResult", "query"),
     "operators.drain": ("TridentDrainOperator",),
     "operators.group": ("trident_transaction",),
     "sensors.ready": ("TridentReadySensor",),

@@ -43,6 +43,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_trident.operators.committer",
                     "airflow_trident.operators.backfill",
                     "airflow_trident.operators.drain",
+                    "airflow_trident.operators.query",
                     "airflow_trident.operators.group",
                 ],
             }

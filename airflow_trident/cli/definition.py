@@ -5,34 +5,22 @@ from __future__ import annotations
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
-    ActionCommand,
     Arg,
     CLICommand,
     GroupCommand,
-    lazy_load_command,
     positive_int,
 )
 
-_COMMANDS = "airflow_trident.cli.commands"
+from airflow_trident.cli.definition_parts import ARG_CONN_ID, ARG_TOPOLOGY, TOPOLOGY_ARGS
+from airflow_trident.cli.definition_parts import command as _command
+from airflow_trident.cli.query_definition import QUERY, STATE
 
-ARG_CONN_ID = Arg(
-    ("--zookeeper-conn-id",),
-    help="Connection of type zookeeper that holds the ledger (default: option zookeeper_conn_id of section trident)",
-    metavar="CONN_ID",
-)
-ARG_TOPOLOGY = Arg(("topology",), help="Name of the topology", metavar="TOPOLOGY")
 ARG_TOPOLOGY_OR_ALL = Arg(
     ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
 )
 ARG_TXID = Arg(("txid",), help="Transaction", type=positive_int(allow_zero=False), metavar="TXID")
 ARG_OPTION_TXID = Arg(
     ("--txid",), help="The transaction", type=positive_int(allow_zero=False), metavar="N", required=True
-)
-ARG_DAG = Arg(("--dag",), help="DAG whose tasks hold the topology (default: search all DAGs)", metavar="DAG_ID")
-ARG_DAG_FILE = Arg(
-    ("--dag-file",),
-    help="DAG file, or module:attribute, that holds the topology, instead of --dag",
-    metavar="PATH",
 )
 ARG_ENGINE = Arg(
     ("--engine",), help="What the batch is processed with (default: spark)", choices=("spark", "local"), default="spark"
@@ -49,19 +37,7 @@ ARG_SPARK_CONF = Arg(
 ARG_STAGING_DIR = Arg(
     ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
 )
-TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
-
-
-def _command(name: str, module: str, function: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
-    return ActionCommand(
-        name=name,
-        help=help.partition(". ")[0].removesuffix("."),
-        description=help,
-        func=lazy_load_command(f"{_COMMANDS}.{module}.{function}"),
-        args=args,
-        epilog="\n".join(["examples:", *(f"  airflow trident {example}" for example in examples)]),
-    )
 
 
 # ---- zookeeper -------------------------------------------------------------------------------------------------
@@ -396,6 +372,8 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _RESUME,
                 _SHUTDOWN,
                 _REPAIR,
+                QUERY,
+                STATE,
                 _PLAN,
                 _DOCTOR,
             ),

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.frames import BATCH_ROWS, Column, Frame
 from airflow_trident.engine.fused_aggregate import aggregate
+from airflow_trident.engine.queries import state_query
 from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, as_tuple, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.values import UnfitValueError, coerce_column
+from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.needs import needs
 from airflow_trident.plan.nodes import (
@@ -107,6 +109,8 @@ def _run(step: Step, frames: Iterator[Frame], keep: frozenset[str], context: Ope
         return _map(step, node, frames, context)
     if isinstance(node, PeekNode):
         return _peek(step, node, frames, keep, context)
+    if isinstance(node, StateQueryNode):
+        return _state_query(step, node, frames, context)
     if isinstance(node, MultiReduceStepNode):
         return _multi_reduce(step, node, frames, context)
     if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
@@ -269,6 +273,15 @@ def _peek(
         for frame in frames:
             caller.each(frame)
             yield frame.only(keep)
+
+
+def _state_query(
+    step: Step, node: StateQueryNode, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    names = names_of(step.before)
+    chunks = (list(frame.tuples(names)) for frame in frames)
+    for rows in state_query(node, names, chunks, context):
+        yield Frame.of_rows(rows, names_of(node.schema))
 
 
 def _multi_reduce(

@@ -205,7 +205,7 @@ def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterabl
     if isinstance(node, MapNode):
         return _map(node, rows, context)
     if isinstance(node, StateQueryNode):
-        return state_query(node, list(rows), context)
+        return chain.from_iterable(state_query(node, node.input.fields, [list(rows)], context))
     if isinstance(node, ProjectNode):
         places = [node.input.fields.index(name) for name in node.fields]
         return (tuple(row[place] for place in places) for row in rows)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.describe import function_name
+from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import State, StateSpec
 
 Row = tuple[Any, ...]
@@ -36,29 +39,48 @@ class Reading:
         return ((*key, *value) for key, value in self._state.items())
 
 
-def state_query(node: StateQueryNode, rows: Sequence[Row], context: OperationContext) -> Iterator[Row]:
-    """Every tuple with what the query gives for it (Trident: StateQueryProcessor).
+def state_query(
+    node: StateQueryNode, before: tuple[str, ...], chunks: Iterable[Sequence[Row]], context: OperationContext
+) -> Iterator[list[Row]]:
+    """The tuples of each chunk with what the query gives for them (Trident: StateQueryProcessor).
 
+    :param before: the fields of the tuples that come in.
     :raises UserCodeError: the query raised, or gave another number of results than it was asked for.
     """
-    if not rows:
-        return
-    places = [node.input.fields.index(name) for name in node.reads]
+    places = [before.index(name) for name in node.reads]
+    border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
+    with prepared(node.function, context, border), ExitStack() as opened:
+        reading: Reading | None = None
+        for rows in chunks:
+            if not rows:
+                continue
+            if reading is None:  # not before there is something to ask
+                reading = Reading(opened.enter_context(node.state.factory.make_state(node.state)), node.state)
+            yield list(_answered(node, border, reading, places, rows))
+
+
+def _answered(
+    node: StateQueryNode, border: Border, reading: Reading, places: list[int], rows: Sequence[Row]
+) -> Iterator[Row]:
     args = [tuple(row[place] for place in places) for row in rows]
-    name = function_name(node.function)
-    border = Border(node.name, name, node.reads, context.txid, node.outputs)
-    with (
-        prepared(node.function, context, border),
-        node.state.factory.make_state(node.state) as state,
-    ):
-        reading = Reading(state, node.state)
-        results = border.one(lambda *_: list(node.function.batch_retrieve(reading, args)), ())
-        if len(results) != len(args):
-            raise border.error((), f"gave {len(results)} results for {len(args)} tuples")
-        for row, arg, result in zip(rows, args, results, strict=True):
-            for values in border.many(_execute(node, result), arg, len(node.outputs)):
-                yield (*row, *values)
+    results = border.one(lambda *_: list(node.function.batch_retrieve(reading, args)), ())
+    if len(results) != len(args):
+        raise border.error((), f"gave {len(results)} results for {len(args)} tuples")
+    for row, arg, result in zip(rows, args, results, strict=True):
+        for values in border.many(_execute(node, result), arg, len(node.outputs)):
+            yield (*row, *values)
 
 
 def _execute(node: StateQueryNode, result: Any) -> Any:
     return lambda *values: node.function.execute(values, result)
+
+
+def require_reachable(plan: Plan) -> None:
+    """:raises ConfigurationError: a query asks a state that lives in this process, and the engine works in others."""
+    for stage in plan.stages:
+        for node in stage.nodes:
+            if isinstance(node, StateQueryNode) and not node.state.factory.capabilities.durable:
+                raise ConfigurationError(
+                    f"{node.name} asks {node.state.factory.describe()}, which no Spark worker can see",
+                    "Keep the state in a SqliteState or another durable state.",
+                )

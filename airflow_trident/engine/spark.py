@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.queries import require_reachable
 from airflow_trident.engine.spark_errors import is_expression_error, translate
 from airflow_trident.engine.spark_run import PlanRun
 from airflow_trident.engine.spark_session import Attached, Sessions
@@ -31,6 +32,7 @@ class SparkEngine(Engine):
         self._lock = Lock()
 
     def run(self, job: Job) -> Manifest:
+        require_reachable(job.plan)
         with self._attached(job) as attached:
             try:
                 return PlanRun(attached, job, native=True).manifest()

@@ -34,7 +34,8 @@ class ReadableState(Protocol):
 class QueryFunction(Operation, ABC):
     """Asks a state about the tuples of a partition (Trident: QueryFunction).
 
-    `prepare`, then once for all tuples `batch_retrieve`, then `execute` for each; not called when there is no tuple.
+    `prepare`, then `batch_retrieve` for all tuples (on Spark for some thousands at a time), then `execute` for each;
+    neither is called when there is no tuple.
     """
 
     @abstractmethod

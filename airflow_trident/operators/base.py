@@ -47,6 +47,12 @@ def require_topology(topology: Topology | str) -> Topology:
             "Give it the Topology object; a name is enough only for sensors that wait for a turn.",
         )
     topology.compile()
+    require_durable(topology)
+    return topology
+
+
+def require_durable(topology: Topology) -> None:
+    """:raises PlanError: a state does not outlive one task."""
     for name, spec in topology.states.items():
         if not spec.factory.capabilities.durable:
             raise PlanError(
@@ -54,7 +60,6 @@ def require_topology(topology: Topology | str) -> Topology:
                 "process; the tasks of a DAG are many",
                 "Keep it in a SqliteState or another durable state.",
             )
-    return topology
 
 
 def topology_name(topology: Topology | str) -> str:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit_nodes import CarriedNode
 from airflow_trident.plan.commit_phase import split_phases
 from airflow_trident.plan.filters import push_filters
 from airflow_trident.plan.graph import Sinks, ordered
 from airflow_trident.plan.lowering import lower
-from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.nodes import Node, PersistNode, SourceNode
 from airflow_trident.plan.pruning import prune
 from airflow_trident.plan.repartitions import collapse, colocate
 from airflow_trident.plan.settings import PlanSettings
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.trees import logical_text
 
+RESULT = "~result"
+"""The name of what a query hands on."""
 REWRITES = (lower, colocate, collapse, push_filters, prune)
 """In order, each with a reason for its place: the others know only what `lower` makes; `collapse` takes what `colocate`
 adds away where it can; filters are pushed before fields are pruned, because pruning adds projections. Each keeps what
@@ -44,9 +47,7 @@ def compile_plan(
                 f"stream {source.name!r} of topology {topology!r} reaches no state: its data would be read and lost",
                 "End it with persistent_aggregate() or partition_persist(), or remove it.",
             )
-    rewritten: Sinks = sinks
-    for rewrite in REWRITES:
-        rewritten = rewrite(rewritten)
+    rewritten = _rewritten(sinks)
     processing, *commit = split_phases(rewritten, settings or PlanSettings())
     return Plan(
         topology=topology,
@@ -57,3 +58,16 @@ def compile_plan(
         commit=tuple(commit),
         digest=hashlib.sha256(logical_text(topology, sources, sinks).encode()).hexdigest(),
     )
+
+
+def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
+    """The plan of a query stream: from its arguments to its result, which is handed to who asked."""
+    rewritten = _rewritten((CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),))
+    (answer,) = split_phases(rewritten, PlanSettings())
+    return Plan(topology=topology, sources=(source,), sinks=(), rewritten=rewritten, stages=answer.stages, digest="")
+
+
+def _rewritten(sinks: Sinks) -> Sinks:
+    for rewrite in REWRITES:
+        sinks = rewrite(sinks)
+    return sinks

@@ -20,6 +20,7 @@ class StreamBase:
         self._topology = topology
         self._node = node
         self._label = label
+        topology.queries.note(node)
 
     @property
     def topology(self) -> Topology:

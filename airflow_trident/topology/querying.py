@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import FieldError, PlanError
@@ -61,9 +62,15 @@ class Querying(Windowing):
                 f"state {state.name!r} belongs to topology {state.topology.name!r}",
                 "Another topology's state is asked through new_static_state().",
             )
-        if after_commit and not isinstance(state, TridentState):
+        if state.spec.stateful is not None:
             raise PlanError(
-                f"state_query(after_commit=True) of the static state {state.name!r}", "It has no commit to come after."
+                f"state {state.name!r} belongs to a stateful function and has no fields to ask for",
+                "Ask the states of persistent_aggregate() and partition_persist().",
+            )
+        if after_commit and (not isinstance(state, TridentState) or self._topology.queries.owner(self._node)):
+            raise PlanError(
+                f"state_query(after_commit=True) of state {state.name!r} has no commit to come after",
+                "Leave after_commit out: neither a static state nor a query stream has transactions.",
             )
         reads = self._select("state_query", inputs)
         known = function.result_types(state.spec.keys, state.spec.values)
@@ -80,6 +87,7 @@ class Querying(Windowing):
             reads=reads,
             outputs=new,
             function=function,
-            state=state.spec,
+            # What updates it stays here: a query travels to workers.
+            state=replace(state.spec, updater=None),
             after_commit=after_commit,
         )

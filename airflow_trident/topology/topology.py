@@ -13,13 +13,16 @@ from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, sho
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.settings import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
-from airflow_trident.plan.states import StateSpec
+from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.protocol.records import Definition
 from airflow_trident.protocol.spouts import Spout, SpoutKind
 from airflow_trident.topology.combining import joined, merged, multi_reduced
 from airflow_trident.topology.names import at_least_one, positive, require_name
+from airflow_trident.topology.persisting import require_factory
+from airflow_trident.topology.queries import Queries
+from airflow_trident.topology.querying import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream
-from airflow_trident.types import FieldSpec
+from airflow_trident.types import FieldSpec, parse_declared
 
 if TYPE_CHECKING:
     from airflow_trident.operations.multireduce import (
@@ -49,6 +52,7 @@ class Topology:
         self._counter = 0
         self._plan: Plan | None = None
         self._settings = PlanSettings()
+        self.queries = Queries(name)
 
     def new_stream(self, name: str, spout: Spout) -> Stream:
         """Begin a stream at a spout (Trident: newStream(txId, spout)).
@@ -70,6 +74,35 @@ class Topology:
         self._sources[name] = node
         self._plan = None
         return Stream(self, node)
+
+    def new_drpc_stream(self, name: str, args: FieldSpec) -> Stream:
+        """Begin a query stream (Trident: newDRPCStream): ``new_drpc_stream("count_of", "word string")``. What is made
+        of it last is the answer; :func:`airflow_trident.query` asks.
+
+        :param args: the query's arguments, fields with types.
+        """
+        return Stream(self, self.queries.add(name, args))
+
+    def new_static_state(
+        self, state: StateFactory, name: str, *, keys: FieldSpec, values: FieldSpec, topology: str | None = None
+    ) -> StaticState:
+        """A state that streams ask and never change (Trident: newStaticState): what another topology keeps, or a
+        factory of your own.
+
+        :param name: of the state in its store.
+        :param keys: its key fields with types, as the topology that keeps it has them.
+        :param values: its value fields with types.
+        :param topology: whose state it is; default: this one's name.
+        """
+        spec = StateSpec(
+            topology=topology or self.name,
+            name=require_name("state", name),
+            keys=parse_declared(keys),
+            values=parse_declared(values),
+            staged=(),
+            factory=require_factory(state),
+        )
+        return StaticState(spec)
 
     # ---- several streams ---------------------------------------------------------------------------------------
 
@@ -131,6 +164,7 @@ class Topology:
                 f"topology {self.name!r} has two states named {sink.name!r}",
                 'Name them apart, as in persistent_aggregate(..., name="counts").',
             )
+        self.queries.require_none(sink)
         if self.exactly_once:
             require_exactly_once(self.name, self.spouts, {sink.name: sink.state})
         self._sinks[sink.name] = sink

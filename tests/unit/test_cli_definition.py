@@ -86,6 +86,8 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "resume",
             "shutdown",
             "repair",
+            "query",
+            "state get",
             "plan",
             "doctor",
         )

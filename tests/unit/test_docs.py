@@ -234,7 +234,7 @@ def test_every_verb_of_streams_stands_in_the_reference() -> None:
     from airflow_trident.topology.stream import GroupedStream
 
     verbs = {name for kind in (Topology, Stream, GroupedStream) for name in dir(kind) if not name.startswith("_")}
-    internal = {"next_name", "add_sink", "set_node", "node", "topology"}
+    internal = {"queries", "next_name", "add_sink", "set_node", "node", "topology"}
     assert verbs - internal - mentioned("reference/dsl.md") == set()
 
 
@@ -280,6 +280,7 @@ def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> Non
         "TridentCommitterOperator",
         "TridentBackfillOperator",
         "TridentDrainOperator",
+        "TridentQueryOperator",
         "TridentReadySensor",
         "TridentTurnSensor",
         "trident_transaction",

@@ -1,0 +1,32 @@
+"""What the definitions of several commands share."""
+
+from __future__ import annotations
+
+from airflow.cli.cli_config import ARG_VERBOSE, ActionCommand, Arg, lazy_load_command
+
+_COMMANDS = "airflow_trident.cli.commands"
+
+ARG_CONN_ID = Arg(
+    ("--zookeeper-conn-id",),
+    help="Connection of type zookeeper that holds the ledger (default: option zookeeper_conn_id of section trident)",
+    metavar="CONN_ID",
+)
+ARG_TOPOLOGY = Arg(("topology",), help="Name of the topology", metavar="TOPOLOGY")
+ARG_DAG = Arg(("--dag",), help="DAG whose tasks hold the topology (default: search all DAGs)", metavar="DAG_ID")
+ARG_DAG_FILE = Arg(
+    ("--dag-file",),
+    help="DAG file, or module:attribute, that holds the topology, instead of --dag",
+    metavar="PATH",
+)
+TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
+
+
+def command(name: str, module: str, function: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
+    return ActionCommand(
+        name=name,
+        help=help.partition(". ")[0].removesuffix("."),
+        description=help,
+        func=lazy_load_command(f"{_COMMANDS}.{module}.{function}"),
+        args=args,
+        epilog="\n".join(["examples:", *(f"  airflow trident {example}" for example in examples)]),
+    )

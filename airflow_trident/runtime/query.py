@@ -1,0 +1,155 @@
+"""Asking a topology: a query stream runs here over what is committed, and its tuples are the answer."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.values import UnfitValueError, coercer
+from airflow_trident.plan.commit_nodes import GivenTuples
+from airflow_trident.plan.compile import RESULT
+from airflow_trident.plan.stages import Stage
+from airflow_trident.staging.base import Slot
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import Field, Json, Schema, names_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryResult:
+    """The tuples of an answer, each with a value per field of `schema`."""
+
+    schema: Schema
+    rows: tuple[tuple[Any, ...], ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return names_of(self.schema)
+
+    def as_json(self) -> list[dict[str, Json]]:
+        """One object per tuple, of what JSON has: times and dates as ISO 8601, decimals as text, bytes in hex."""
+        return [dict(zip(self.fields, map(json_value, row), strict=True)) for row in self.rows]
+
+
+def query(topology: Topology, name: str, *args: Any) -> QueryResult:
+    """Ask: ``query(topology, "count_of", "storm").rows``.
+
+    It runs in this process, and each state that it reads gives what is committed at that moment. Two states need not
+    show the same transaction.
+
+    :param args: a value for each argument of the query.
+    :raises PlanError: the topology has no such query.
+    :raises ConfigurationError: the arguments do not fit.
+    :raises UserCodeError: a function of the query raised.
+    """
+    plan = topology.queries.compile(name)
+    (source,) = plan.sources
+    table = rows_to_table(source.spout.schema, [_fitting(topology, name, source.spout.schema, args)])
+
+    def given(stage: Stage) -> Stage:
+        if stage.source is None:
+            return stage
+        spout = GivenTuples(source.spout.schema, source.name, table)
+        return replace(stage, source=replace(stage.source, spout=spout))
+
+    job = Job(
+        plan=replace(plan, stages=tuple(map(given, plan.stages))),
+        slot=Slot(topology=topology.name, incarnation="query", txid=0, attempt=0),
+        metadata={source.name: None},
+        staging_root="",
+    )
+    answer = dict(LocalEngine().tables(job))[RESULT]
+    (sink,) = plan.staged
+    return QueryResult(schema=sink.schema, rows=tuple(table_to_rows(answer)))
+
+
+def query_texts(topology: Topology, name: str, texts: list[str]) -> QueryResult:
+    """As :func:`query`, of arguments as a command line has them.
+
+    :raises ConfigurationError: a text is no value of its argument's type.
+    """
+    topology.queries.compile(name)
+    schema = topology.queries.names[name]
+    _require_count(topology, name, schema, len(texts))
+    return query(topology, name, *(parse_text(field, text) for field, text in zip(schema, texts, strict=True)))
+
+
+def _fitting(topology: Topology, name: str, schema: Schema, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    _require_count(topology, name, schema, len(args))
+    try:
+        return tuple(coercer(field.type)(value) for field, value in zip(schema, args, strict=True))
+    except UnfitValueError as error:
+        raise ConfigurationError(
+            f"an argument of query {name!r} is {error}", f"Give ({', '.join(map(str, schema))})."
+        ) from error
+
+
+def _require_count(topology: Topology, name: str, schema: Schema, count: int) -> None:
+    if count != len(schema):
+        raise ConfigurationError(
+            f"query {name!r} of topology {topology.name!r} takes {len(schema)} arguments and got {count}",
+            f"Give ({', '.join(map(str, schema))}).",
+        )
+
+
+def parse_text(field: Field, text: str) -> Any:
+    """The value that a text is, by its field's type; ``null`` is null, except of a string.
+
+    :raises ConfigurationError: it is none.
+    """
+    if text == "null" and field.type != "string":
+        return None
+    try:
+        return _parser(field.type)(text)
+    except (ValueError, InvalidOperation) as error:
+        raise ConfigurationError(f"{text!r} is no {field.type}", f"Give another value for {field.name}.") from error
+
+
+def _parser(type_text: str) -> Callable[[str], Any]:
+    if type_text.startswith("decimal"):
+        return Decimal
+    if type_text.startswith("array"):
+        return json.loads
+    parsers: dict[str, Callable[[str], Any]] = {
+        "long": int,
+        "int": int,
+        "double": float,
+        "float": float,
+        "boolean": _boolean,
+        "binary": bytes.fromhex,
+        "date": datetime.date.fromisoformat,
+        "timestamp": _timestamp,
+    }
+    return parsers.get(type_text, str)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _timestamp(text: str) -> datetime.datetime:
+    time = datetime.datetime.fromisoformat(text)
+    return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+
+
+def json_value(value: Any) -> Json:
+    """A value of any field as JSON has it."""
+    if isinstance(value, list | tuple):
+        return [json_value(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

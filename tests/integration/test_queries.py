@@ -1,0 +1,242 @@
+"""Queries of states: from streams, from query streams, from tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, FixedBatchSpout, MemoryState, Split, SqliteState, Sum, Topology, query
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError, FieldError, PlanError, UserCodeError
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.operations.queries import MapGet, QueryFunction, ReadableState, SnapshotGet, TupleCollectionGet
+from airflow_trident.plan.states import StateFactory
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.query import json_value, parse_text, query_texts
+from airflow_trident.topology.state import TridentState
+from airflow_trident.topology.stream import Stream
+from airflow_trident.types import parse_declared
+
+WORDS = ["a", "b", "a", "c", "a", "b"]
+
+
+class Twice(QueryFunction):
+    """Asks for all keys at once; emits as many tuples as the key was counted, at most two."""
+
+    output_types = "long"
+
+    def batch_retrieve(self, state: ReadableState, args: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        return [found[0] if found else 0 for found in state.multi_get(args)]
+
+    def execute(self, args: tuple[Any, ...], result: int) -> Iterable[int]:
+        return [result] * min(result, 2)
+
+
+class TooFew(Twice):
+    def batch_retrieve(self, state: ReadableState, args: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        return [1]
+
+
+def counted(topology: Topology, store: StateFactory) -> tuple[Stream, TridentState]:
+    stream = topology.new_stream("words", FixedBatchSpout("word string", WORDS, 3))
+    return stream, stream.group_by("word").persistent_aggregate(store, Count(), "n")
+
+
+def run(topology: Topology, folder: Path) -> None:
+    with MemoryLedger(topology.name) as ledger, LocalEngine() as engine:
+        LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(folder / "staging")).run()
+
+
+def rows(topology: Topology, name: str) -> set[Any]:
+    spec = topology.states[name]
+    with spec.factory.make_state(spec) as state:
+        return {(*key, *value) for key, value in state.items()}
+
+
+# ---- queries from streams --------------------------------------------------------------------------------------
+
+
+def test_a_query_reads_what_is_committed_and_after_the_commit_what_the_batch_made(tmp_path: Path) -> None:
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    stream, counts = counted(topology, store)
+    batch = stream.group_by("word").aggregate(Count(), "in_batch")
+    before = batch.state_query(counts, "word", MapGet(), "n")
+    before.partition_persist(store, "word, in_batch, n", keys="word, in_batch", name="before")
+    after = batch.state_query(counts, "word", MapGet(), "n", after_commit=True)
+    after.partition_persist(store, "word, in_batch, n", keys="word, in_batch", name="after")
+    run(topology, tmp_path)
+    # transactions ("a", "b", "a") and ("c", "a", "b"), one after the other
+    assert rows(topology, "before") == {("a", 2, None), ("b", 1, 1), ("c", 1, None), ("a", 1, 2)}
+    assert rows(topology, "after") == {("a", 2, 2), ("b", 1, 2), ("c", 1, 1), ("a", 1, 3)}
+
+
+def test_snapshots_collections_and_own_queries(tmp_path: Path) -> None:
+    store = SqliteState(str(tmp_path / "states.db"))
+    topology = Topology("t")
+    stream, counts = counted(topology, store)
+    total = stream.persistent_aggregate(store, Count(), "total")
+    args = topology.new_drpc_stream("total", "question string")
+    args.state_query(total, (), SnapshotGet(), "answer")
+    args = topology.new_drpc_stream("all", "question string")
+    args.state_query(counts, (), TupleCollectionGet(), "word, n").project("word, n")
+    topology.new_drpc_stream("twice", "word string").state_query(counts, "word", Twice(), "n")
+    assert query(topology, "total", "?").rows == (("?", None),)
+    run(topology, tmp_path)
+    assert query(topology, "total", "?").rows == (("?", 6),)
+    assert sorted(query(topology, "all", "?").rows) == [("a", 3), ("b", 2), ("c", 1)]
+    assert query(topology, "twice", "a").rows == (("a", 3), ("a", 3))
+    assert query(topology, "twice", "absent").rows == ()
+
+
+def test_what_another_topology_keeps_is_asked_through_a_static_state(tmp_path: Path) -> None:
+    store = SqliteState(str(tmp_path / "states.db"))
+    one = Topology("one")
+    counted(one, store)
+    run(one, tmp_path)
+    two = Topology("two")
+    counts = two.new_static_state(store, "n", keys="word string", values="n long", topology="one")
+    stream = two.new_stream("asked", FixedBatchSpout("word string", ["a", "x"]))
+    stream.state_query(counts, "word", MapGet(), "n").partition_persist(store, "word, n", keys="word", name="found")
+    run(two, tmp_path)
+    assert rows(two, "found") == {("a", 3), ("x", None)}
+    with pytest.raises(PlanError, match="no commit to come after"):
+        stream.state_query(counts, "word", MapGet(), "n", after_commit=True)
+
+
+def test_another_number_of_results_than_of_tuples_is_an_error(tmp_path: Path) -> None:
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    stream, counts = counted(topology, store)
+    asked = stream.global_().state_query(counts, "word", TooFew(), "m")
+    asked.partition_persist(store, "word, m", keys="word", name="asked")
+    with pytest.raises(UserCodeError, match="gave 1 results for 3 tuples"):
+        run(topology, tmp_path)
+
+
+def test_queries_that_cannot_be_are_refused_on_the_users_line(tmp_path: Path) -> None:
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    stream, counts = counted(topology, store)
+    with pytest.raises(PlanError, match="state_query got"):
+        stream.state_query(store, "word", MapGet(), "n")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="Give an object of a QueryFunction"):
+        stream.state_query(counts, "word", Split(), "n")  # type: ignore[arg-type]
+    with pytest.raises(FieldError, match="gives 1 fields and 2 are named"):
+        stream.state_query(counts, "word", MapGet(), "n, m long")
+    with pytest.raises(FieldError, match="Did you mean 'word'"):
+        stream.state_query(counts, "words", MapGet(), "n")
+    other = Topology("other").new_stream("words", FixedBatchSpout("word string", WORDS))
+    with pytest.raises(PlanError, match="belongs to topology 't'"):
+        other.state_query(counts, "word", MapGet(), "n")
+
+
+# ---- query streams ---------------------------------------------------------------------------------------------
+
+
+def counting(folder: Path) -> Topology:
+    topology = Topology("t")
+    _, counts = counted(topology, SqliteState(str(folder / "states.db")))
+    asked = topology.new_drpc_stream("sum_of", "words string")
+    asked.each("words", Split(), "word").state_query(counts, "word", MapGet(), "n").aggregate("n", Sum(), "sum")
+    topology.new_drpc_stream("count_of", "word string, least long").state_query(counts, "word", MapGet(), "n").filter(
+        ["n", "least"], lambda n, least: n is not None and n >= least
+    ).project("word, n")
+    return topology
+
+
+def test_a_query_stream_gives_what_was_made_of_it_last(tmp_path: Path) -> None:
+    topology = counting(tmp_path)
+    assert query(topology, "sum_of", "a b x").rows == ((0,),)
+    run(topology, tmp_path)
+    answer = query(topology, "sum_of", "a b x")
+    assert (answer.fields, answer.rows) == (("sum",), ((5,),))
+    assert query(topology, "count_of", "a", 3).as_json() == [{"word": "a", "n": 3}]
+    assert query(topology, "count_of", "a", 4).as_json() == []
+    assert query_texts(topology, "count_of", ["b", "2"]).rows == (("b", 2),)
+
+
+def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    topology = counting(tmp_path)
+    with pytest.raises(PlanError, match=r"has no query 'sums'.*'sum_of', 'count_of'"):
+        query(topology, "sums", "a")
+    with pytest.raises(ConfigurationError, match="takes 2 arguments and got 1"):
+        query(topology, "count_of", "a")
+    with pytest.raises(ConfigurationError, match=r"'3' \(str\), where long is declared"):
+        query(topology, "count_of", "a", "3")
+    with pytest.raises(ConfigurationError, match="'many' is no long"):
+        query_texts(topology, "count_of", ["a", "many"])
+
+
+def test_a_query_stream_meets_no_other_stream_and_ends_in_no_state(tmp_path: Path) -> None:
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    stream, counts = counted(topology, store)
+    asked = topology.new_drpc_stream("of", "word string")
+    with pytest.raises(PlanError, match="brings query 'of' together with other streams"):
+        topology.merge([stream, asked])
+    with pytest.raises(PlanError, match="brings query 'of' together"):
+        topology.join([asked, counts.new_values_stream()], ["word", "word"], "word, n")
+    with pytest.raises(PlanError, match="query 'of' of topology 't' ends in state"):
+        asked.group_by("word").persistent_aggregate(store, Count(), "asked")
+    with pytest.raises(PlanError, match="two queries named 'of'"):
+        topology.new_drpc_stream("of", "word string")
+    with pytest.raises(PlanError, match="no commit to come after"):
+        asked.state_query(counts, "word", MapGet(), "n", after_commit=True)
+
+
+@pytest.mark.parametrize(
+    ("type_text", "text", "value", "shown"),
+    [
+        ("long", "7", 7, 7),
+        ("double", "1.5", 1.5, 1.5),
+        ("boolean", "true", True, True),
+        ("binary", "0aff", b"\x0a\xff", "0aff"),
+        ("decimal(10,2)", "1.50", Decimal("1.50"), "1.50"),
+        ("timestamp", "2026-01-02T03:04:05", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05+00:00"),
+        ("array<long>", "[1, 2]", [1, 2], [1, 2]),
+        ("string", "null", "null", "null"),
+        ("long", "null", None, None),
+        ("double", "nan", pytest.approx(float("nan"), nan_ok=True), "nan"),
+    ],
+)
+def test_texts_become_values_and_values_json(type_text: str, text: str, value: Any, shown: Any) -> None:
+    (field,) = parse_declared(f"x {type_text}")
+    parsed = parse_text(field, text)
+    assert parsed == value
+    assert json_value(parsed) == shown
+
+
+# ---- the guides ------------------------------------------------------------------------------------------------
+
+
+def guide(name: str) -> dict[str, Any]:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / name).read_text()
+    names: dict[str, Any] = {"__name__": "guide"}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, name, "exec"), names)
+    return names
+
+
+def test_the_guide_to_queries_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = guide("query-states.md")
+    run(names["topology"], tmp_path)
+    assert rows(names["topology"], "ranked") == {("the", 2), ("storm", 2), ("quiet", 1), ("a", 1)}
+    assert query(names["topology"], "sum_of", "the storm").rows == ((4,),)
+    assert query(names["other"], "count_of", "storm").as_json() == [{"word": "storm", "count": 2}]
+
+
+def test_the_guide_to_windows_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    topology = guide("windows.md")["topology"]
+    run(topology, tmp_path)
+    first = datetime(1970, 1, 1, tzinfo=UTC)
+    assert rows(topology, "by_minute") == {(first, 3, 1), (first + timedelta(minutes=1), 6, 2)}
+    assert rows(topology, "highest_of_three") == {(1, 3), (2, 5), (3, 5), (4, 5)}
