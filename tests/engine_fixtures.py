@@ -279,9 +279,13 @@ def staged(job: Job, manifest: Manifest) -> dict[str, list[str]]:
     area = StagingArea(job.staging_root)
     found = {}
     for sink in job.plan.sinks:
-        rows = table_to_rows(area.read(manifest, sink.name, sink.schema))
-        found[sink.name] = sorted(repr(tuple(map(_rounded, row))) for row in rows)
+        found[sink.name] = rows_as_text(table_to_rows(area.read(manifest, sink.name, sink.schema)))
     return found
+
+
+def rows_as_text(rows: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Sorted, because order means nothing."""
+    return sorted(repr(tuple(map(_rounded, row))) for row in rows)
 
 
 def _rounded(value: Any) -> Any:

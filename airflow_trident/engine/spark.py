@@ -46,6 +46,11 @@ class SparkEngine(Engine):
             except Exception as error:
                 raise translate(error, _what(job)) from error
 
+    def physical(self, job: Job) -> dict[str, str]:
+        """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
+        with self._attached(job) as attached:
+            return PlanRun(attached, job, native=True).physical()
+
     @contextmanager
     def _attached(self, job: Job) -> Iterator[Attached]:
         attached = self._sessions.open(job.slot, trial=job.trial)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,19 @@ class PlanRun:
             for kept in self._kept:
                 with suppress(Exception):
                     kept.unpersist()
+
+    def physical(self) -> dict[str, str]:
+        """State -> the plan that Spark makes of what is staged for it; nothing runs."""
+        plans = {}
+        for stage in self._job.plan.stages:
+            flow = self._stage(stage)
+            self._results.append(flow)
+            for sink in stage.sinks:
+                text = io.StringIO()
+                with redirect_stdout(text):
+                    (self._frame(flow) if _is_aggregate(sink) else self._parts(sink, flow)).explain()
+                plans[sink.name] = text.getvalue()
+        return plans
 
     # ---- stages ------------------------------------------------------------------------------------------------
 
@@ -273,7 +287,7 @@ class PlanRun:
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
         the driver will not hold, are written where they are."""
-        if not (isinstance(sink, PersistNode) and sink.state.combiners):
+        if not _is_aggregate(sink):
             return self._write_parts(sink, flow)
         try:
             table = self._frame(flow).toArrow()
@@ -284,10 +298,13 @@ class PlanRun:
         area = StagingArea(self._job.staging_root)
         return [area.write(self._job.slot, sink.name, _plain(table, sink.schema))]
 
-    def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
+    def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
         write = WriteParts(root=self._root, slot=self._job.slot, state=sink.name, schema=sink.schema)
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
-        parts = self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}").toArrow().to_pylist()
+        return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
+
+    def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
+        parts = self._parts(sink, flow).toArrow().to_pylist()
         return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
 
     def _rows_read(self) -> int:
@@ -301,6 +318,10 @@ class PlanRun:
                 except (OSError, ValueError):
                     return -1
         return total
+
+
+def _is_aggregate(sink: SinkNode) -> bool:
+    return isinstance(sink, PersistNode) and bool(sink.state.combiners)
 
 
 def _plain(table: pa.Table, schema: Schema) -> pa.Table:

@@ -23,13 +23,16 @@ _CHOOSERS = (SourceNode, ProjectNode, UnionNode)
 
 def prune(sinks: Sinks) -> Sinks:
     """Sources, projections and unions give what is used; before a repartition a projection drops what is not, because
-    what moves costs. One field stays where none is used: rows must be counted by something."""
+    what moves costs. A projection that drops nothing goes. One field stays where none is used: rows must be counted by
+    something."""
     used = _used(sinks)
 
     def change(old: Node, node: Node) -> Node:
         wanted = used[id(old)]
         if isinstance(node, _CHOOSERS):
-            return _choosing(node, wanted)
+            chosen = _choosing(node, wanted)
+            idle = isinstance(chosen, ProjectNode) and chosen.schema == chosen.input.schema
+            return chosen.input if idle else chosen
         if isinstance(node, PartitionNode):
             return _partition(node, wanted)
         if isinstance(node, EachNode):

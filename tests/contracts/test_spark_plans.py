@@ -1,0 +1,145 @@
+"""What Spark makes of stages, told from its own physical plans: one pass per stage, one exchange per repartition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, Stream, Sum, Topology
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.operations.expressions import col, explode, lower, split_words
+from tests.engine_fixtures import Distinct, JobOf, NotThe, Words, keep, lines, sales
+from tests.plan_fixtures import PaperState
+from tests.verb_fixtures import ByTwo, Latest, Tally, cities
+
+pytestmark = pytest.mark.spark
+
+
+def python_word_count(t: Topology) -> None:
+    words = lines(t).each("line", Words(), "word").filter("word", NotThe())
+    words.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+
+
+def native_word_count(t: Topology) -> None:
+    words = lines(t).each(explode(split_words(lower(col("line")))), "word").filter(col("word") != "the")
+    words.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+
+
+def mixed(stream: Stream) -> Stream:
+    return stream.each("n", lambda n: [n], "m long").filter(col("m") > 1).each("m", lambda m: [m], "o long")
+
+
+def merged(t: Topology) -> None:
+    keep(t.merge([sales(t).project("city, id"), cities(t).project("town, rank")]))
+
+
+def merged_by_city(t: Topology) -> None:
+    one, other = sales(t).project("city, id"), cities(t).project("town, rank")
+    both = t.merge([one.partition_by("city"), other.partition_by("town")])
+    keep(both.group_by("city").partition_aggregate("id", Sum(), "total"))
+
+
+def merged_behind_a_filter(t: Topology) -> None:
+    one, other = sales(t).project("city, id"), cities(t).project("town, rank")
+    both = t.merge([one.partition_by("city").filter("id", lambda id: id > 1), other.partition_by("town")])
+    keep(both.group_by("city").partition_aggregate("id", Sum(), "total"))
+
+
+def joined(t: Topology) -> None:
+    keep(t.join([sales(t).project("city, id"), cities(t).project("town, rank")], ["city", "town"], "city, id, rank"))
+
+
+def reduced(t: Topology) -> None:
+    keep(t.multi_reduce(["id", "rank"], [sales(t).group_by("city"), cities(t).group_by("town")], Latest(), "p, a, b"))
+
+
+def reduced_whole(t: Topology) -> None:
+    keep(t.multi_reduce(["id", "rank"], [sales(t).global_(), cities(t).global_()], Tally(), "a, b"))
+
+
+SHAPES: dict[str, tuple[Callable[[Topology], Any], int, int]] = {
+    "functions before a combiner": (python_word_count, 1, 1),
+    "expressions before a combiner": (native_word_count, 1, 1),
+    "functions and expressions mixed are one pass": (
+        lambda t: keep(
+            sales(t).each("n", lambda n: [n], "m long").filter(col("m") > 1).each("m", lambda m: [m], "o long")
+        ),
+        0,
+        1,
+    ),
+    "repartitions in a row are one": (
+        lambda t: keep(sales(t).shuffle().partition_by("city").global_().shuffle()),
+        1,
+        2,
+    ),
+    "what moves nothing is no exchange": (lambda t: keep(sales(t).local_or_shuffle().identity_partition()), 0, 1),
+    "a broadcast": (lambda t: keep(sales(t).broadcast()), 1, 2),
+    "a custom grouping chooses in the pass before it": (
+        lambda t: keep(sales(t).project("id").partition(ByTwo())),
+        1,
+        2,
+    ),
+    "an aggregation by group without a combiner": (
+        lambda t: keep(sales(t).group_by("city").aggregate("fruit", Distinct(), "all")),
+        1,
+        2,
+    ),
+    "an aggregation of the batch without a combiner": (
+        lambda t: keep(sales(t).aggregate("fruit", Distinct(), "all")),
+        1,
+        2,
+    ),
+    "an aggregation of each partition that must run in empty ones": (
+        lambda t: keep(sales(t).partition_by("city").partition_aggregate(Count(), "n")),
+        1,
+        2,
+    ),
+    "a merge moves nothing": (
+        lambda t: keep(t.merge([sales(t).project("city, id"), cities(t).project("town, rank")])),
+        0,
+        3,
+    ),
+    "a merge of what is partitioned alike": (merged_by_city, 1, 3),
+    "a merge of partitions that were changed": (merged_behind_a_filter, 3, 4),
+    "a join": (joined, 1, 3),
+    "a multi-reducer by group": (reduced, 1, 3),
+    "a multi-reducer of the batch": (reduced_whole, 1, 3),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stage_is_one_pass_and_a_repartition_one_exchange(
+    spark_engine: SparkEngine, shape: str, job_of: JobOf
+) -> None:
+    build, exchanges, passes = SHAPES[shape]
+    job = job_of(build)
+    (text,) = spark_engine.physical(job).values()
+    assert len(re.findall(r"\bExchange\b", text)) == exchanges, text
+    assert len(re.findall(r"\bMapInArrow\b", text)) == passes, text
+    moves = [stage for stage in job.plan.stages if stage.exchange is not None]
+    assert len(moves) == exchanges
+
+
+def test_a_combiner_aggregates_before_and_after_the_exchange(spark_engine: SparkEngine, job_of: JobOf) -> None:
+    (text,) = spark_engine.physical(job_of(native_word_count)).values()
+    assert re.search(r"HashAggregate.*sum.*\n.*Exchange hashpartitioning.*\n.*HashAggregate.*partial_sum", text), text
+
+
+def test_columns_that_nobody_uses_are_neither_read_nor_moved(spark_engine: SparkEngine, job_of: JobOf) -> None:
+    def build(t: Topology) -> None:
+        keep(
+            sales(t)
+            .each("fruit", lambda f: [f], "again string")
+            .partition_by("city")
+            .filter(col("id") > 1)
+            .project("id")
+        )
+
+    (text,) = spark_engine.physical(job_of(build)).values()
+    moved = next(line for line in text.splitlines() if "MapInArrow" in line and "is a" not in line)
+    assert "price" not in text
+    assert "again" not in text.split("Exchange")[0]
+    assert moved

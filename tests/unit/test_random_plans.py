@@ -1,0 +1,65 @@
+"""Random topologies on the local engine: what comes out is what plain Python says, and no rewrite changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+
+from airflow_trident import Topology
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.plan.compile import REWRITES
+from airflow_trident.plan.fusion import fuse
+from airflow_trident.plan.graph import Sinks
+from airflow_trident.plan.settings import PlanSettings
+from tests.engine_fixtures import TOPOLOGIES, make_job, rows_as_text, run
+from tests.random_topologies import PROGRAMS, SOURCES, Row, build
+from tests.verb_fixtures import VERBS
+
+Sources = tuple[list[Row], ...]
+Program = list[tuple[int, ...]]
+
+
+def rewritten(job: Job, rewrites: tuple[Callable[[Sinks], Sinks], ...]) -> Job:
+    """The job with these rewrites only; no hints, which do not change what comes out of these topologies."""
+    sinks = job.plan.sinks
+    for rewrite in rewrites:
+        sinks = rewrite(sinks)
+    hints = {stage.exchange.name: stage for stage in job.plan.stages if stage.exchange is not None}
+    stages = tuple(
+        replace(stage, partitions=hints[stage.exchange.name].partitions)
+        if stage.exchange is not None and stage.exchange.name in hints
+        else stage
+        for stage in fuse(sinks, PlanSettings())
+    )
+    return replace(job, plan=replace(job.plan, stages=stages))
+
+
+@settings(max_examples=150)
+@given(SOURCES, PROGRAMS)
+def test_a_random_topology_gives_what_plain_python_says(sources: Sources, program: Program) -> None:
+    expected: dict[str, list[Row]] = {}
+
+    def topology(topology: Topology) -> None:
+        expected.update(build(topology, sources, program))
+
+    with TemporaryDirectory() as folder:
+        job = make_job(topology, Path(folder))
+        meant = {state: rows_as_text(rows) for state, rows in expected.items()}
+        for engine in (LocalEngine(1), LocalEngine(3)):
+            assert run(engine, job) == meant
+        for count in range(1, len(REWRITES)):
+            assert run(LocalEngine(2), rewritten(job, REWRITES[:count])) == meant
+
+
+@pytest.mark.parametrize("count", range(1, len(REWRITES)), ids=lambda count: REWRITES[count].__name__)
+@pytest.mark.parametrize("name", [*TOPOLOGIES, *VERBS])
+def test_a_rewrite_changes_neither_what_comes_out_nor_the_fields(name: str, count: int, tmp_path: Path) -> None:
+    job = make_job((TOPOLOGIES | VERBS)[name], tmp_path)
+    assert run(LocalEngine(), rewritten(job, REWRITES[:count])) == run(LocalEngine(), job)
+    assert [sink.input.schema for sink in job.plan.rewritten] == [sink.input.schema for sink in job.plan.sinks]
