@@ -1,4 +1,4 @@
-"""What a plan tells a source: fields that are used and filters that follow; what `FileSpout` makes of it for Parquet."""
+"""What a plan tells a source: fields that are used, filters that follow; and what `FileSpout` makes of it."""
 
 from __future__ import annotations
 
@@ -72,18 +72,16 @@ def test_only_the_columns_that_are_used_are_read(spout: FileSpout) -> None:
     ],
     ids=str,
 )
-def test_groups_of_rows_that_no_filter_can_keep_are_passed_over(
-    spout: FileSpout, filter: Expression, rows: int
-) -> None:
+def test_groups_of_which_no_row_is_kept_are_passed_over(spout: FileSpout, filter: Expression, rows: int) -> None:
     assert read(spout, filter).num_rows == rows
 
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(["==", "<", "<=", ">", ">="]),
-    st.integers(-2, 10),
-    st.booleans(),
-    st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=20),
+    how=st.sampled_from(["==", "<", "<=", ">", ">="]),
+    value=st.integers(-2, 10),
+    turned=st.booleans(),
+    numbers=st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=20),
 )
 def test_no_row_that_a_filter_keeps_is_ever_left_out(
     how: str, value: int, turned: bool, numbers: list[int | None], tmp_path_factory: pytest.TempPathFactory
