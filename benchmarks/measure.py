@@ -21,42 +21,52 @@ _SAMPLE_S = 0.1
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """`wall_s`: the whole process. `work_s`: what it counts itself, after its Spark is up. `peak_mb`: resident memory
-    of the process and all below it, together, at its highest of ten looks a second. `facts`: what else it tells."""
+    of the process and all below it, together, at its highest of ten looks a second. `cpu_s`: processor time of the same
+    tree (of servers that are shared, only memory counts). `facts`: what else it tells."""
 
     wall_s: float
     work_s: float
+    cpu_s: float
     peak_mb: float
     facts: dict[str, Any]
 
 
 class Watch(threading.Thread):
-    """The memory of process trees. Shared pages count once for each process, so it is an upper bound."""
+    """A process tree. Shared pages of memory count once for each process, so it is an upper bound.
 
-    def __init__(self, *pids: int) -> None:
+    :param others: whose memory counts, too.
+    """
+
+    def __init__(self, pid: int, *others: int) -> None:
         super().__init__(daemon=True)
-        self._pids = pids
+        self._pid = pid
+        self._others = others
         self._enough = threading.Event()
+        self._cpu_s: dict[int, float] = {}
         self.peak_bytes = 0
 
     def run(self) -> None:
         while not self._enough.wait(_SAMPLE_S):
-            self.peak_bytes = max(self.peak_bytes, sum(map(_tree_bytes, self._pids)))
+            now_bytes = self._look(self._pid, self._cpu_s) + sum(self._look(pid, {}) for pid in self._others)
+            self.peak_bytes = max(self.peak_bytes, now_bytes)
 
-    def stop(self) -> float:
-        """In MB."""
+    def stop(self) -> tuple[float, float]:
+        """Peak memory in MB, processor time in seconds: of each process what was last seen."""
         self._enough.set()
         self.join()
-        return self.peak_bytes / 2**20
+        return self.peak_bytes / 2**20, sum(self._cpu_s.values())
 
-
-def _tree_bytes(pid: int) -> int:
-    total = 0
-    with suppress(psutil.Error):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += process.memory_info().rss
-    return total
+    @staticmethod
+    def _look(pid: int, cpu_s: dict[int, float]) -> int:
+        total_bytes = 0
+        with suppress(psutil.Error):
+            root = psutil.Process(pid)
+            for process in (root, *root.children(recursive=True)):
+                with suppress(psutil.Error):
+                    total_bytes += process.memory_info().rss
+                    spent = process.cpu_times()
+                    cpu_s[process.pid] = spent.user + spent.system
+        return total_bytes
 
 
 def run_contender(name: str, task: dict[str, Any], folder: Path, *, also_watch: tuple[int, ...] = ()) -> Run:
@@ -80,11 +90,11 @@ def run_contender(name: str, task: dict[str, Any], folder: Path, *, also_watch: 
         watch.start()
         code = process.wait()
     wall_s = time.perf_counter() - began
-    peak_mb = watch.stop()
+    peak_mb, cpu_s = watch.stop()
     if code:
         raise RuntimeError(f"{name} ended with code {code}: {log_path.read_text(errors='replace')[-3000:]}")
     told = json.loads((folder / "told.json").read_text())
-    return Run(wall_s=wall_s, work_s=told.pop("work_s", wall_s), peak_mb=peak_mb, facts=told)
+    return Run(wall_s=wall_s, work_s=told.pop("work_s", wall_s), cpu_s=cpu_s, peak_mb=peak_mb, facts=told)
 
 
 def environment() -> dict[str, str]:

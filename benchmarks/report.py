@@ -50,8 +50,8 @@ def table(measured: Measured) -> str:
         return "\n".join([*lines, f"VOID: another result from {', '.join(sorted(set(measured.wrong)))}", ""])
     base = measured.scenario.contenders[0]
     lines += [
-        f"| contender | whole process s | work s | work / {base} | peak MB |",
-        "|---|---|---|---|---|",
+        f"| contender | whole process s | work s | work / {base} | CPU s | CPU / {base} | peak MB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name in measured.scenario.contenders:
         facts = runs[name][0].facts
@@ -59,7 +59,8 @@ def table(measured: Measured) -> str:
         lines.append(
             f"| {name}{reckoned} | {spread([run.wall_s for run in runs[name]])} | "
             f"{spread([run.work_s for run in runs[name]])} | "
-            f"{spread(measured.ratios(name, base, 'work_s'), digits=2)} | {measured.median(name, 'peak_mb'):.0f} |"
+            f"{spread(measured.ratios(name, base, 'work_s'), digits=2)} | {spread([run.cpu_s for run in runs[name]])} | "
+            f"{spread(measured.ratios(name, base, 'cpu_s'), digits=2)} | {measured.median(name, 'peak_mb'):.0f} |"
         )
     if measured.scenario.targets:
         lines += ["", "| target | at most | median (lowest - highest) | |", "|---|---|---|---|"]

@@ -69,7 +69,7 @@ class Bench:
                 measured.runs[name].append(run)
                 self._say(
                     f"  round {number + 1}/{rounds}  {name:<26} {run.wall_s:8.1f} s  (work {run.work_s:.1f} s)  "
-                    f"{run.peak_mb:6.0f} MB"
+                    f"{run.cpu_s:6.1f} s of CPU  {run.peak_mb:6.0f} MB"
                 )
         return measured
 
@@ -108,6 +108,7 @@ class Bench:
         return Run(
             wall_s=run.wall_s * factor,
             work_s=run.work_s * factor,
+            cpu_s=run.cpu_s * factor,
             peak_mb=run.peak_mb,
             facts={**run.facts, "reckoned_from": batches},
         )

@@ -1,0 +1,138 @@
+"""`python -m benchmarks.functions`: three operations of a user's on every row, in four ways on one Spark session.
+
+Rows a second of: native expressions; our fused pass; one Python UDF for each operation, pickled and "Arrow-optimised".
+The operations: the length of a word, a filter on it, and a score. All read the same files and end in the same sums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_trident import FileSpout, MemoryState, Sum, Topology
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_session import GivenSession
+from airflow_trident.operations.expressions import col, length, lit
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.base import Slot
+from benchmarks.peers import session
+
+Totals = dict[int, int]
+FILES = 4
+
+
+def size_of(word: str) -> Iterator[int]:
+    yield len(word)
+
+
+def long_enough(size: int) -> bool:
+    return size >= 3
+
+
+def score_of(size: int) -> Iterator[int]:
+    yield size * 7 + 1
+
+
+def topology_of(path: str, *, native: bool) -> Topology:
+    topology = Topology("functions")
+    words = topology.new_stream("words", FileSpout(path, fields="word string"))
+    if native:
+        sized = words.each(length(col("word")), "size").filter(col("size") >= lit(3))
+        scored = sized.each(col("size") * lit(7) + lit(1), "score")
+    else:
+        scored = (
+            words.each("word", size_of, "size long").filter("size", long_enough).each("size", score_of, "score long")
+        )
+    scored.group_by("size").persistent_aggregate(MemoryState(), "score", Sum(), "total", name="totals")
+    return topology
+
+
+def ours(spark: Any, path: str, *, native: bool) -> Callable[[], Totals]:
+    topology = topology_of(path, native=native)
+    spout = topology.spouts["words"]
+    metadata = spout.coordinator().initialize_transaction(1, None)
+    engine = SparkEngine(GivenSession(spark))
+
+    def run() -> Totals:
+        with tempfile.TemporaryDirectory() as staging:
+            slot = Slot(topology="functions", incarnation="none", txid=1, attempt=0)
+            job = Job(plan=topology.compile(), slot=slot, metadata={"words": metadata}, staging_root=staging)
+            manifest = engine.run(job)
+            rows = StagingArea(staging).read(manifest, "totals", topology.states["totals"].staged).to_pylist()
+        totals: Totals = {}
+        for row in rows:
+            size, total = row.values()
+            totals[size] = totals.get(size, 0) + total
+        return totals
+
+    return run
+
+
+def udfs(spark: Any, path: str, *, arrow: bool) -> Callable[[], Totals]:
+    """One Python UDF for each operation."""
+    from pyspark.sql import functions as f
+
+    size = f.udf(len, "long", useArrow=arrow)
+    keep = f.udf(long_enough, "boolean", useArrow=arrow)
+    score = f.udf(lambda size: size * 7 + 1, "long", useArrow=arrow)
+
+    def run() -> Totals:
+        sized = spark.read.text(path).select(size("value").alias("size"))
+        scored = sized.filter(keep("size")).select("size", score("size").alias("score"))
+        rows = scored.groupBy("size").agg(f.sum("score").alias("total")).collect()
+        return {row["size"]: row["total"] for row in rows}
+
+    return run
+
+
+def write_words(folder: Path, rows: int) -> None:
+    random = np.random.default_rng(7)
+    for part in range(FILES):
+        numbers = random.integers(0, 100_000, rows // FILES)
+        (folder / f"{part}.txt").write_text("".join(f"w{number}\n" for number in numbers))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.functions", description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    given = parser.parse_args()
+    spark = session(conf={"spark.sql.adaptive.enabled": "false"})
+    with tempfile.TemporaryDirectory() as folder:
+        write_words(Path(folder), given.rows)
+        ways = {
+            "native expressions": ours(spark, folder, native=True),
+            "fused Python functions": ours(spark, folder, native=False),
+            "one UDF each, pickled": udfs(spark, folder, arrow=False),
+            "one UDF each, Arrow": udfs(spark, folder, arrow=True),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        expected = ways["one UDF each, pickled"]()  # this and the first round warm everything up
+        for number in range(given.runs + 1):
+            for name, run in ways.items():
+                began = time.perf_counter()
+                assert run() == expected, f"{name} gave other sums"
+                if number:
+                    seconds[name].append(time.perf_counter() - began)
+    spark.stop()
+    print(f"{given.rows:,} rows, three operations, n = {given.runs}\n")
+    print("| way | s | rows/s | time / native (median of rounds) |")
+    print("|---|---|---|---|")
+    native = seconds["native expressions"]
+    for name, runs in seconds.items():
+        median = statistics.median(runs)
+        ratio = statistics.median(one / other for one, other in zip(runs, native, strict=True))
+        print(f"| {name} | {median:.2f} | {given.rows / median:,.0f} | {ratio:.2f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
