@@ -59,7 +59,8 @@ def table(measured: Measured) -> str:
         lines.append(
             f"| {name}{reckoned} | {spread([run.wall_s for run in runs[name]])} | "
             f"{spread([run.work_s for run in runs[name]])} | "
-            f"{spread(measured.ratios(name, base, 'work_s'), digits=2)} | {spread([run.cpu_s for run in runs[name]])} | "
+            f"{spread(measured.ratios(name, base, 'work_s'), digits=2)} | "
+            f"{spread([run.cpu_s for run in runs[name]])} | "
             f"{spread(measured.ratios(name, base, 'cpu_s'), digits=2)} | {measured.median(name, 'peak_mb'):.0f} |"
         )
     if measured.scenario.targets:
