@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.delta import DeltaSpout as DeltaSpout
     from airflow_trident.spouts.file import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
+    from airflow_trident.spouts.jdbc import JdbcSpout as JdbcSpout
     from airflow_trident.spouts.kafka import KafkaSpout as KafkaSpout
     from airflow_trident.spouts.kafka import OpaqueKafkaSpout as OpaqueKafkaSpout
     from airflow_trident.spouts.redis_keys import OpaqueRedisSpout as OpaqueRedisSpout
@@ -109,6 +110,7 @@ __all__ = [
     "FixedBatchSpout",
     "Function",
     "GroupedMultiReducer",
+    "JdbcSpout",
     "JoinOutFieldsMode",
     "JoinType",
     "KafkaSpout",
@@ -231,6 +233,7 @@ _MODULES = {
         "RedisStreamSpout",
         "OpaqueRedisStreamSpout",
     ),
+    "spouts.jdbc": ("JdbcSpout",),
     "spouts.kafka": ("KafkaSpout", "OpaqueKafkaSpout"),
     "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
     "spouts.spooled": ("SpooledSpout",),

@@ -14,14 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy
 
 from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.connections import Connection
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.file import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.spouts.jdbc import JdbcSpout
+from airflow_trident.spouts.jdbc_source import database_url
 from airflow_trident.spouts.spooled import SpooledSpout
 from airflow_trident.types import Json, Schema, parse_declared
+from tests.postgres_fixtures import running
 from tests.spout_fixtures import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
 
 NAMES = ["", "a", "x y", 'q"q', "comma,", "é\U0001f600", "last"]
@@ -120,6 +125,30 @@ def spooled(folder: Path) -> Source:
     return Source(spout, ROWS, take_away)
 
 
+def table(folder: Path, where: Connection, **options: Any) -> Source:
+    """Rows with keys in a table of a database."""
+    name = f"rows_{folder.name}"[:40]
+    engine = sqlalchemy.create_engine(database_url(where), poolclass=sqlalchemy.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text(f'CREATE TABLE "{name}" (id integer PRIMARY KEY, name varchar(99))'))
+        insert = sqlalchemy.text(f'INSERT INTO "{name}" VALUES (:id, :name)')
+        connection.execute(insert, [{"id": number, "name": text} for number, text in ROWS])
+
+    def take_away() -> Spout:
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text(f'DELETE FROM "{name}" WHERE id = 3'))
+        return spout
+
+    what = options or {"table": name}
+    what = {key: value.format(name=name) if isinstance(value, str) else value for key, value in what.items()}
+    spout = JdbcSpout("db", fields=FIELDS, connection=where, max_rows=7, **what)
+    return Source(spout, ROWS, take_away)
+
+
+def sqlite_file(folder: Path) -> Connection:
+    return Connection(conn_type="sqlite", host=str(folder / "rows.db"))
+
+
 SOURCES: dict[str, Callable[[Path], Source]] = {
     "fixed rows": fixed,
     "text": lambda folder: files(folder, ".txt", write_text),
@@ -132,6 +161,9 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "partitions": lambda folder: partitions(folder, FolderSpout),
     "partitions within limits": lambda folder: partitions(folder, FolderSpout, max_partitions=2, max_rows=4),
     "spooled queue": spooled,
+    "sqlite table": lambda folder: table(folder, sqlite_file(folder)),
+    "postgres table": lambda folder: table(folder, running().connection),
+    "postgres query": lambda folder: table(folder, running().connection, query='SELECT * FROM "{name}"', settle_s=0),
     "opaque partitions": lambda folder: partitions(folder, OpaqueFolderSpout, max_rows=7),
 }
 

@@ -1,0 +1,174 @@
+"""A spout of new rows of a database table, by ranges of a key that rises.
+
+Transactional: the metadata of a batch is a range of keys and how many rows it had, so that a replay reads the same rows
+or says that they are gone. Rows must be added with rising keys, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.arrow import rows_to_table
+from airflow_trident.connections import Connection, resolve
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.spouts.jdbc_source import JdbcSource
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_ONCE = 10_000
+
+
+class JdbcSpout(Spout):
+    """Reads what is added to a table, each row in exactly one transaction. Through SQLAlchemy and a Python driver: no
+    JVM takes part.
+
+    :param conn_id: an Airflow connection: postgres, mysql, sqlite, ...
+    :param table: its name, or ``schema.table``; or else `query`, a SELECT without ORDER BY.
+    :param key: a column of whole numbers; new rows get higher ones (identity, serial, AUTO_INCREMENT).
+    :param fields: the columns with their types.
+    :param max_rows: of one batch, about.
+    :param splits: into how many parts a batch is cut.
+    :param settle_s: how long to wait for transactions that may still commit lower keys than those that are visible.
+    :param connection: explicit settings instead of `conn_id`.
+    :raises ConfigurationError: arguments are wrong, or do not go together.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        fields: FieldSpec,
+        table: str = "",
+        query: str = "",
+        key: str = "id",
+        max_rows: int = 1_000_000,
+        splits: int = 4,
+        settle_s: float = 5.0,
+        connection: Connection | None = None,
+    ) -> None:
+        if bool(table) == bool(query):
+            raise ConfigurationError("JdbcSpout with both or none of table and query", "Give one of them.")
+        for name, number, least in (("max_rows", max_rows, 1), ("splits", splits, 1), ("settle_s", settle_s, 0)):
+            if number < least:
+                raise ConfigurationError(f"JdbcSpout with {name}={number}", f"It must be at least {least}.")
+        self._conn_id = conn_id
+        self._connection = connection
+        self._schema = parse_declared(fields)
+        self._what = (table, query, key)
+        self._max_rows = max_rows
+        self._splits = splits
+        self._settle_s = settle_s
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def coordinator(self) -> JdbcCoordinator:
+        return JdbcCoordinator(self._source(), self._max_rows, self._settle_s)
+
+    def emitter(self) -> JdbcEmitter:
+        return JdbcEmitter(self._source(), self._splits)
+
+    def _source(self) -> JdbcSource:
+        """With the connection: executors cannot ask Airflow for it."""
+        table, query, key = self._what
+        where = self._connection or resolve(self._conn_id)
+        return JdbcSource(where=where, table=table, query=query, key=key, fields=self._schema)
+
+    def describe(self) -> str:
+        table, query, key = self._what
+        return f"JdbcSpout({self._conn_id}, {table or query}, key {key})"
+
+
+@dataclass(frozen=True)
+class JdbcCoordinator(Coordinator):
+    """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t."""
+
+    source: JdbcSource
+    max_rows: int
+    settle_s: float
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.source.has_more(_range(previous)[1] if previous is not None else None)
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """
+        :raises SourceUnavailableError: the database does not answer.
+        """
+        after = _range(previous)[1] if previous is not None else None
+        found = self.source.next_range(after, self.max_rows, self.settle_s)
+        if found is None:
+            return None
+        begin, end, rows = found
+        return {"from": begin, "to": end, "rows": rows}
+
+
+@dataclass(frozen=True)
+class JdbcEmitter(Emitter):
+    """Cuts a batch into ranges of equal width; their rows are counted first, so that none can be missing later."""
+
+    source: JdbcSource
+    most_splits: int
+
+    def splits(self, metadata: Json) -> list[Split]:
+        """
+        :raises SourceChangedError: the range has not as many rows as were recorded.
+        """
+        begin, end, rows = _range(metadata)
+        width = max(1, -(-(end - begin) // self.most_splits))
+        ranges = [(at, min(at + width, end)) for at in range(begin, end, width)]
+        counts = self.source.counts(ranges)
+        if sum(counts) != rows:
+            raise _changed(self.source, begin, end, rows, sum(counts))
+        bodies: list[Json] = [
+            {"from": at, "to": to, "rows": n} for (at, to), n in zip(ranges, counts, strict=True) if n
+        ]
+        return [Split(index, body) for index, body in enumerate(bodies)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        begin, end, rows = _range(split.body)
+        found = 0
+        for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
+            found += len(piece)
+            yield from self._table(piece).to_batches()
+        if found != rows:
+            raise _changed(self.source, begin, end, rows, found)
+
+    def _table(self, rows: list[tuple[object, ...]]) -> pa.Table:
+        import pyarrow as pa
+
+        try:
+            return rows_to_table(self.source.fields, rows)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            fields = ", ".join(map(str, self.source.fields))
+            raise DamagedInputError(
+                f"{self.source.describe()}: rows do not fit the fields ({fields}): {error}",
+                "Declare the types that the database has, or convert them in a query.",
+            ) from error
+
+
+def _changed(source: JdbcSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:
+    return SourceChangedError(
+        f"{source.describe()} has {found} rows with keys above {begin} and up to {end}, and the transaction recorded "
+        f"{recorded}",
+        "Put them back as they were and replay. Rows must not be deleted, and no row may come with a lower key than "
+        "others that are older than settle_s.",
+    )
+
+
+def _range(metadata: Json) -> tuple[int, int, int]:
+    if isinstance(metadata, dict):
+        begin, end, rows = (metadata.get(name) for name in ("from", "to", "rows"))
+        if isinstance(begin, int) and isinstance(end, int) and isinstance(rows, int):
+            return begin, end, rows
+    raise SourceChangedError(
+        f"the recorded metadata {metadata!r:.80} is not that of a JdbcSpout",
+        "Another spout had this stream's name: give the stream a new name.",
+    )

@@ -1,0 +1,190 @@
+"""A table or query of a database as `JdbcSpout` reads it: counts and rows of ranges of keys, through SQLAlchemy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.connections import Connection
+from airflow_trident.errors import ConfigurationError, SourceUnavailableError
+from airflow_trident.extras import require_extra
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+_DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
+_NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
+_LOOK_AGAIN_S = 0.05
+# Whoever inserts into a table holds this lock from before its key is drawn until its transaction ends.
+_WRITERS = (
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = to_regclass(:name)"
+)
+
+
+@dataclass(frozen=True)
+class JdbcSource:
+    """What is read. Picklable; secrets are in `where` only, which shows none.
+
+    `table` may be ``schema.table``; exactly one of `table` and `query` is set.
+    """
+
+    where: Connection
+    table: str
+    query: str
+    key: str
+    fields: Schema
+
+    # ---- the coordinator's questions ---------------------------------------------------------------------------
+
+    def has_more(self, after: int | None) -> bool:
+        """Is there a key above `after`?"""
+        with self._open() as connection:
+            return self._ends(connection, after, 1) is not None
+
+    def next_range(self, after: int | None, max_rows: int, settle_s: float) -> tuple[int, int, int] | None:
+        """(from, to, rows): the next keys above `after`, of about `max_rows` rows, among which none will appear later.
+
+        None: there are none, or transactions that may add to them have not ended within `settle_s` seconds.
+        """
+        with self._open() as connection:
+            ends = self._ends(connection, after, max_rows)
+            if ends is None or not self._settled(connection, settle_s):
+                return None
+            # Once more: while it waited a lower key may have come.
+            least = self._ends(connection, after, 1) or ends
+            begin = least[0] - 1 if after is None else after
+            return begin, ends[1], self._count(connection, begin, ends[1])
+
+    def counts(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """How many rows each range (from, to] has now."""
+        with self._open() as connection:
+            return [self._count(connection, begin, end) for begin, end in ranges]
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def rows(self, begin: int, end: int, at_once: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of (begin, end], in pieces; the server's cursor holds the rest where the driver has one."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        columns = [source.c[name] for name in names_of(self.fields)]
+        statement = sa.select(*columns).where(key > begin, key <= end)
+        # Not AUTOCOMMIT: the server's cursors live in transactions.
+        with self._open(stream_results=True, max_row_buffer=at_once) as connection:
+            for piece in connection.execute(statement).partitions(at_once):
+                yield [tuple(row) for row in piece]
+
+    # ---- how ---------------------------------------------------------------------------------------------------
+
+    def _source(self) -> tuple[Any, Any]:
+        """The table or query, and its key column."""
+        import sqlalchemy as sa
+
+        columns: list[Any] = [sa.column(name) for name in dict.fromkeys((*names_of(self.fields), self.key))]
+        if self.query:
+            source: Any = sa.text(self.query).columns(*columns).subquery("source")
+        else:
+            schema, _, name = self.table.rpartition(".")
+            source = sa.table(name, *columns, schema=schema or None)
+        return source, source.c[self.key]
+
+    def _ends(self, connection: sqlalchemy.Connection, after: int | None, max_rows: int) -> tuple[int, int] | None:
+        """The least and the highest of the next `max_rows` keys above `after`."""
+        import sqlalchemy as sa
+
+        _, key = self._source()
+        above = key.is_not(None) if after is None else key > after
+        some = sa.select(key.label("one")).where(above).order_by(key).limit(max_rows).subquery("some")
+        least, most = connection.execute(sa.select(sa.func.min(some.c.one), sa.func.max(some.c.one))).one()
+        if most is None:
+            return None
+        if not isinstance(most, int):
+            raise ConfigurationError(
+                f"{self.describe()}: the key {self.key!r} holds {most!r}", "Name a column of whole numbers that rises."
+            )
+        return int(least), most
+
+    def _count(self, connection: sqlalchemy.Connection, begin: int, end: int) -> int:
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        statement = sa.select(sa.func.count()).select_from(source).where(key > begin, key <= end)
+        return int(connection.execute(statement).scalar_one())
+
+    def _settled(self, connection: sqlalchemy.Connection, settle_s: float) -> bool:
+        """Wait until transactions that have drawn a lower key than what is visible have ended. Keys are drawn before
+        the commit, so that a lower one can appear after a higher one."""
+        import sqlalchemy as sa
+
+        if connection.dialect.name == "sqlite" or settle_s == 0:
+            return True  # SQLite has one writer at a time
+        if connection.dialect.name != "postgresql" or not self.table:
+            time.sleep(settle_s)
+            return True
+        deadline = time.monotonic() + settle_s
+        statement, name = sa.text(_WRITERS), {"name": self.table}
+        waited_for = set(connection.execute(statement, name).scalars())
+        while waited_for:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+            waited_for &= set(connection.execute(statement, name).scalars())
+        return True
+
+    def describe(self) -> str:
+        return f"JdbcSpout({self.where.conn_id or self.where.describe()}, {self.table or 'query'}, key {self.key})"
+
+    @contextmanager
+    def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
+        """
+        :raises SourceUnavailableError: the database does not answer.
+        :raises ConfigurationError: it is not known, or has no such table or column.
+        """
+        sa = require_extra("sqlalchemy", "sqlalchemy>=2")
+        try:
+            engine = sa.create_engine(database_url(self.where), poolclass=sa.NullPool, hide_parameters=True)
+            connection = engine.connect()
+            try:
+                yield connection.execution_options(**(options or {"isolation_level": "AUTOCOMMIT"}))
+            finally:
+                connection.close()
+        except sa.exc.ProgrammingError as error:
+            raise ConfigurationError(
+                f"{self.describe()} cannot be read: {self._said(error)}", "Mend the table, the query or the fields."
+            ) from error
+        except sa.exc.DBAPIError as error:
+            raise SourceUnavailableError(
+                f"{self.describe()} cannot be read: {self._said(error)}", "Mend the database or the connection."
+            ) from None
+        except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+            raise ConfigurationError(
+                f"{self.describe()}: no driver for connections of type {self.where.conn_type!r} "
+                f"({self.where.conceal(str(error))})",
+                "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
+            ) from None
+
+    def _said(self, error: Any) -> str:
+        return " ".join(self.where.conceal(str(error.orig)).split())
+
+
+def database_url(where: Connection) -> Any:
+    import sqlalchemy as sa
+
+    scheme = str(where.extra.get("sqlalchemy_scheme") or _DRIVERS.get(where.conn_type, where.conn_type))
+    if where.conn_type == "sqlite":
+        return sa.URL.create(scheme, database=where.host or where.schema)
+    query = {name: str(value) for name, value in where.extra.items() if name not in _NOT_OF_DRIVERS}
+    return sa.URL.create(
+        scheme,
+        username=where.login or None,
+        password=where.password or None,
+        host=where.host or None,
+        port=where.port,
+        database=where.schema or None,
+        query=query,
+    )

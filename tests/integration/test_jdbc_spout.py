@@ -1,0 +1,193 @@
+"""New rows of a table as batches: who commits late, what is refused, and that no secret shows."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from airflow_trident.connections import Connection
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+)
+from airflow_trident.spouts.jdbc import JdbcSpout
+from airflow_trident.types import Json
+from tests.postgres_fixtures import CONN_ID, PASSWORD, PostgresServer
+
+FIELDS = "id long, name string, amount decimal(10,2), at timestamp, ok boolean, data binary, x double"
+
+
+@pytest.fixture
+def orders(postgres: PostgresServer, tmp_path: Path) -> str:
+    name = f"orders_{abs(hash(str(tmp_path)))}"
+    with postgres.connect() as connection:
+        run(
+            connection,
+            f"CREATE TABLE {name} (id bigint GENERATED ALWAYS AS IDENTITY, name text, amount numeric(10,2), "
+            "at timestamptz, ok boolean, data bytea, x double precision)",
+        )
+    return name
+
+
+def run(connection: psycopg.Connection[Any], statement: str) -> None:
+    connection.execute(statement.encode())
+
+
+def insert(connection: psycopg.Connection[Any], table: str, *names: str) -> None:
+    for name in names:
+        run(
+            connection,
+            f"INSERT INTO {table} (name, amount, at, ok, data, x) VALUES "
+            f"('{name}', 1.50, '2024-01-01 12:00:00+01', true, '\\x00ff', 'NaN')",
+        )
+
+
+def spout(table: str, **options: Any) -> JdbcSpout:
+    return JdbcSpout(CONN_ID, table=table, **{"fields": FIELDS, "settle_s": 30.0, **options})
+
+
+def read(one: JdbcSpout, metadata: Json) -> list[dict[str, Any]]:
+    emitter = pickle.loads(pickle.dumps(one.emitter()))
+    batches = [batch for split in emitter.splits(metadata) for batch in emitter.read(split)]
+    return pa.Table.from_batches(batches).to_pylist()
+
+
+def test_values_of_every_type_come_as_the_fields_say(postgres: PostgresServer, orders: str) -> None:
+    with postgres.connect() as connection:
+        insert(connection, orders, "a")
+        run(connection, f"INSERT INTO {orders} (name) VALUES (NULL)")
+    one = spout(orders)
+    metadata = one.coordinator().initialize_transaction(1, None)
+    assert metadata == {"from": 0, "to": 2, "rows": 2}
+    first, second = read(one, metadata)
+    assert first.pop("at") == datetime.datetime(2024, 1, 1, 11, tzinfo=datetime.UTC)
+    assert str(first) == (
+        "{'id': 1, 'name': 'a', 'amount': Decimal('1.50'), 'ok': True, 'data': b'\\x00\\xff', 'x': nan}"
+    )
+    assert set(second.values()) == {2, None}
+
+
+def test_a_row_that_commits_late_with_a_lower_key_is_waited_for(postgres: PostgresServer, orders: str) -> None:
+    coordinator = spout(orders).coordinator()
+    with postgres.connect() as slow, postgres.connect() as quick:
+        run(slow, "BEGIN")
+        insert(slow, orders, "slow")
+        insert(quick, orders, "quick")
+        assert coordinator.is_ready(None)
+        found: list[Json] = []
+        asking = threading.Thread(target=lambda: found.append(coordinator.initialize_transaction(1, None)))
+        asking.start()
+        wait_until_asked(postgres)
+        assert not found
+        run(slow, "COMMIT")
+        asking.join(30)
+    assert found == [{"from": 0, "to": 2, "rows": 2}]
+    assert [row["name"] for row in read(spout(orders), found[0])] == ["slow", "quick"]
+
+
+def wait_until_asked(postgres: PostgresServer) -> None:
+    """Until the coordinator has looked for writers."""
+    with postgres.connect() as connection:
+        for _ in range(10_000):
+            asked = connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%RowExclusiveLock%' AND pid <> pg_backend_pid()"
+            )
+            if asked.fetchone():
+                return
+    raise AssertionError("the coordinator never looked")
+
+
+def test_while_a_writer_does_not_end_there_is_nothing_new(postgres: PostgresServer, orders: str) -> None:
+    with postgres.connect() as slow, postgres.connect() as quick:
+        run(slow, "BEGIN")
+        insert(slow, orders, "slow")
+        insert(quick, orders, "quick")
+        assert spout(orders, settle_s=0.2).coordinator().initialize_transaction(1, None) is None
+        run(slow, "ROLLBACK")
+        insert(quick, orders, "later")
+    metadata = spout(orders).coordinator().initialize_transaction(1, None)
+    assert metadata == {"from": 1, "to": 3, "rows": 2}
+
+
+def test_rows_of_one_key_are_in_one_batch(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "rows.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (k integer, name text)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number // 3, str(number)) for number in range(9)])
+    connection.close()
+    where = Connection(conn_type="sqlite", host=str(path))
+    one = JdbcSpout("files", table="t", key="k", fields="name string", max_rows=4, connection=where)
+    first = one.coordinator().initialize_transaction(1, None)
+    second = one.coordinator().initialize_transaction(2, first)
+    assert (first, second) == ({"from": -1, "to": 1, "rows": 6}, {"from": 1, "to": 2, "rows": 3})
+    assert [row["name"] for metadata in (first, second) for row in read(one, metadata)] == list("012345678")
+    assert one.coordinator().initialize_transaction(3, second) is None
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM {t} WHERE id = 1", "UPDATE {t} SET id = DEFAULT WHERE id = 1"])
+def test_a_recorded_row_that_is_gone_is_an_error_and_never_fewer_rows(
+    postgres: PostgresServer, orders: str, statement: str
+) -> None:
+    one = spout(orders)
+    with postgres.connect() as connection:
+        insert(connection, orders, "a", "b")
+        metadata = one.coordinator().initialize_transaction(1, None)
+        emitter = one.emitter()
+        splits = emitter.splits(metadata)
+        run(connection, statement.format(t=orders))
+    with pytest.raises(SourceChangedError, match=r"has 1 rows with keys above 0 and up to 2.*recorded 2"):
+        emitter.splits(metadata)
+    with pytest.raises(SourceChangedError):
+        [list(emitter.read(split)) for split in splits]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"fields": "id long, nothing long"}, ConfigurationError, "nothing"),
+        ({"table": "absent"}, ConfigurationError, "absent"),
+        ({"key": "name"}, ConfigurationError, "whole numbers"),
+        ({"fields": "id long, name double"}, DamagedInputError, "do not fit"),
+        ({"change": {"password": "wrong and secret"}}, SourceUnavailableError, "authentication failed"),
+        ({"change": {"port": 1}}, SourceUnavailableError, "cannot be read"),
+        ({"change": {"conn_type": "klingon"}}, ConfigurationError, "type 'klingon'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_clear_error_without_secrets(
+    postgres: PostgresServer, orders: str, options: Any, error: type[Exception], says: str
+) -> None:
+    with postgres.connect() as connection:
+        insert(connection, orders, "a")
+    where = replace(postgres.connection, **options.get("change", {}))
+    given = {"table": orders, "fields": FIELDS, **{key: value for key, value in options.items() if key != "change"}}
+    one = JdbcSpout("db", connection=where, **given)
+    with pytest.raises(error, match=says) as caught:
+        read(one, one.coordinator().initialize_transaction(1, None))
+    shown = str(caught.value) + one.describe() + repr(one.emitter())
+    assert not any(secret in shown for secret in (PASSWORD, "wrong and secret"))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"table": "t", "query": "q"}, {"table": "t", "max_rows": 0}, {"table": "t", "settle_s": -1}]
+)
+def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_built(options: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        JdbcSpout("db", fields=FIELDS, **options)
+
+
+def test_metadata_of_another_spout_is_not_guessed_at() -> None:
+    where = Connection(conn_type="sqlite", host="nowhere.db")
+    with pytest.raises(SourceChangedError, match="not that of a JdbcSpout"):
+        JdbcSpout("db", table="t", fields="id long", connection=where).emitter().splits({"files": []})
