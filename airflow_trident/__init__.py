@@ -79,11 +79,13 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spool_sources import SpoolSource as SpoolSource
     from airflow_trident.spouts.spooled import SpooledSpout as SpooledSpout
     from airflow_trident.states.delta import DeltaState as DeltaState
+    from airflow_trident.states.file_sink import FileSink as FileSink
     from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.postgres import PostgresState as PostgresState
     from airflow_trident.states.redis import RedisState as RedisState
     from airflow_trident.states.sqlite import SqliteState as SqliteState
+    from airflow_trident.states.table_sink import TableSink as TableSink
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
 
@@ -103,6 +105,7 @@ __all__ = [
     "DeltaState",
     "Equals",
     "FailedException",
+    "FileSink",
     "FileSpout",
     "Filter",
     "FilterNull",
@@ -149,6 +152,7 @@ __all__ = [
     "StatefulFunction",
     "Stream",
     "Sum",
+    "TableSink",
     "Topology",
     "TransactionAttempt",
     "TridentBackfillOperator",
@@ -238,6 +242,8 @@ _MODULES = {
     "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
     "spouts.spooled": ("SpooledSpout",),
     "states.delta": ("DeltaState",),
+    "states.file_sink": ("FileSink",),
+    "states.table_sink": ("TableSink",),
     "states.keyvalue_stateful": ("KeyValueStates",),
     "states.postgres": ("PostgresState",),
     "states.sqlite": ("SqliteState",),

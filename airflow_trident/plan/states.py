@@ -71,13 +71,14 @@ class Capabilities:
     `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
     marker change in one step, or what changes carries its txid, so that a repeated commit ends as one. `keyvalue`: it
     keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
-    (T9), as opaque spouts need.
+    (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater.
     """
 
     durable: bool
     atomic: bool
     keyvalue: bool = False
     opaque: bool = False
+    appends: bool = False
 
     @property
     def kind(self) -> StateKind:
@@ -153,6 +154,8 @@ class StateSpec:
         """May a late batch be applied out of order?"""
         if self.in_order:
             return False
+        if self.factory.capabilities.appends:
+            return True
         if self.combiners:
             return all(combiner.commutes for combiner in self.combiners)
         return self.reducer is not None and self.reducer.commutes
@@ -165,6 +168,8 @@ class StateSpec:
         described = getattr(self.updater, "describe", None)
         if callable(described):
             how = described()
+        if self.factory.capabilities.appends:
+            how = "appending"
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
         if self.stateful is not None:
             return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}"

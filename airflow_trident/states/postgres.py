@@ -70,12 +70,16 @@ class PostgresState(StateFactory):
         :raises DefinitionChangedError: the state was made with other fields.
         """
         require_plain_keys(spec)
-        table = self.table or default_table(spec.topology, spec.name)
-        Layout(Place("", table), spec).require_columns()
+        Layout(Place("", ""), spec).require_columns()
+        return OpenPostgresState(*self.opening(spec))
+
+    def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits]:
+        """What a :class:`PostgresStore` is opened with."""
         limits = Limits(
             connect_s=self.connect_timeout_s, lock_s=self.lock_timeout_s, statement_s=self.statement_timeout_s
         )
-        return OpenPostgresState(self.connection or resolve(self.conn_id), spec, self.schema or "", table, limits)
+        table = self.table or default_table(spec.topology, spec.name)
+        return self.connection or resolve(self.conn_id), spec, self.schema or "", table, limits
 
     def describe(self) -> str:
         where = self.connection.describe() if self.connection else self.conn_id

@@ -206,17 +206,13 @@ class PostgresStore(State):
             self._stage(batch)
             # From here until the commit no other committer of this state does anything (T7).
             known = self._marker(" FOR UPDATE")
-            marker, verdict = admit(known, ticket, state=spec.name, commutes=self.commutes, opaque=spec.opaque)
+            marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is not Verdict.SKIP:
                 replaces, late = verdict is Verdict.REPLACE, ticket.txid < marker.high
                 self._write(batch, ticket.txid, replaces=replaces, late=late)
             if marker != known:
                 self._write_marker(marker)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
-
-    @property
-    def commutes(self) -> bool:
-        return self._spec.commutes
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

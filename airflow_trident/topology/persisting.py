@@ -15,7 +15,7 @@ from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import persistent_aggregations, require_stateful
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.updaters import MapPut
-from airflow_trident.types import FieldSpec, names_of, parse_declared, parse_names, require_distinct, select
+from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, parse_names, require_distinct, select
 
 
 class Persisting(Aggregating):
@@ -34,7 +34,7 @@ class Persisting(Aggregating):
         inputs: FieldSpec,
         updater: StateUpdater | None = None,
         *,
-        keys: FieldSpec,
+        keys: FieldSpec | None = None,
         values: FieldSpec | None = None,
         name: str | None = None,
     ) -> TridentState:
@@ -42,10 +42,20 @@ class Persisting(Aggregating):
 
         :param inputs: the fields that the updater gets.
         :param updater: ``updater(map_state, tuples)``; default: :class:`MapPut`, the last tuple of a key wins.
-        :param keys: those of `inputs` that are the key of the stored map.
+        :param keys: those of `inputs` that are the key of the stored map. Sinks (FileSink, TableSink) append the tuples
+            as they are: they take neither keys, nor values, nor an updater.
         :param values: the stored value fields with types; default: the rest of `inputs`.
         """
         staged = select(self.schema, self._select("partition_persist", inputs), "partition_persist")
+        if require_factory(state).capabilities.appends:
+            if keys is not None or values is not None or updater is not None:
+                raise PlanError(
+                    f"partition_persist into {state.describe()} got keys, values or an updater",
+                    "A sink appends the tuples as they are: name inputs only.",
+                )
+            return self._persist_rows(state, staged, name)
+        if keys is None:
+            raise PlanError("partition_persist has no keys", 'Name those of the inputs that are keys, as in keys="id".')
         key_fields = select(staged, parse_names(keys), "partition_persist keys")
         rest = tuple(field for field in staged if field not in key_fields)
         value_fields = parse_declared(values) if values is not None else rest
@@ -60,6 +70,17 @@ class Persisting(Aggregating):
             staged=staged,
             factory=require_factory(state),
             updater=updater if updater is not None else put,
+        )
+        return self._keeping(names_of(staged))._persist(spec)
+
+    def _persist_rows(self, sink: StateFactory, staged: Schema, name: str | None) -> TridentState:
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=name or "rows",
+            keys=(),
+            values=staged,
+            staged=staged,
+            factory=sink,
         )
         return self._keeping(names_of(staged))._persist(spec)
 
@@ -132,6 +153,11 @@ class Persisting(Aggregating):
             raise PlanError(
                 f"state {spec.name!r} cannot be kept in {spec.factory.describe()}",
                 "Stateful functions need KeyValueStates(...), and nothing else can use it.",
+            )
+        if spec.factory.capabilities.appends and (spec.combiners or spec.reducer is not None):
+            raise PlanError(
+                f"state {spec.name!r} cannot be kept in {spec.factory.describe()}, which only appends rows",
+                "Use partition_persist(sink, fields), or another state.",
             )
         spec = replace(spec, in_order=in_commit_phase(self._node))
         sink = PersistNode(name=spec.name, schema=self.schema, inputs=(self._node,), state=spec)

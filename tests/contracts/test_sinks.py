@@ -1,0 +1,268 @@
+"""What every sink promises (T1 to T5, T7, T9 of `plan.states`): each transaction's rows are there once, whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_trident import FixedBatchSpout, Topology
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    DefinitionChangedError,
+    FencedError,
+    LedgerBehindStateError,
+    PlanError,
+)
+from airflow_trident.operations.aggregators import Count
+from airflow_trident.plan.states import Applied, State, StateFactory, StateSpec
+from airflow_trident.states.file_sink import META, FileSink
+from airflow_trident.states.sqlite import SqliteState
+from airflow_trident.states.table_sink import OpenTableSink, TableSink
+from airflow_trident.types import parse_declared
+from tests.postgres_fixtures import CONN_ID, PostgresServer, postgres_state, running
+from tests.state_fixtures import batch, ticket
+
+FIELDS = parse_declared("word string, n long, tags array<string>, at timestamp")
+ROWS: list[tuple[Any, ...]] = [("a", 1, ["x", None], None), ("a", 1, ["x", None], None), (None, 2, None, None)]
+
+
+def table_sink(folder: Path) -> StateFactory:
+    running()
+    schema = postgres_state(folder).schema
+    return TableSink(CONN_ID, schema=schema)
+
+
+SINKS: dict[str, Callable[[Path], StateFactory]] = {
+    "files": lambda folder: FileSink(str(folder / "out")),
+    "table": table_sink,
+}
+
+
+@pytest.fixture(params=SINKS)
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
+    return spec_of(request.param, tmp_path)
+
+
+def spec_of(sink: str, folder: Path) -> StateSpec:
+    return StateSpec(topology="words", name="rows", keys=(), values=FIELDS, staged=FIELDS, factory=SINKS[sink](folder))
+
+
+def rows_of(state: State) -> Counter[str]:
+    return Counter(repr(row) for _, row in state.items())
+
+
+def expected(*batches: list[tuple[Any, ...]]) -> Counter[str]:
+    return Counter(repr(row) for rows in batches for row in rows)
+
+
+OTHER: list[tuple[Any, ...]] = [("late", 7, [], None)]
+
+
+def test_rows_are_appended_once_equal_ones_too(spec: StateSpec) -> None:
+    with spec.factory.make_state(spec) as state:
+        assert state.marker() is None
+        assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.APPLIED
+        assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
+        assert state.apply(ticket(2), batch(spec)) is Applied.APPLIED
+        assert state.apply(ticket(3), batch(spec, *OTHER)) is Applied.APPLIED
+        assert rows_of(state) == expected(ROWS, OTHER)
+    with spec.factory.make_state(spec) as state:
+        assert state.apply(ticket(3), batch(spec, *OTHER)) is Applied.ALREADY
+        marker = state.marker()
+        assert marker is not None
+        assert (marker.high, marker.holes) == (3, ())
+
+
+def test_a_zombie_and_another_life_of_the_ledger_are_refused_and_change_nothing(spec: StateSpec) -> None:
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1, fence=7), batch(spec, *ROWS))
+        before = state.marker(), rows_of(state)
+        with pytest.raises(FencedError):
+            state.apply(ticket(2, fence=6), batch(spec, *OTHER))
+        with pytest.raises(LedgerBehindStateError):
+            state.apply(ticket(2, incarnation="i2", fence=99), batch(spec, *OTHER))
+        assert (state.marker(), rows_of(state)) == before
+        state.apply(ticket(1, fence=9), batch(spec, *ROWS))
+        with pytest.raises(FencedError):
+            state.apply(ticket(2, fence=8), batch(spec, *OTHER))
+
+
+def test_a_transaction_that_was_left_out_is_appended_late_once(spec: StateSpec) -> None:
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(2), batch(spec, *ROWS))
+        for fence, answer in ((30, Applied.APPLIED), (31, Applied.ALREADY)):
+            assert state.apply(ticket(1, fence=fence, late=True), batch(spec, *OTHER)) is answer
+        assert rows_of(state) == expected(ROWS, OTHER)
+
+
+def test_the_batch_of_the_highest_txid_is_replaced_by_that_of_a_newer_attempt(spec: StateSpec) -> None:
+    spec = replace(spec, opaque=True)
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(2, fence=1), batch(spec, *ROWS))
+        state.apply(ticket(1, fence=2, late=True), batch(spec, *OTHER))
+        state.apply(ticket(2, fence=3, attempt=1), batch(spec, *OTHER))
+        assert rows_of(state) == expected(OTHER, OTHER)
+        state.apply(ticket(2, fence=4, attempt=2), batch(spec))
+        state.apply(ticket(2, fence=5, attempt=3), batch(spec, *ROWS))
+        assert rows_of(state) == expected(OTHER, ROWS)
+
+
+def test_of_many_committers_at_once_one_appends(spec: StateSpec) -> None:
+    def commit(_: int) -> Applied:
+        with spec.factory.make_state(spec) as state:
+            return state.apply(ticket(1), batch(spec, *ROWS))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = Counter(pool.map(commit, range(4)))
+    assert answers == {Applied.APPLIED: 1, Applied.ALREADY: 3}
+    with spec.factory.make_state(spec) as state:
+        assert rows_of(state) == expected(ROWS)
+
+
+def test_another_definition_is_refused_and_so_are_queries_by_key(spec: StateSpec) -> None:
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+        with pytest.raises(ConfigurationError, match="by key"):
+            state.get_many([()])
+    other = parse_declared("word string")
+    with pytest.raises(DefinitionChangedError):
+        spec.factory.make_state(replace(spec, values=other, staged=other))
+
+
+# ---- files -----------------------------------------------------------------------------------------------------
+
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+from tests.contracts.test_sinks import OTHER, spec_of
+from tests.state_fixtures import batch, ticket
+
+folder, where = sys.argv[1:]
+spec = spec_of("files", Path(folder))
+state = spec.factory.make_state(spec)
+replace, calls = os.replace, []
+
+
+def watched(source, target):
+    calls.append(target)
+    if where == f"before {len(calls)}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+    if where == f"after {len(calls)}":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+os.replace = watched
+state.apply(ticket(2), batch(spec, *OTHER))
+"""
+
+
+@pytest.mark.parametrize(("where", "is_applied"), [("before 2", False), ("before 3", True), ("after 3", True)])
+def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
+    tmp_path: Path, where: str, is_applied: bool
+) -> None:
+    spec = spec_of("files", tmp_path)
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+    killed = subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), where], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    # Whoever looks at the folder meanwhile sees whole transactions only.
+    for path in (tmp_path / "out").glob("*.parquet"):
+        assert pq.read_table(path).num_rows in (len(ROWS), len(OTHER))
+    with spec.factory.make_state(spec) as state:
+        answer = state.apply(ticket(2), batch(spec, *OTHER))
+        assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
+        assert rows_of(state) == expected(ROWS, OTHER)
+    left = {path.name for path in (tmp_path / "out" / META).iterdir()}
+    assert left == {"words-rows.json", "words-rows.lock"}
+
+
+def test_what_appears_in_the_folder_is_one_file_per_transaction(tmp_path: Path) -> None:
+    texts = parse_declared("word string, n long")
+    for form, shown in (("csv", '"word","n"\n"a",1\n'), ("json", '{"word": "a", "n": 1}\n')):
+        factory = FileSink(str(tmp_path / form), form)
+        spec = StateSpec(topology="t", name=form, keys=(), values=texts, staged=texts, factory=factory)
+        with factory.make_state(spec) as state:
+            state.apply(ticket(3, attempt=2), batch(spec, ("a", 1)))
+            with pytest.raises(ConfigurationError):
+                list(state.items())
+        assert sorted(os.listdir(tmp_path / form)) == [META, f"t-{form}-{3:019d}-2.{form}"]
+        assert (tmp_path / form / f"t-{form}-{3:019d}-2.{form}").read_text() == shown
+
+
+def test_a_record_that_cannot_be_read_is_not_guessed_at(tmp_path: Path) -> None:
+    spec = spec_of("files", tmp_path)
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+    (record,) = (tmp_path / "out" / META).glob("*.json")
+    record.write_text('{"version": 9}')
+    with pytest.raises(CorruptRecordError, match="version 9"):
+        spec.factory.make_state(spec)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_say_which_transaction_they_came_in(postgres: PostgresServer, tmp_path: Path) -> None:
+    spec = spec_of("table", tmp_path)
+    with spec.factory.make_state(spec) as state, postgres.connect() as connection:
+        assert isinstance(state, OpenTableSink)
+        state.apply(ticket(1), batch(spec, *ROWS))
+        state.apply(ticket(2), batch(spec, *OTHER))
+        found = connection.execute(f"SELECT txid, count(*) FROM {state.place} GROUP BY 1 ORDER BY 1".encode())
+        assert found.fetchall() == [(1, 3), (2, 1)]
+
+
+# ---- in a topology ---------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_persisted_into_a_sink_by_the_fields_alone(tmp_path: Path) -> None:
+    topology = Topology("letters")
+    letters = topology.new_stream("letters", FixedBatchSpout("letter string, n long", [("a", 1), ("b", 2)]))
+    letters.partition_persist(FileSink(str(tmp_path)), "n, letter", name="kept")
+    (spec,) = topology.states.values()
+    assert (spec.keys, spec.values, spec.commutes) == ((), parse_declared("n long, letter string"), True)
+    assert spec.describe().endswith("-> (n long, letter string) by appending")
+    topology.compile()
+
+
+@pytest.mark.parametrize("more", [{"keys": "letter"}, {"values": "n long"}, {"updater": print}])
+def test_a_sink_takes_neither_keys_nor_an_updater(tmp_path: Path, more: Any) -> None:
+    letters = Topology("letters").new_stream("letters", FixedBatchSpout("letter string", ["a"]))
+    with pytest.raises(PlanError, match="appends"):
+        letters.partition_persist(FileSink(str(tmp_path)), "letter", **more)
+
+
+def test_aggregates_are_no_rows_to_append_and_a_map_has_keys(tmp_path: Path) -> None:
+    letters = Topology("letters").new_stream("letters", FixedBatchSpout("letter string", ["a"]))
+    with pytest.raises(PlanError, match="only appends"):
+        letters.group_by("letter").persistent_aggregate(FileSink(str(tmp_path)), Count(), "n")
+    with pytest.raises(PlanError, match="no keys"):
+        letters.partition_persist(SqliteState(str(tmp_path / "x.db")), "letter")
+
+
+@pytest.mark.parametrize("options", [{"path": ""}, {"path": "x", "format": "xml"}])
+def test_a_sink_that_cannot_be_is_refused_when_the_dag_is_built(options: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        FileSink(**options)
+
+
+@pytest.mark.parametrize(("form", "fields"), [("csv", "a array<long>"), ("csv", "a binary"), ("json", "a binary")])
+def test_types_that_a_format_cannot_hold_are_refused(tmp_path: Path, form: str, fields: str) -> None:
+    schema = parse_declared(fields)
+    factory = FileSink(str(tmp_path), form)
+    spec = StateSpec(topology="t", name="s", keys=(), values=schema, staged=schema, factory=factory)
+    with pytest.raises(ConfigurationError, match=f"as {form}"):
+        factory.make_state(spec)
