@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident import CombinerAggregator, FixedBatchSpout, Function, OperationContext, Sum, Topology
+from airflow_trident import (
+    Collector,
+    CombinerAggregator,
+    CustomGrouping,
+    FixedBatchSpout,
+    Function,
+    OperationContext,
+    Sum,
+    Topology,
+)
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.operations.expressions import col
 from airflow_trident.protocol.spouts import Emitter, Split
 from airflow_trident.types import Json
 from tests.engine_fixtures import keep, lines, sales
 from tests.plan_fixtures import PaperState
+from tests.verb_fixtures import Both, Latest, cities
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,6 +107,56 @@ def a_combiner_raises(topology: Topology) -> None:
     words.persistent_aggregate(PaperState(), "line", Touchy(), "n long")
 
 
+class Picky(Both):
+    """Raises on one tuple, or gives at the end what it did not declare."""
+
+    def __init__(self, last: tuple[Any, ...] = ("sum", 1)) -> None:
+        self.last = last
+
+    def aggregate(self, state: list[int], collector: Collector, *values: Any) -> None:
+        if values[0] == 3 and self.last == ("sum", 1):
+            raise LookupError("three")
+
+    def complete(self, state: list[int], collector: Collector) -> None:
+        collector.emit(*self.last)
+
+
+class PickyOf(Latest):
+    def execute(self, state: Any, stream_index: int, group: Any, collector: Collector, *values: Any) -> None:
+        if stream_index == 1 and group == ("rome",):
+            raise LookupError(values[0])
+
+
+class Beyond(CustomGrouping):
+    def choose_partitions(self, num_partitions: int, *values: Any) -> list[int]:
+        return [num_partitions] if values[0] == 3 else [0]
+
+
+def an_aggregator_raises(topology: Topology) -> None:
+    keep(sales(topology).group_by("city").aggregate("id", Picky(), "what, value"))
+
+
+def an_aggregator_emits_too_much(topology: Topology) -> None:
+    keep(sales(topology).aggregate("id", Picky(("a", 1, 2)), "what, value"))
+
+
+def an_aggregator_emits_another_type(topology: Topology) -> None:
+    keep(sales(topology).aggregate("id", Picky((1, "a")), "what, value"))
+
+
+def a_multi_reducer_raises(topology: Topology) -> None:
+    grouped = [sales(topology).group_by("city"), cities(topology).group_by("town")]
+    keep(topology.multi_reduce(["id", "rank"], grouped, PickyOf(), "a, b, c"))
+
+
+def a_grouping_names_no_partition(topology: Topology) -> None:
+    keep(sales(topology).project("id").partition(Beyond()).parallelism_hint(2))
+
+
+def a_consumer_raises(topology: Topology) -> None:
+    keep(sales(topology).peek("id", lambda id: 1 // (id - 3)))
+
+
 FAILING: dict[str, Callable[[Topology], None]] = {
     build.__name__: build
     for build in (
@@ -113,6 +173,12 @@ FAILING: dict[str, Callable[[Topology], None]] = {
         a_cast_does_not_fit,
         a_sum_overflows,
         a_combiner_raises,
+        an_aggregator_raises,
+        an_aggregator_emits_too_much,
+        an_aggregator_emits_another_type,
+        a_multi_reducer_raises,
+        a_grouping_names_no_partition,
+        a_consumer_raises,
     )
 }
 

@@ -105,9 +105,9 @@ class ByTwo(CustomGrouping):
         return [0] * (number % 2 == 0) + [num_partitions - 1] * (number % 3 == 0)
 
 
-def cities(topology: Topology) -> Any:
+def cities(topology: Topology, name: str = "cities") -> Any:
     rows = [("berlin", "de", 1), ("rome", "it", 2), (None, "?", 3), ("paris", "fr", 4), ("paris", "tx", 5)]
-    return topology.new_stream("cities", FixedBatchSpout("town string, land string, rank int", rows))
+    return topology.new_stream(name, FixedBatchSpout("town string, land string, rank int", rows))
 
 
 def merge_and_diamond(topology: Topology) -> None:

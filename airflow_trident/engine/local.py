@@ -134,7 +134,7 @@ class LocalEngine(Engine):
         return partitions
 
     def _exchange(self, how: PartitionNode, partitions: list[Partition], count: int, job: Job) -> list[Partition]:
-        if how.grouping in (Grouping.LOCAL_OR_SHUFFLE, Grouping.IDENTITY):
+        if how.grouping is Grouping.IDENTITY:
             return partitions
         moved: list[Partition] = [[] for _ in range(1 if how.grouping.gathers else count)]
         rows = enumerate(chain.from_iterable(partitions))

@@ -22,13 +22,18 @@ from airflow_trident.types import Field, Schema, select
 TAG = "of stream"
 """The field that says of which stream a tuple is. No field of a user can have this name, or those of the others."""
 
+_STILL = (Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE)
+
 
 def lower(sinks: Sinks) -> Sinks:
-    """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and steps behind them."""
+    """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and steps behind them; without
+    repartitions that move nothing."""
     return rebuilt(sinks, lambda _, node: _lowered(node))
 
 
 def _lowered(node: Node) -> Node:
+    if isinstance(node, PartitionNode) and node.grouping in _STILL:
+        return node.input
     if isinstance(node, AggregateNode):
         return _aggregate(node)
     if isinstance(node, MergeNode):

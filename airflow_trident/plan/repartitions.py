@@ -14,8 +14,6 @@ from airflow_trident.plan.nodes import (
     UnionNode,
 )
 
-_STILL = (Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE)
-
 
 def colocate(sinks: Sinks) -> Sinks:
     """A union followed, before anything moves, by a node that works on whole partitions needs partition i of every
@@ -23,7 +21,7 @@ def colocate(sinks: Sinks) -> Sinks:
     whole: set[int] = set()
     for node in reversed(ordered(sinks)):
         if isinstance(node, PartitionAggregateNode | MultiReduceStepNode) or id(node) in whole:
-            whole.update(id(one) for one in node.inputs if not isinstance(node, PartitionNode) or _is_still(node))
+            whole.update(id(one) for one in node.inputs if not isinstance(node, PartitionNode))
 
     def change(old: Node, node: Node) -> Node:
         if not isinstance(node, UnionNode) or id(old) not in whole:
@@ -36,8 +34,8 @@ def colocate(sinks: Sinks) -> Sinks:
 
 
 def collapse(sinks: Sinks) -> Sinks:
-    """Of two repartitions in a row only the second counts; one that moves nothing is left out; inputs of a union that
-    are partitioned alike are partitioned together.
+    """Of two repartitions in a row only the second counts; inputs of a union that are partitioned alike are partitioned
+    together.
 
     A broadcast or a custom grouping repeats tuples, so it stays.
     """
@@ -56,9 +54,7 @@ class _Collapsing:
         if not isinstance(node, PartitionNode):
             return node
         before = node.input
-        if _is_still(node) and not isinstance(before, UnionNode):
-            return before
-        if isinstance(before, PartitionNode) and not before.grouping.repeats and not _is_still(node):
+        if isinstance(before, PartitionNode) and not before.grouping.repeats:
             return replace(node, inputs=before.inputs)
         if isinstance(before, UnionNode) and self._readers[id(old.inputs[0])] == 1:
             return self._over_union(node, before)
@@ -95,7 +91,3 @@ def _alike(union: UnionNode, parts: list[PartitionNode]) -> tuple[Grouping, tupl
     if others or -1 in first:
         return None
     return Grouping.FIELDS, tuple(union.fields[place] for place in first)
-
-
-def _is_still(node: PartitionNode) -> bool:
-    return node.grouping in _STILL

@@ -102,6 +102,11 @@ SHAPES: dict[str, tuple[Callable[[Topology], Any], int, int]] = {
         0,
         3,
     ),
+    "what moves nothing behind a merge": (
+        lambda t: keep(t.merge([cities(t), cities(t, "more")]).identity_partition().local_or_shuffle()),
+        0,
+        3,
+    ),
     "a merge of what is partitioned alike": (merged_by_city, 1, 3),
     "a merge of partitions that were changed": (merged_behind_a_filter, 3, 4),
     "a join": (joined, 1, 3),
