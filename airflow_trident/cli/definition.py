@@ -151,6 +151,8 @@ _SPARK_ARCHIVE = _command(
 
 ARG_EXPORT_FILE = Arg(("--output",), help="File to write (default: standard output)", metavar="FILE")
 
+ARG_IMPORT_FILE = Arg(("file",), help="What `ledger export` wrote", metavar="FILE")
+
 _LEDGER = GroupCommand(
     name="ledger",
     help="Transactions as the ledger has them",
@@ -182,6 +184,15 @@ _LEDGER = GroupCommand(
             (ARG_TOPOLOGY, ARG_EXPORT_FILE, ARG_CONN_ID, ARG_VERBOSE),
             "ledger export word_count",
             "ledger export word_count --output word_count.json",
+        ),
+        _command(
+            "import",
+            "ledger",
+            "import_",
+            "Put in what `ledger export` wrote. Only for a topology that has no ledger, or one that never began a "
+            "transaction; then the states are asked whether they hold more than it knows.",
+            (ARG_TOPOLOGY, ARG_IMPORT_FILE, *TOPOLOGY_ARGS),
+            "ledger import word_count word_count.json",
         ),
         _command(
             "accept",

@@ -1,4 +1,4 @@
-"""A whole ledger as JSON, for people and tools. The same from every implementation."""
+"""A whole ledger as JSON, for people and tools, and to be imported. The same from every implementation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from dataclasses import asdict
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.types import Json
 
+VERSION = 1
 
-def export_json(view: LedgerView, records: Sequence[TxRecord], claims: Mapping[str, int]) -> dict[str, Json]:
-    """:param claims: claim key -> txid, of all that are kept."""
+
+def export_json(
+    view: LedgerView, records: Sequence[TxRecord], claims: Mapping[str, tuple[int, int]]
+) -> dict[str, Json]:
+    """:param claims: claim key -> (txid, when the run was due), of all that are kept."""
     body = {
+        "version": VERSION,
         "topology": asdict(view.topology),
         "next_txid": view.next_txid,
         "pointer": asdict(view.pointer),
         "exceptions": asdict(view.exceptions),
         "transactions": [asdict(record) for record in records],
-        "claims": dict(sorted(claims.items())),
+        "claims": {key: txid for key, (txid, _) in sorted(claims.items())},
+        "claim_run_ms": {key: run_ms for key, (_, run_ms) in sorted(claims.items())},
     }
     plain: dict[str, Json] = json.loads(json.dumps(body))  # tuples and enums as JSON has them
     return plain

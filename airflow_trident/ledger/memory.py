@@ -312,8 +312,7 @@ class MemoryLedger(Ledger):
 
     def export(self) -> dict[str, Json]:
         with self._changed:
-            claims = {key: txid for key, (txid, _) in self._claims.items()}
-            return export_json(self.view(0), self.transactions(), claims)
+            return export_json(self.view(0), self.transactions(), self._claims)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -18,10 +18,11 @@ from airflow_trident.ledger.base import (
     MetadataOf,
 )
 from airflow_trident.ledger.export import export_json
+from airflow_trident.ledger.importing import contents_of, prepare_import, require_finished
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
 from airflow_trident.ledger.seeding import Seed, seed_ops
 from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
-from airflow_trident.ledger.znodes import Create, ZNodes
+from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import (
     Claim,
@@ -114,6 +115,7 @@ class ZNodeLedger(Ledger):
         node = self.znodes.read([self._path]).nodes[self._path]
         if node is None:
             return None
+        require_finished(node.data, self._path)
         found = codec.decode_topology(node.data, self._path)
         if self._known_life is None:
             self._known_life = Life(self._path, found.incarnation)
@@ -161,6 +163,21 @@ class ZNodeLedger(Ledger):
         self._transactor.cache.forget()
         self._known_life = Life(self._path, seed.incarnation)
         return record
+
+    def import_from(self, exported: Json) -> TopologyRecord:
+        """Put in what `export` gave: see :mod:`airflow_trident.ledger.importing`.
+
+        :raises TransitionError: the topology has a ledger with transactions, or somebody else wrote meanwhile.
+        """
+        op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
+        contents = contents_of(exported, self.topology_name, op=op, now_ms=now_ms)
+        version = prepare_import(self.znodes, self._path, contents)
+        last = [Set(self._path, codec.encode_topology(contents.topology, op=op), version)]
+        if not self._transactor.apply(last, witness=self._path, op=op):
+            raise TransitionError(f"somebody else wrote to the ledger of {self.topology_name!r}", "Look at it first.")
+        self._transactor.cache.forget()
+        self._known_life = Life(self._path, contents.topology.incarnation)
+        return contents.topology
 
     def _life(self) -> Life:
         if self._known_life is None:
@@ -279,16 +296,16 @@ class ZNodeLedger(Ledger):
     def close(self) -> None:
         self.znodes.close()
 
-    def _claims(self, life: Life) -> dict[str, int]:
+    def _claims(self, life: Life) -> dict[str, tuple[int, int]]:
         buckets = [life.bucket(name) for name in BUCKETS]
         folders = self.znodes.read([], buckets).folders
         paths = [f"{bucket}/{name}" for bucket in buckets for name in sorted(folders[bucket] or ())]
-        claims: dict[str, int] = {}
+        claims: dict[str, tuple[int, int]] = {}
         for at in range(0, len(paths), READ_AT_ONCE):
             for path, node in self.znodes.read(paths[at : at + READ_AT_ONCE]).nodes.items():
                 if node is not None:
                     claim = codec.decode_claim(node.data, path)
-                    claims[claim.key] = claim.txid
+                    claims[claim.key] = (claim.txid, claim.run_ms)
         return claims
 
     def _sweep_claims(self, bucket: str) -> None:

@@ -70,7 +70,7 @@ def coordinate(
     if check_states or ledger.view(0, remembered=True).topology.definition != topology.definition():
         ledger.register(topology.definition())
     if check_states:
-        markers = _markers(topology)
+        markers = markers_of(topology)
         require_ledger_ahead(topology.name, markers, ledger.view(0))
     coordinators = {name: spout.coordinator() for name, spout in topology.spouts.items()}
 
@@ -104,7 +104,7 @@ def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> Non
                 told[name].success(record.txid, record.metadata[name])
 
 
-def _markers(topology: Topology) -> dict[str, Marker | None]:
+def markers_of(topology: Topology) -> dict[str, Marker | None]:
     markers: dict[str, Marker | None] = {}
     for name, spec in topology.states.items():
         with spec.factory.make_state(spec) as state:

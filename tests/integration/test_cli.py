@@ -280,6 +280,15 @@ def test_export_writes_the_whole_ledger_to_a_file_or_to_standard_output(site: Si
     assert json.loads((site.home.folder / "words.json").read_text()) == expected
     assert nowhere.code == 1
     assert "cannot be written" in nowhere.error
+    over, unreadable = site.tridents("ledger import words words.json", "ledger import words nothing.json")
+    assert (over.code, unreadable.code) == (1, 1)
+    assert "importing would lose it" in over.error
+    assert "cannot be read" in unreadable.error
+    site.home.options["AIRFLOW__TRIDENT__ROOT"] = f"{site.home.root}/elsewhere"
+    imported, again = site.tridents("ledger import words words.json", "ledger export words")
+    assert imported.code == 0, imported.err
+    assert imported.out == f"topology words: imported; the next transaction is {expected['next_txid']}\n"
+    assert again.json() == expected
 
 
 def test_a_changed_definition_is_accepted_only_by_a_person_who_is_shown_the_change(site: Site) -> None:

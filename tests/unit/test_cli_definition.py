@@ -75,6 +75,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "ledger list",
             "ledger show",
             "ledger export",
+            "ledger import",
             "ledger accept",
             "drain",
             "backfill",

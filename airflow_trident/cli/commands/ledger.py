@@ -161,6 +161,26 @@ def export(args: Namespace) -> int | None:
     return OK
 
 
+@trident_command
+def import_(args: Namespace) -> int | None:
+    from airflow_trident.cli.topologies import topology_named
+    from airflow_trident.runtime.phases import markers_of, require_ledger_ahead
+
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    try:
+        exported: Json = json.loads(Path(args.file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{args.file} cannot be read ({error})", "Name a file that `airflow trident ledger export` wrote."
+        ) from error
+    with open_ledger(args) as ledger:
+        ledger.import_from(exported)
+        view = ledger.view(0)
+        print(f"topology {args.topology}: imported; the next transaction is {view.next_txid}")
+        require_ledger_ahead(args.topology, markers_of(topology), view)
+    return OK
+
+
 # ---- the definition --------------------------------------------------------------------------------------------
 
 
