@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.java import java_executable
@@ -180,6 +187,10 @@ class Topic:
     def truncate(self, partition: int, before: int) -> None:
         """As retention does: records below the offset are gone."""
         self._ask("delete_records", [TopicPartition(self.name, partition, before)])
+
+    def set(self, setting: str, value: str) -> None:
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        self._ask("incremental_alter_configs", [ConfigResource("topic", self.name, incremental_configs=[entry])])
 
     def send(self, rows: Sequence[tuple[Any, Any]], partition: int = 0, **options: Any) -> None:
         producer = Producer({"bootstrap.servers": self.broker.hosts, "linger.ms": 0, "acks": "all"})

@@ -80,21 +80,33 @@ class RangeReader:
         while self._next < end:
             with driver_errors(self._what):
                 messages = consumer.consume(min(_ROWS_AT_ONCE, end - self._next), _WAIT_S)
-            good = []
-            for message in messages:
-                if message.error() is not None:
-                    self._judge(message)
-                    continue
-                offset = message.offset()
-                self._reach(min(offset, end))
-                if offset == self._next < end:
-                    good.append(message)
-                    self._next = offset + 1
+            good = self._sorted_out(messages)
             if good:
                 yield good
                 until = time.monotonic() + self._timeout_s
             elif self._next < end and time.monotonic() > until:
                 raise self._stuck()
+
+    def _sorted_out(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """The records of the range; errors and gaps are noted."""
+        end = self._promise.range.end
+        # Offsets only rise, so from the first and the last one sees whether all between are there and are records.
+        if messages and messages[0].offset() == self._next and messages[-1].error() is None:
+            last = self._next + len(messages)
+            if messages[-1].offset() == last - 1 < end:
+                self._next = last
+                return messages
+        good = []
+        for message in messages:
+            if message.error() is not None:
+                self._judge(message)
+                continue
+            offset = message.offset()
+            self._reach(min(offset, end))
+            if offset == self._next < end:
+                good.append(message)
+                self._next = offset + 1
+        return good
 
     def _reach(self, offset: int) -> None:
         """Note what is not there between the last record and this offset."""

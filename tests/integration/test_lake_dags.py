@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.airflow_fixtures import AirflowHome
 from tests.integration.test_example_dags import examples  # noqa: F401 - a fixture
+from tests.kafka_fixtures import KafkaBroker, Topic
+from tests.postgres_fixtures import PostgresServer
 
-pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.kafka]
 
 RUN = """
 def run(dag):
@@ -35,3 +39,28 @@ tell({"first": run(files_to_delta.dag), "again": run(files_to_delta.dag), "found
     assert told["first"][0] == "success"
     assert told["again"][1]["files_to_delta.coordinate"] == "skipped"
     assert told["found"] == {"total_cents": {"ann": 150, "bob": 12}, "orders": {"ann": 2, "bob": 2}}
+
+
+def test_kafka_to_postgres_waits_for_records_and_counts_each_once(
+    examples: AirflowHome,  # noqa: F811
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+) -> None:
+    topic = Topic(kafka, "page-views").create(2)
+    for partition in (0, 1):
+        topic.send([(None, page) for page in ("/", "/about", "/")], partition=partition)
+    topic.transaction([(None, "/")] * 5, commit=False)
+    examples.options |= {
+        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(
+            {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.hosts, "client.id": "nobodys-business"}}
+        ),
+        "AIRFLOW_CONN_POSTGRES_DEFAULT": postgres.as_json,
+    }
+    program = """
+import kafka_to_postgres
+tell({"first": run(kafka_to_postgres.dag), "found": contents(kafka_to_postgres.topology)})
+"""
+    told = examples.python(RUN + program)
+    assert (told["first"][0], told["first"][1]["ready"]) == ("success", "success")
+    assert told["found"] == {"views": {"/": 4, "/about": 2}}
+    assert "nobodys-business" not in examples.output

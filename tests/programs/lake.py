@@ -1,25 +1,32 @@
-"""Run two streams to their end in one process, a Kafka topic and a Delta table, each into a Delta state:
-``python -m tests.programs.kafka_to_delta HOSTS ROOT FOLDER BROKER TOPIC KIND``. The crash tests kill it."""
+"""Run two streams to their end in one process, a Kafka topic and a Delta table, into states of one kind:
+``python -m tests.programs.lake HOSTS ROOT FOLDER BROKER TOPIC KIND``. The crash tests kill it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from airflow_trident import Count, DeltaSpout, DeltaState, KafkaSpout, OpaqueKafkaSpout, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.plan.states import StateFactory
 from airflow_trident.runtime.local import LocalRunner
+from tests.postgres_fixtures import postgres_state
 
-KINDS = {"transactional": KafkaSpout, "opaque": OpaqueKafkaSpout}
+KINDS: dict[str, tuple[type[KafkaSpout], Callable[[Path], StateFactory]]] = {
+    "transactional, into PostgreSQL": (KafkaSpout, postgres_state),
+    "opaque, into Delta Lake": (OpaqueKafkaSpout, lambda folder: DeltaState(str(folder / "states"), fold_at=3)),
+}
 
 
 def topology(folder: Path, broker: str, topic: str, kind: str) -> Topology:
-    made = Topology("kafka_to_delta")
-    states = DeltaState(str(folder / "states"), fold_at=3)
+    made = Topology("lake")
+    spout, make_states = KINDS[kind]
+    states = make_states(folder)
     records = made.new_stream(
-        "records", KINDS[kind](topic, bootstrap_servers=broker, fields="value string", max_rows=30, split_rows=10)
+        "records", spout(topic, bootstrap_servers=broker, fields="value string", max_rows=30, split_rows=10)
     )
     records.group_by("value").persistent_aggregate(states, Count(), "count")
     orders = DeltaSpout(str(folder / "orders"), fields="customer string, cents long", start=0, max_files=1)
