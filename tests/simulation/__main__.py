@@ -3,7 +3,7 @@
 python -m tests.simulation 4711          one seed, with everything that happened in it
 python -m tests.simulation 0 20000       many, and the first that breaks a promise
 python -m tests.simulation mutants       the table of docs/concepts/verification.md
-add --restores for histories in which the ledger is restored from an old copy
+add --restores for histories in which the ledger is restored from an old copy, --opaque for an opaque spout
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 import time
 
 from tests.simulation.history import play
-from tests.simulation.mutants import MUTANTS, first_found
+from tests.simulation.mutants import first_found
+from tests.simulation.opaque_mutants import MUTANTS
 
 
 def main() -> int:
@@ -22,10 +23,11 @@ def main() -> int:
     parser.add_argument("last", type=int, nargs="?", help="play all seeds up to this one, this one not included")
     parser.add_argument("--restores", action="store_true", help="the ledger is restored from an old copy")
     parser.add_argument("--only", default="", help="mutants whose name has this in it")
+    parser.add_argument("--opaque", action="store_true", help="with an opaque spout")
     asked = parser.parse_args()
     if asked.first == "mutants":
         return mutants(asked.last or 300, asked.only)
-    return seeds(int(asked.first), asked.last, restores=asked.restores)
+    return seeds(int(asked.first), asked.last, restores=asked.restores, opaque=asked.opaque)
 
 
 def mutants(limit: int, only: str) -> int:
@@ -42,16 +44,16 @@ def mutants(limit: int, only: str) -> int:
     return missed
 
 
-def seeds(first: int, last: int | None, *, restores: bool) -> int:
+def seeds(first: int, last: int | None, *, restores: bool, opaque: bool) -> int:
     if last is None:
-        verdict = play(first, restores=restores)
+        verdict = play(first, restores=restores, opaque=opaque)
         print(*verdict.trace, sep="\n")
         print(verdict.broken or f"all promises held: {verdict.transactions} transactions, {verdict.steps} steps")
         return bool(verdict.broken)
     begun, steps = time.perf_counter(), 0
     broken = []
     for seed in range(first, last):
-        verdict = play(seed, restores=restores)
+        verdict = play(seed, restores=restores, opaque=opaque)
         steps += verdict.steps
         if verdict.broken:
             broken.append(verdict)

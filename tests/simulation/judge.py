@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set
 from airflow_trident.plan.states import Applied
@@ -27,6 +28,7 @@ class Judge:
     stores: dict[str, Store]
     max_pending: int
     retention: int
+    opaque: bool = False
     next_txid: int = 1
     pointer: CommitPointer = field(default_factory=lambda: CommitPointer(committed=0, fence=0))
     exceptions: Exceptions = field(default_factory=Exceptions)
@@ -61,6 +63,23 @@ class Judge:
             if record is not before.get(txid):
                 self._changed(txid, before.get(txid), record, pointer)
         self._pointer_moved(pointer)
+        if self.opaque:
+            self._batches_follow_each_other()
+
+    def _batches_follow_each_other(self) -> None:
+        """Nothing skipped, nothing doubled, as far as the ledger says; those without a batch are the last ones."""
+        for txid, record in sorted(self.records.items()):
+            before = self.records.get(txid - 1)
+            if record.invalidated and (record.staged is not None or record.status.lets_others_pass):
+                self.broken("P2", f"{txid} is {record.status} without a batch")
+            if before is None or record.invalidated:
+                continue
+            if before.invalidated:
+                self.broken("P2", f"{txid} has a batch and {before.txid} has none")
+            batch = batch_of(record.metadata)
+            until: Any = before.position.get("records", {"to": 0})
+            if (batch[0] if batch else until["to"]) != until["to"]:
+                self.broken("P2", f"{txid} begins at {batch[0]} and the one before ends at {until['to']}")
 
     def _take_in(self, op: Create | Set) -> None:
         kind, _, name = op.path.rpartition("/")
@@ -84,7 +103,9 @@ class Judge:
                 self.broken("P1", f"claim {new.claim.key} has {self.claims[new.claim.key]} and {txid}")
             return
         if (old.metadata, old.carried, old.claim) != (new.metadata, new.carried, new.claim):
-            self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
+            again = new.attempt == old.attempt + 1 and new.claim == old.claim
+            if not (self.opaque and again and txid > pointer.committed):
+                self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
         if new.attempt not in (old.attempt, old.attempt + 1):
             self.broken("P3", f"the attempt of {txid} went from {old.attempt} to {new.attempt}")
         if new.status is not old.status and new.status not in TRANSITIONS[old.status]:

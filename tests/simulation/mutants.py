@@ -30,10 +30,12 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`patches`: what is replaced. `restores`: it shows only where the ledger is restored from an old copy."""
+    """`patches`: what is replaced. `restores`: it shows only where the ledger is restored from an old copy; `opaque`:
+    only where the spout is opaque."""
 
     patches: Sequence[Patch]
     restores: bool = False
+    opaque: bool = False
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -46,9 +48,11 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(name: str, *, restores: bool = False) -> Callable[[Callable[[], Sequence[Patch]]], None]:
+def mutant(
+    name: str, *, restores: bool = False, opaque: bool = False
+) -> Callable[[Callable[[], Sequence[Patch]]], None]:
     def register(make: Callable[[], Sequence[Patch]]) -> None:
-        MUTANTS[name] = Mutant(make(), restores)
+        MUTANTS[name] = Mutant(make(), restores, opaque)
 
     return register
 
@@ -56,7 +60,7 @@ def mutant(name: str, *, restores: bool = False) -> Callable[[Callable[[], Seque
 def first_found(one: Mutant, limit: int) -> Verdict | None:
     """The first history below `limit` in which the defect breaks a promise."""
     with one.alive():
-        verdicts = (play(seed, restores=one.restores) for seed in range(limit))
+        verdicts = (play(seed, restores=one.restores, opaque=one.opaque) for seed in range(limit))
         return next((verdict for verdict in verdicts if verdict.broken), None)
 
 
@@ -155,7 +159,7 @@ def _() -> Sequence[Patch]:
         return replace(step, writes=(snap.set_tx(record), *step.writes[1:]), result=record)
 
     original = verbs.start_attempt
-    return [(verbs, "start_attempt", lambda snap, txid, owner: other(original(snap, txid, owner), snap))]
+    return [(verbs, "start_attempt", lambda snap, **named: other(original(snap, **named), snap))]
 
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
@@ -187,15 +191,15 @@ def _() -> Sequence[Patch]:
 @mutant("an attempt begins before it is durable")
 def _() -> Sequence[Patch]:
     original = verbs.start_attempt
-    return [(verbs, "start_attempt", lambda snap, txid, owner: Done(original(snap, txid, owner).result))]
+    return [(verbs, "start_attempt", lambda snap, **named: Done(original(snap, **named).result))]
 
 
 @mutant("attempts begin at 0 again after FAILED")
 def _() -> Sequence[Patch]:
     original = verbs._new_attempt
 
-    def reset(snap: Any, tx: TxRecord, owner: str) -> Any:
-        return original(snap, replace(tx, attempt=-1) if tx.status is Status.FAILED else tx, owner)
+    def reset(snap: Any, tx: TxRecord, *more: Any) -> Any:
+        return original(snap, replace(tx, attempt=-1) if tx.status is Status.FAILED else tx, *more)
 
     return [(verbs, "_new_attempt", reset)]
 
@@ -426,4 +430,10 @@ def _() -> Sequence[Patch]:
 @mutant("a late replay is not listed as late")
 def _() -> Sequence[Patch]:
     original = verbs._exceptions_write
-    return [(verbs, "_exceptions_write", lambda snap, txid, to: original(snap, txid, "" if to == "late" else to))]
+    return [
+        (
+            verbs,
+            "_exceptions_write",
+            lambda snap, txid, to, *off: original(snap, txid, "" if to == "late" else to, *off),
+        )
+    ]

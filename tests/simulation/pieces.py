@@ -14,7 +14,7 @@ from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znodes import Op, Reading, WriteRefusedError, require_sizes
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
-from airflow_trident.protocol.spouts import Coordinator, Emitter, Spout
+from airflow_trident.protocol.spouts import Coordinator, Emitter, Spout, SpoutKind
 from airflow_trident.staging.area import reference
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.states import marker as marker_module
@@ -172,10 +172,18 @@ class SimArea:
 
 @dataclass
 class Store:
-    """What one state holds: how often each record, and the marker."""
+    """What one state holds: how often each record, and the marker. `last`: the records of its highest txid."""
 
     marker: Marker | None = None
     records: Counter[int] = field(default_factory=Counter)
+    last: tuple[int, ...] = ()
+
+    def take_in(self, batch: Rows, *, replaces: bool, highest: bool) -> None:
+        if replaces:
+            self.records.subtract(self.last)
+        self.records.update(batch.records)
+        if highest:
+            self.last = batch.records
 
 
 Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
@@ -189,7 +197,7 @@ class SimStates(StateFactory):
     scheduler: Scheduler
     watch: Watch
 
-    capabilities = Capabilities(durable=True, atomic=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
 
     def make_state(self, spec: StateSpec) -> OpenStore:
         return OpenStore(self, spec)
@@ -212,11 +220,12 @@ class OpenStore(State):
         self.where.scheduler.step()
         store = self.store
         store.marker, verdict = marker_module.admit(
-            store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes
+            store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes, opaque=self.spec.opaque
         )
         wanted = verdict is not marker_module.Verdict.SKIP
         if wanted:
-            store.records.update(batch.records)
+            replaces = verdict is marker_module.Verdict.REPLACE
+            store.take_in(batch, replaces=replaces, highest=ticket.txid == store.marker.high)
         applied = Applied.APPLIED if wanted else Applied.ALREADY
         self.where.watch(self.spec.name, store, ticket, batch, applied)
         self.where.scheduler.step()
@@ -241,6 +250,7 @@ class SimSpout(Spout):
 
     total: int
     scheduler: Scheduler
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
 
     @property
     def schema(self) -> Schema:
@@ -274,7 +284,7 @@ class SimCoordinator(Coordinator):
 
 def batch_of(metadata: dict[str, Json]) -> tuple[int, ...]:
     """The records that a transaction's metadata names."""
-    of_stream: Any = metadata["records"]
+    of_stream: Any = metadata.get("records", {"from": 0, "to": 0})
     return tuple(range(of_stream["from"], of_stream["to"]))
 
 

@@ -1,0 +1,139 @@
+"""Deliberate defects in what the protocol does about opaque spouts; see `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from airflow_trident.ledger import opaque, verbs
+from airflow_trident.protocol.records import Definition, TxRecord
+from airflow_trident.states import marker as marker_module
+from tests.simulation.mutants import MUTANTS, Patch, mutant
+from tests.simulation.pieces import Rows, Store
+
+__all__ = ["MUTANTS"]
+
+
+@mutant("a new batch leaves the later ones valid", opaque=True)
+def _() -> Sequence[Patch]:
+    return [(verbs, "invalidated_above", lambda snap, txid: [])]
+
+
+@mutant("what lost its batch may still commit", opaque=True)
+def _() -> Sequence[Patch]:
+    def staged_still(definition: Definition, record: TxRecord) -> TxRecord:
+        return replace(original(definition, record), status=record.status, attempt=record.attempt, staged=record.staged)
+
+    original = opaque.invalidated
+    return [(opaque, "invalidated", staged_still)]
+
+
+@mutant("what is FAILED or SKIPPED keeps its batch", opaque=True)
+def _() -> Sequence[Patch]:
+    def above(snap: Any, txid: int) -> list[TxRecord]:
+        special = {*snap.exceptions().failed, *snap.exceptions().skipped}
+        return [record for record in original(snap, txid) if record.txid not in special]
+
+    original = verbs.invalidated_above
+    return [(verbs, "invalidated_above", above)]
+
+
+@mutant("what lost its batch is still listed as FAILED or SKIPPED", opaque=True)
+def _() -> Sequence[Patch]:
+    original = verbs._exceptions_write
+    return [(verbs, "_exceptions_write", lambda snap, txid, to, *off: original(snap, txid, to))]
+
+
+@mutant("a batch that was passed is chosen anew", opaque=True)
+def _() -> Sequence[Patch]:
+    original = opaque.is_decided_anew
+    return [(opaque, "is_decided_anew", lambda definition, record, committed: original(definition, record, 0))]
+
+
+@mutant("a new batch goes on behind the wrong transaction", opaque=True)
+def _() -> Sequence[Patch]:
+    def last_but_one(snap: Any, txid: int) -> TxRecord | None:
+        return (snap.tx(txid - 2) if txid > 2 else None) or original(snap, txid)
+
+    original = opaque.before
+    return [(opaque, "before", last_but_one)]
+
+
+@mutant("an attempt begins behind a transaction without a batch", opaque=True)
+def _() -> Sequence[Patch]:
+    return [(opaque, "require_batch", lambda record, txid: record.position)]
+
+
+@mutant("a transaction begins behind one without a batch", opaque=True)
+def _() -> Sequence[Patch]:
+    def with_batch(snap: Any, txid: int) -> TxRecord | None:
+        found = original(snap, txid)
+        return None if found is None else replace(found, invalidated=False)
+
+    original = verbs.before
+    return [(verbs, "before", with_batch)]
+
+
+@mutant("a transaction begins although the batch before it changes meanwhile", opaque=True)
+def _() -> Sequence[Patch]:
+    def unchecked(snap: Any, record: TxRecord) -> Any:
+        step = original(snap, record)
+        return replace(step, unchecked=step.unchecked | {snap.life.tx(record.txid - 1)})
+
+    original = verbs._new_transaction
+    return [(verbs, "_new_transaction", unchecked)]
+
+
+@mutant("what has no batch can be skipped", opaque=True)
+def _() -> Sequence[Patch]:
+    def skip(snap: Any, txid: int, reason: str) -> Any:
+        with mock.patch.object(verbs, "_existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
+            return original(snap, txid, reason)
+
+    original, existing = verbs.skip, verbs._existing
+    return [(verbs, "skip", skip)]
+
+
+@mutant("the new batch of an attempt is not recorded", opaque=True)
+def _() -> Sequence[Patch]:
+    def rewrite(snap: Any, record: TxRecord) -> Any:
+        old = snap.tx(record.txid)
+        if not record.invalidated and not old.invalidated:
+            record = replace(record, metadata=old.metadata, carried=old.carried)
+        return original(snap, record)
+
+    original = verbs.rewrite
+    return [(verbs, "rewrite", rewrite)]
+
+
+@mutant("the previous value is not restored", opaque=True)
+def _() -> Sequence[Patch]:
+    def take_in(self: Store, batch: Rows, *, replaces: bool, highest: bool) -> None:
+        original(self, batch, replaces=False, highest=highest)
+
+    original = Store.take_in
+    return [(Store, "take_in", take_in)]
+
+
+@mutant("a state takes a newer attempt's batch for the one that it has", opaque=True)
+def _() -> Sequence[Patch]:
+    def admit(marker: Any, ticket: Any, **named: Any) -> Any:
+        decided, verdict = original(marker, ticket, **named)
+        skips = verdict is marker_module.Verdict.REPLACE
+        return decided, marker_module.Verdict.SKIP if skips else verdict
+
+    original = marker_module.admit
+    return [(marker_module, "admit", admit)]
+
+
+@mutant("a state adds a newer attempt's batch to the one that it has", opaque=True)
+def _() -> Sequence[Patch]:
+    def admit(marker: Any, ticket: Any, **named: Any) -> Any:
+        decided, verdict = original(marker, ticket, **named)
+        adds = verdict is marker_module.Verdict.REPLACE
+        return decided, marker_module.Verdict.APPLY if adds else verdict
+
+    original = marker_module.admit
+    return [(marker_module, "admit", admit)]
