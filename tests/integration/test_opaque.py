@@ -1,0 +1,52 @@
+"""Opaque spouts with a real ZooKeeper and SQLite: each record once, whatever batches the attempts choose and whatever
+is killed. The kills are SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from tests.programs.opaque_records import contents, expected, topology
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def run(hosts: str, root: str, folder: Path, max_pending: int, crash: str = "") -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.programs.opaque_records", hosts, root, str(folder), str(max_pending)],
+        env={**os.environ, VARIABLE: crash},
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("max_pending", [1, 2, 10])
+def test_p2_p9_killed_at_every_point_no_record_is_skipped_or_doubled(
+    max_pending: int, zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
+) -> None:
+    points = ",".join(f"{point}@3:{tmp_path}/{point}" for point in CrashPoint)
+    kills = 0
+    while run(zookeeper.hosts, ledger_root, tmp_path, max_pending, points) != 0:
+        kills += 1
+        assert kills <= len(CrashPoint)
+    assert kills == len(CrashPoint)
+    assert contents(tmp_path) == expected()
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), topology(tmp_path).name, root=ledger_root) as ledger:
+        records = ledger.transactions()
+        assert {tx.status for tx in records} == {Status.COMMITTED}
+        assert max(tx.attempt for tx in records) >= 1
