@@ -98,6 +98,23 @@ def SlidingDurationWindow(length: timedelta, slide: timedelta) -> WindowConfig: 
     return WindowConfig(length=milliseconds(length), slide=milliseconds(slide), timed=True)
 
 
+def tumbling(length: int | timedelta) -> WindowConfig:
+    """Of a number of tuples, or of time."""
+    return TumblingCountWindow(length) if isinstance(length, int) else TumblingDurationWindow(length)
+
+
+def sliding(length: int | timedelta, slide: int | timedelta) -> WindowConfig:
+    """Of a number of tuples, or of time.
+
+    :raises PlanError: one is a number and the other a duration.
+    """
+    if isinstance(length, int) and isinstance(slide, int):
+        return SlidingCountWindow(length, slide)
+    if isinstance(length, int) or isinstance(slide, int):
+        raise PlanError(f"a window of {length} cannot slide by {slide}", "Give two numbers or two durations.")
+    return SlidingDurationWindow(length, slide)
+
+
 def milliseconds(time: timedelta) -> int:
     """:raises PlanError: no duration, or one with parts of a millisecond."""
     if not isinstance(time, timedelta) or time % timedelta(milliseconds=1):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
 from airflow_trident.plan.states import StateFactory
 from airflow_trident.topology.chained import ChainedAggregatorDeclarer
 from airflow_trident.topology.state import TridentState
@@ -43,3 +45,19 @@ class GroupedStream:
     def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
         """Aggregate all batches into one stored row per group."""
         return self._stream._persistent_aggregate(self._keys, state, what, name)
+
+    # ---- windows -----------------------------------------------------------------------------------------------
+
+    def tumbling_window(self, length: int | timedelta, state: StateFactory, *what: Any, **options: Any) -> Stream:
+        """As `Stream.tumbling_window`, aggregated by group: the window is one of the whole stream."""
+        return self._stream._window(self._keys, tumbling(length), state, what, **options)
+
+    def sliding_window(
+        self, length: int | timedelta, slide: int | timedelta, state: StateFactory, *what: Any, **options: Any
+    ) -> Stream:
+        """As `Stream.sliding_window`, aggregated by group: the window is one of the whole stream."""
+        return self._stream._window(self._keys, sliding(length, slide), state, what, **options)
+
+    def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Any) -> Stream:
+        """As `Stream.window`, aggregated by group: the window is one of the whole stream."""
+        return self._stream._window(self._keys, config, state, what, **options)

@@ -6,14 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.windows import (
-    SlidingCountWindow,
-    SlidingDurationWindow,
-    TumblingCountWindow,
-    TumblingDurationWindow,
-    WindowConfig,
-    milliseconds,
-)
+from airflow_trident.operations.windows import WindowConfig, milliseconds, sliding, tumbling
 from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.plan.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
 from airflow_trident.topology.persisting import Persisting, require_factory
@@ -29,8 +22,7 @@ class Windowing(Persisting):
 
     def tumbling_window(self, length: int | timedelta, state: StateFactory, *what: Any, **options: Any) -> Stream:
         """Aggregate every `length` tuples, or each `length` of time: see :meth:`window`."""
-        config = TumblingCountWindow(length) if isinstance(length, int) else TumblingDurationWindow(length)
-        return self.window(config, state, *what, **options)
+        return self._window((), tumbling(length), state, what, **options)
 
     def sliding_window(
         self, length: int | timedelta, slide: int | timedelta, state: StateFactory, *what: Any, **options: Any
@@ -39,11 +31,7 @@ class Windowing(Persisting):
 
         :raises PlanError: one of them is a number and the other a duration, or the slide is longer.
         """
-        if isinstance(length, int) and isinstance(slide, int):
-            return self.window(SlidingCountWindow(length, slide), state, *what, **options)
-        if isinstance(length, int) or isinstance(slide, int):
-            raise PlanError(f"a window of {length} cannot slide by {slide}", "Give two numbers or two durations.")
-        return self.window(SlidingDurationWindow(length, slide), state, *what, **options)
+        return self._window((), sliding(length, slide), state, what, **options)
 
     def window(
         self,
@@ -70,7 +58,7 @@ class Windowing(Persisting):
         :param name: of the state; default: that of the first output and ``_window``.
         :raises PlanError: the state cannot keep a window.
         """
-        return self._window((), config, state, what, time, lag, bounds, name)
+        return self._window((), config, state, what, time=time, lag=lag, bounds=bounds, name=name)
 
     def _window(
         self,
@@ -78,10 +66,11 @@ class Windowing(Persisting):
         config: WindowConfig,
         state: StateFactory,
         what: tuple[Any, ...],
-        time: str | None,
-        lag: timedelta,
-        bounds: bool,
-        name: str | None,
+        *,
+        time: str | None = None,
+        lag: timedelta = timedelta(0),
+        bounds: bool = False,
+        name: str | None = None,
     ) -> Stream:
         several = aggregations("window", self.schema, what)
         reads = tuple(dict.fromkeys((*groups, *(field for one in several for field in one.reads))))

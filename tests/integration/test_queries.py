@@ -239,4 +239,9 @@ def test_the_guide_to_windows_does_what_it_says(tmp_path: Path, monkeypatch: pyt
     run(topology, tmp_path)
     first = datetime(1970, 1, 1, tzinfo=UTC)
     assert rows(topology, "by_minute") == {(first, 3, 1), (first + timedelta(minutes=1), 6, 2)}
+    assert rows(topology, "fruit_by_minute") == {
+        (first, "apple", 1),
+        (first + timedelta(minutes=1), "pear", 1),
+        (first + timedelta(minutes=1), "apple", 1),
+    }
     assert rows(topology, "highest_of_three") == {(1, 3), (2, 5), (3, 5), (4, 5)}
