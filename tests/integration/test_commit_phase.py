@@ -3,8 +3,10 @@ done again."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,16 @@ from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, Function, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import StoreUnavailableError, UserCodeError
+from airflow_trident.errors import FencedError, StoreUnavailableError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.plan.states import StateFactory
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
+from airflow_trident.runtime.commit_phase import apply_downstream
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import coordinate
+from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.staging.area import StagingArea
+from tests.spout_fixtures import OpaqueFolderSpout, append
 from tests.state_fixtures import Forgetful, content
 
 WORDS = ["a", "b", "a", "c", "a", "b", "d", "a"]
@@ -156,3 +161,77 @@ def test_an_error_of_a_function_in_the_commit_phase_is_mended_and_committed_agai
         run(topology, tmp_path / "staging", ledger)
     assert held(topology, "n") == {(word,): (number,) for word, number in Counter(WORDS).items()}
     assert held(topology, "sum") == {(): (2 + 1 + 1 + 3 + 2 + 1 + 4,)}
+
+
+# ---- another batch, an old committer ---------------------------------------------------------------------------
+
+
+def opaque(store: StateFactory, folder: Path) -> Topology:
+    topology = Topology("t")
+    stream = topology.new_stream("rows", OpaqueFolderSpout(folder))
+    counts = stream.group_by("name").persistent_aggregate(store, Count(), "n")
+    counts.new_values_stream().persistent_aggregate(store, "n", Sum(), "sum")
+    windows = stream.tumbling_window(2, store, "id", Sum(), "ids", bounds=True)
+    windows.partition_persist(store, "window_end, ids", keys="window_end", name="windows")
+    return topology
+
+
+def test_another_batch_of_an_opaque_spout_replaces_the_first_at_every_level(tmp_path: Path) -> None:
+    """Everything is applied, then the staged batch is gone, and the new attempt finds more data."""
+    folder, staging = tmp_path / "source", tmp_path / "staging"
+    append(folder, "p", [(1, "a"), (2, "b")])
+    topology = opaque(Forgetful(MemoryState(str(tmp_path))), folder)
+    replaced = 0
+    with MemoryLedger("t") as ledger, LocalEngine() as engine:
+        runner = LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(staging))
+        while True:
+            try:
+                runner.run()
+            except StoreUnavailableError:
+                if held(topology, "windows") and not replaced:
+                    assert held(topology, "sum") == {(): (2,)}
+                    assert held(topology, "windows") == {(2,): (3,)}
+                    append(folder, "p", [(3, "b")])
+                    shutil.rmtree(staging)
+                    replaced += 1
+                continue
+            break
+        assert ledger.view(1).tx.attempt == 1  # type: ignore[union-attr]
+        assert held(topology, "n") == {("a",): (1,), ("b",): (2,)}
+        assert held(topology, "sum") == {(): (1 + 2,)}
+        append(folder, "p", [(4, "a")])
+        run(topology, staging, ledger)
+    assert replaced
+    assert held(topology, "sum") == {(): (1 + 2 + 2,)}
+    assert held(topology, "windows") == {(2,): (1 + 2,), (4,): (3 + 4,)}
+
+
+def test_a_committer_that_was_overtaken_writes_nothing_downstream(tmp_path: Path) -> None:
+    """It has applied the first state; others commit this transaction and the next; it goes on and reads the wrong
+    values, and is refused where it would write them."""
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    counts = words(topology).group_by("word").persistent_aggregate(store, Count(), "n")
+    counts.new_values_stream().persistent_aggregate(store, "n", Sum(), "sum")
+    plan, staging = topology.compile(), str(tmp_path / "staging")
+    attempts = Attempts(owner="me")
+    with MemoryLedger("t") as ledger, LocalEngine() as engine, ExitStack() as opened:
+        coordinate(ledger, topology, Claim(key="first"))
+        process(ledger, topology, 1, engine, staging, attempts)
+        ticket = ledger.gate(1, owner="me")
+        states = {name: opened.enter_context(spec.factory.make_state(spec)) for name, spec in topology.states.items()}
+        area = StagingArea(staging)
+        batch = area.read(area.load(ticket.staged), "n", plan.sinks[0].state.staged)
+        states["n"].apply(ticket, batch)
+        run(topology, staging, ledger)
+        before = held(topology, "sum")
+        with pytest.raises(FencedError):
+            apply_downstream(
+                plan,
+                ticket,
+                states,
+                {"n": batch},
+                lambda name, rows: states[name].apply(ticket, rows),
+                lambda line: None,
+            )
+    assert held(topology, "sum") == before == {(): (2 + 1 + 1 + 3 + 2 + 1 + 4,)}

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_trident import Count, FixedBatchSpout, MemoryState, Split, SqliteState, Sum, Topology, query
+from airflow_trident import Count, FixedBatchSpout, Max, MemoryState, Min, Split, SqliteState, Sum, Topology, query
+from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
@@ -245,3 +247,56 @@ def test_the_guide_to_windows_does_what_it_says(tmp_path: Path, monkeypatch: pyt
         (first + timedelta(minutes=1), "apple", 1),
     }
     assert rows(topology, "highest_of_three") == {(1, 3), (2, 5), (3, 5), (4, 5)}
+
+
+# ---- on Spark, in tasks, on the command line -------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_on_spark_queries_windows_and_what_is_handed_on_are_the_same(spark_engine: Engine, tmp_path: Path) -> None:
+    ends: list[Any] = []
+    for name, engine in (("local", LocalEngine()), ("spark", spark_engine)):
+        store = SqliteState(str(tmp_path / f"{name}.db"))
+        topology = Topology("t")
+        stream, counts = counted(topology, store)
+        stream.state_query(counts, "word", MapGet(), "n").group_by("word").persistent_aggregate(
+            store, "n", Max(), "most"
+        )
+        stream.state_query(counts, "word", Twice(), "m", after_commit=True).persistent_aggregate(
+            store, Count(), "twice"
+        )
+        windows = stream.tumbling_window(3, store, (Count(), "tuples"), ("word", Min(), "first"), bounds=True)
+        windows.partition_persist(store, "window_end, tuples, first", keys="window_end", name="windows")
+        with MemoryLedger("t") as ledger:
+            staging = str(tmp_path / f"{name}-staging")
+            LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=staging).run()
+        ends.append({state: rows(topology, state) for state in ("n", "most", "twice", "windows")})
+    assert ends[0] == ends[1]
+    assert ends[0]["windows"] == {(3, 3, "a"), (6, 3, "a")}
+    assert ends[0]["most"] == {("a", 2), ("b", 1), ("c", None)}
+
+
+@pytest.mark.spark
+def test_a_state_of_this_process_cannot_be_asked_on_spark(spark_engine: Engine, tmp_path: Path) -> None:
+    topology = Topology("t")
+    stream, counts = counted(topology, MemoryState(str(tmp_path)))
+    stream.state_query(counts, "word", MapGet(), "n").persistent_aggregate(MemoryState(str(tmp_path)), Count(), "asked")
+    with MemoryLedger("t") as ledger, pytest.raises(ConfigurationError, match="no Spark worker can see"):
+        LocalRunner(ledger=ledger, topology=topology, engine=spark_engine, staging_root=str(tmp_path)).run()
+
+
+def test_the_query_task_returns_the_answer(tmp_path: Path) -> None:
+    from airflow_trident import TridentQueryOperator
+
+    topology = counting(tmp_path)
+    run(topology, tmp_path)
+    task = TridentQueryOperator(task_id="ask", topology=topology, query="count_of", query_args=["a", "3"])
+    assert task.execute({}) == [{"word": "a", "n": 3}]
+    assert "query_args" in task.template_fields
+    with pytest.raises(PlanError, match="has no query"):
+        TridentQueryOperator(task_id="wrong", topology=topology, query="counts")
+    with pytest.raises(ConfigurationError, match="is not a topology"):
+        TridentQueryOperator(task_id="wrong", topology="t", query="count_of")  # type: ignore[arg-type]
+    wrong = TridentQueryOperator(task_id="wrong", topology=topology, query="count_of", query_args=["a"])
+    with pytest.raises(AirflowFailException, match="takes 2 arguments and got 1"):
+        wrong.execute({})
