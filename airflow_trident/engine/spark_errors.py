@@ -23,6 +23,7 @@ _EXPRESSION_ERRORS = (
     "CAST_INVALID_INPUT",
     "NUMERIC_VALUE_OUT_OF_RANGE",
     "USER_RAISED_EXCEPTION",
+    "INVALID_UTF8_STRING",
 )
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Exception|Error|Throwable)(?:\b.*)?)$", re.MULTILINE)
 

@@ -21,6 +21,7 @@ from airflow_trident.engine.spark_columns import Columns
 from airflow_trident.engine.spark_exchange import TARGET, Exchanges
 from airflow_trident.engine.spark_session import Attached
 from airflow_trident.engine.spark_ship import ship
+from airflow_trident.engine.spark_text import JvmText
 from airflow_trident.engine.spark_worker import (
     MARKER,
     PARTS,
@@ -47,7 +48,7 @@ from airflow_trident.plan.nodes import (
     SourceNode,
 )
 from airflow_trident.plan.stages import Stage
-from airflow_trident.protocol.spouts import Split
+from airflow_trident.protocol.spouts import Split, TextFiles
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, StagedFile
 from airflow_trident.types import Field, Schema, names_of
@@ -88,6 +89,7 @@ class PlanRun:
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
+        self._texts: list[JvmText] = []
         self._root = os.path.abspath(os.path.expanduser(job.staging_root))
         self._counts = os.path.join(self._root, job.slot.path, f"rows-read-{uuid.uuid4().hex}")
 
@@ -105,7 +107,11 @@ class PlanRun:
                     rows = sum(file.rows for file in staged)
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged
+            self._require_same()
             return Manifest(slot=self._job.slot, files=tuple(files), rows_read=self._rows_read())
+        except Exception:
+            self._require_same()  # else Spark would say it in its own way
+            raise
         finally:
             shutil.rmtree(self._counts, ignore_errors=True)
             for kept in self._kept:
@@ -168,7 +174,7 @@ class PlanRun:
         """The source with the nodes that are fused with reading, and the nodes that are left.
 
         Every split is a partition: a range of as many numbers; or several are, if they are many and small or fewer
-        partitions are wanted. (A source that the JVM could read itself would be taken here, leaving all nodes.)
+        partitions are wanted.
         """
         nodes = stage.nodes
         session = self._attached.session
@@ -178,6 +184,8 @@ class PlanRun:
             splits = tuple(emitter.splits(self._job.metadata[source.name]))
         if emitter is None or not splits:
             return self._nothing(source, nodes)
+        if (text := self._text(stage, emitter.text_files(self._job.metadata[source.name]))) is not None:
+            return Flow(text.data, source.schema, len(text.files.paths)), nodes
         self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = self._with_tail(nodes, last + 1)
@@ -198,6 +206,17 @@ class PlanRun:
         numbers = session.range(0, len(splits), 1, partitions)
         after = fused[-1].schema if fused else source.schema
         return Flow(numbers, after, partitions, work, f"stream {source.name!r}"), rest
+
+    def _text(self, stage: Stage, files: TextFiles | None) -> JvmText | None:
+        """Text for the JVM, if no Python touches it and what comes of it is computed once."""
+        if files is None or not self._native or not self._attached.local:
+            return None
+        hinted = stage.partitions is not None or stage.at_most is not None
+        if hinted or not all(map(self._in_jvm, stage.nodes)) or any(one.forks for one in self._job.plan.stages):
+            return None
+        text = JvmText.read(self._attached.session, self._attached.functions, files, stage.before[0].name)
+        self._texts.append(text)
+        return text
 
     def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
         """A stream that has nothing in this batch: one empty partition."""
@@ -307,9 +326,16 @@ class PlanRun:
         parts = self._parts(sink, flow).toArrow().to_pylist()
         return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
 
+    def _require_same(self) -> None:
+        for text in self._texts:
+            text.files.require_same()
+
     def _rows_read(self) -> int:
         """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""
-        total = 0
+        counts = [text.rows() for text in self._texts]
+        if -1 in counts:
+            return -1
+        total = sum(counts)
         for stream, splits in self._splits.items():
             for split in splits:
                 try:

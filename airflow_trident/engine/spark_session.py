@@ -52,7 +52,8 @@ def session_id_of(slot: Slot, attempt: int | None = None) -> str:
 class Attached:
     """A session that belongs to one attempt until it is released.
 
-    `functions`: the module of column functions that fits the session. `partitions`: how many a shuffle makes.
+    `functions`: the module of column functions that fits the session. `partitions`: how many a shuffle makes. `local`:
+    it runs on this machine, in a classic session.
     """
 
     session: SparkSession
@@ -61,6 +62,7 @@ class Attached:
     stop_jobs: Callable[[], None]
     let_go: Callable[[], None]
     ui_url: str = ""
+    local: bool = False
 
     def cancel(self) -> None:
         """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
@@ -135,6 +137,7 @@ def attach_classic(base: SparkSession, slot: Slot, conf: Mapping[str, str] | Non
         stop_jobs=lambda: context.cancelJobsWithTag(tag),
         let_go=let_go,
         ui_url=context.uiWebUrl or "",
+        local=str(context.master).partition("[")[0] == "local",
     )
 
 

@@ -16,7 +16,7 @@ that are committed. A non-transactional one promises S1 and S5 only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,17 @@ class Split:
     index: int
     body: Json
     size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """A batch that is the lines of these files: valid UTF-8 without byte order mark, ended by ``\\n`` or ``\\r\\n``.
+
+    `require_same`: raises SourceChangedError if they are no longer what the transaction recorded.
+    """
+
+    paths: tuple[str, ...]
+    require_same: Callable[[], None]
 
 
 class Coordinator(ABC):
@@ -89,6 +100,11 @@ class Emitter(ABC):
         :raises SourceChangedError: the source no longer holds what the metadata names.
         :raises DamagedInputError: it cannot be read.
         """
+
+    def text_files(self, metadata: Json) -> TextFiles | None:
+        """The batch as text files of this machine, if it is nothing else: Spark may then read them itself. Broken UTF-8
+        is found by whoever reads, who takes the splits then."""
+        return None
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
         """An emitter of the same splits that gives these fields only, in this order. An emitter to which that saves

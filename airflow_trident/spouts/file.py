@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind, TextFiles
 from airflow_trident.spouts.consumed import BatchLimits, LateFiles, consumed_from_json, next_batch
 from airflow_trident.spouts.formats import FileFormat, Part, Reading, read_part
-from airflow_trident.spouts.lines import line_start
+from airflow_trident.spouts.lines import is_plain_text, line_start
 from airflow_trident.spouts.listing import FilePattern
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
@@ -165,6 +165,23 @@ class FileEmitter(Emitter):
             else:
                 bodies.append((file, size))
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
+
+    def text_files(self, metadata: Json) -> TextFiles | None:
+        """Unpacked files under names that mean nothing else to Spark, and none whose first or last bytes it takes in
+        another way."""
+        if self.reading.format is not FileFormat.TEXT:
+            return None
+        base, _ = self._base()
+        files = [(os.path.join(base, path), size, mtime_ns) for path, size, mtime_ns in _files(metadata)]
+
+        def require_same() -> None:
+            for path, size, mtime_ns in files:
+                _require_same(path, {"size": size, "mtime_ns": mtime_ns})
+
+        require_same()
+        if not all(size and is_plain_text(path) for path, size, _ in files):
+            return None
+        return TextFiles(tuple(path for path, _, _ in files), require_same)
 
     def _base(self) -> tuple[str, tuple[str, ...]]:
         try:

@@ -5,6 +5,8 @@ Bytes that are no UTF-8 become U+FFFD. Every other byte, NUL and a byte order ma
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 30
 """Longer lines do not fit Arrow's 32-bit offsets in every case."""
+
+
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,-]*")
+_PLAIN_ENDINGS = frozenset({"", ".txt", ".text", ".log"})
 
 
 class LineTooLongError(ValueError):
@@ -38,6 +44,21 @@ def line_start(file: BinaryIO, offset: int, size: int) -> int:
             return at + end + 1
         at += len(block)
     return size
+
+
+def is_plain_text(path: str) -> bool:
+    r"""May Hadoop's line reader, which Spark uses, read this file with the same result? It expands patterns in names,
+    goes by their endings, takes away a byte order mark, and does not tell whether a last ``\r`` belongs to a line.
+    """
+    if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
+        return False
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(3)
+            file.seek(-1, os.SEEK_END)
+            return begin != b"\xef\xbb\xbf" and file.read(1) != b"\r"
+    except OSError:
+        return False  # who reads it says what is wrong
 
 
 def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[bytes]:

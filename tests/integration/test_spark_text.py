@@ -1,0 +1,109 @@
+"""Text that the JVM reads itself is the text that FileSpout means, byte for byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_trident import Count, FileSpout, Topology
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_run import PlanRun
+from airflow_trident.errors import SourceChangedError
+from airflow_trident.operations.expressions import col, length
+from tests.engine_fixtures import JobOf, keep, run
+from tests.plan_fixtures import PaperState
+
+pytestmark = pytest.mark.spark
+
+PLAIN = [
+    b"one\ntwo\nthree",
+    b"\r\n\n \na\r\nlone \r inside\r\nb\r\r\n",
+    "Größe 猫 😀\x00\u2028\x0b\x85 end\n".encode(),
+    b"x" * 100_000 + b"\n" + b"y\n" * 3,
+    b"\n",
+]
+MARK, RETURN, EMPTY = b"\xef\xbb\xbfmark\n", b"ends with\r", b""
+BROKEN = b"broken \xff\xe4\xf6 \xed\xa0\x80 \xf0\x9f\x98\nfine\n"
+
+
+def put(folder: Path, contents: list[bytes]) -> Path:
+    folder.mkdir()
+    for number, content in enumerate(contents):
+        (folder / f"{number}.txt").write_bytes(content)
+    return folder
+
+
+def whole(folder: Path) -> Callable[[Topology], None]:
+    def build(topology: Topology) -> None:
+        lines = topology.new_stream("lines", FileSpout(str(folder)))
+        keep(lines.each(length(col("line")), "size"), "lines")
+
+    return build
+
+
+def reader_of(engine: SparkEngine, job: Job) -> str:
+    with engine._attached(job) as attached:
+        plans = PlanRun(attached, job, native=True).physical().values()
+    return "the JVM" if any("FileScan text" in plan for plan in plans) else "Python"
+
+
+@pytest.mark.parametrize(
+    ("contents", "reader"),
+    [
+        (PLAIN, "the JVM"),
+        ([MARK, b"more\n"], "Python"),
+        ([RETURN, b"more\n"], "Python"),
+        ([EMPTY, b"more\n"], "Python"),
+        ([*PLAIN, BROKEN], "the JVM"),  # which finds it out, and leaves it to Python
+    ],
+    ids=["plain", "byte order mark", "carriage return at the end", "empty file", "broken UTF-8"],
+)
+def test_lines_and_their_number_are_those_of_the_spout(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path, contents: list[bytes], reader: str
+) -> None:
+    job = job_of(whole(put(tmp_path / "files", contents)))
+    assert reader_of(spark_engine, job) == reader
+    assert spark_engine.run(job).rows_read == LocalEngine().run(job).rows_read > 0
+    assert run(spark_engine, job) == run(LocalEngine(), job)
+
+
+def test_python_reads_where_python_runs_on_the_lines_or_a_name_would_mean_something_to_spark(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+) -> None:
+    files, odd = put(tmp_path / "files", [b"a b\n"]), put(tmp_path / "odd", [])
+    (odd / "a[1]{b}.txt").write_text("line\n")
+    (odd / "c.bz2").write_text("not packed\n")
+
+    def functions(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(files))).each("line", str.split, "word string"))
+
+    def names(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(odd))))
+
+    def twice(topology: Topology) -> None:
+        lines = topology.new_stream("lines", FileSpout(str(files)))
+        keep(lines, "lines")
+        lines.group_by("line").persistent_aggregate(PaperState(), Count(), "count", name="counts")
+
+    for build in (functions, names, twice):
+        job = job_of(build)
+        assert reader_of(spark_engine, job) == "Python"
+        assert run(spark_engine, job) == run(LocalEngine(), job)
+
+
+def test_a_file_that_changed_since_it_was_recorded_is_named(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+) -> None:
+    files = put(tmp_path / "files", PLAIN)
+    job = job_of(whole(files))
+    os.utime(files / "0.txt", (1, 1))
+    with pytest.raises(SourceChangedError, match=r"0\.txt' changed"):
+        spark_engine.run(job)
+    (files / "0.txt").unlink()
+    with pytest.raises(SourceChangedError, match=r"0\.txt', which the transaction recorded, is gone"):
+        spark_engine.run(job)
