@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_trident import Count, FixedBatchSpout, MemoryState, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
@@ -70,7 +70,7 @@ class World:
 
     def __init__(self, folder: Path, factory: StateFactory) -> None:
         rows = [f"k{number % KEYS}" for number in range(ROWS)]
-        name = f"zombies-{uuid.uuid4().hex[:8]}"
+        name = f"zombies_{uuid.uuid4().hex[:8]}"
         self.topology = Topology(name)
         stream = self.topology.new_stream("rows", FixedBatchSpout("key string", rows, ROWS))
         stream.group_by("key").persistent_aggregate(factory, Count(), "count", name="counts")
@@ -253,15 +253,17 @@ def _until(flag: Path) -> None:
 
 # ---- all -------------------------------------------------------------------------------------------------------
 
-STATES: dict[str, Callable[[Path], StateFactory]] = {
-    "MemoryState": lambda _: MemoryState(),
-    "SqliteState": lambda folder: SqliteState(str(folder / "counts.db")),
-}
+
+def states() -> dict[str, Callable[[Path], StateFactory]]:
+    """Those of the contract tests, with real servers, and those that apply and lose the answer."""
+    from tests.state_fixtures import FACTORIES
+
+    return dict(FACTORIES)
 
 
 def matrix(*, with_stock: bool = True) -> list[Result]:
     """Every state, and the stock writers."""
-    results = [result for name, factory_of in STATES.items() for result in ours(name, factory_of)]
+    results = [result for name, factory_of in states().items() for result in ours(name, factory_of)]
     if with_stock:
         results += [stock(mode, old_ends_last=last) for mode in ("overwrite", "append") for last in (True, False)]
     return results
