@@ -152,7 +152,7 @@ class RangeReader:
         now = self._log_now()
         if now.begin > self._next:
             gone = Range(self._next, min(now.begin, self._promise.range.end))
-            return _changed(self._promise.place, gone, "they expired or were deleted")
+            return self._lost(gone, "they expired or were deleted")
         return self._stuck()
 
     def _stuck(self) -> SourceChangedError | SourceUnavailableError:
@@ -160,11 +160,18 @@ class RangeReader:
         now = self._log_now()
         if now.end < self._promise.range.end:
             gone = Range(max(self._next, now.end), self._promise.range.end)
-            return _changed(self._promise.place, gone, f"the log ends at {now.end}: it was cut off")
+            return self._lost(gone, f"the log ends at {now.end}: it was cut off")
         return SourceUnavailableError(
             f"{self._what}: {self._promise.place} gave nothing from offset {self._next} for {self._timeout_s:g} s",
             "See that its leader runs; the task tries again.",
         )
+
+    def _lost(self, gone: Range, why: str) -> SourceChangedError | SourceUnavailableError:
+        """What ends this reading: for good, or until an opaque spout decides its ranges anew."""
+        error = _changed(self._promise.place, gone, why)
+        if self._promise.strict:
+            return error
+        return SourceUnavailableError(error.message, "A new attempt takes what is there.")
 
     def _explain_gaps(self) -> None:
         """Offsets without a record: markers of producers' transactions, aborted records; or expired; or compacted."""
