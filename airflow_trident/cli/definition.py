@@ -296,6 +296,15 @@ _SKIP = _command(
 
 # ---- lifecycle -------------------------------------------------------------------------------------------------
 
+_WORKERS = _command(
+    "workers",
+    "workers",
+    "workers",
+    "List the tasks that work on a topology now: host, process, task, transaction. A killed one goes with its session, "
+    "some seconds later.",
+    (ARG_TOPOLOGY, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
+    "workers word_count",
+)
 _PAUSE = _command(
     "pause",
     "lifecycle",
@@ -383,6 +392,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _RESUME,
                 _SHUTDOWN,
                 _REPAIR,
+                _WORKERS,
                 QUERY,
                 STATE,
                 _PLAN,

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.decide import Blocked, Full, Held
 from airflow_trident.protocol.records import (
     Claim,
@@ -191,6 +192,13 @@ class Ledger(ABC):
     @abstractmethod
     def export(self) -> dict[str, Json]:
         """Everything, as JSON for people and tools."""
+
+    def enlist(self, worker: Worker) -> None:
+        """Be listed among the live workers until this ledger is closed, or its process ends."""
+
+    def workers(self) -> Sequence[Worker]:
+        """Who works on the topology now, oldest first."""
+        return ()
 
     @abstractmethod
     def close(self) -> None: ...

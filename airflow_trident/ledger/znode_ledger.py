@@ -22,6 +22,7 @@ from airflow_trident.ledger.importing import contents_of, prepare_import, requir
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
 from airflow_trident.ledger.seeding import Seed, seed_ops
 from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
+from airflow_trident.ledger.workers import Worker, enlist, live_workers
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import (
@@ -292,6 +293,12 @@ class ZNodeLedger(Ledger):
         life = self._life()
         view, records = self.view(0), self.transactions()
         return export_json(view, records, self._claims(life))
+
+    def enlist(self, worker: Worker) -> None:
+        enlist(self.znodes, self._life(), worker)
+
+    def workers(self) -> Sequence[Worker]:
+        return live_workers(self.znodes, self._life())
 
     def close(self) -> None:
         self.znodes.close()

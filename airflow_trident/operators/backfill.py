@@ -46,6 +46,7 @@ class TridentBackfillOperator(EngineOperator):
 
     def execute(self, context: Context) -> list[int]:
         with airflow_outcome(), self.open_ledger() as ledger:
+            self.enlist(ledger, context)
             results = Backfill(
                 ledger=ledger,
                 topology=self.topology,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -101,6 +101,16 @@ class LedgerTask:
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
 
         return ZooKeeperHook(self.zookeeper_conn_id or None).get_ledger(self.topology_name)
+
+    def enlist(self, ledger: Ledger, context: Context, txid: int | None = None) -> None:
+        """Be listed among the live workers, for people: whatever goes wrong with that fails no task."""
+        from airflow_trident.ledger.workers import Worker
+
+        with suppress(Exception):
+            task, _, where = owner(context).rpartition(" on ")
+            host, _, pid = where.rpartition("/")
+            since_ms = int(timezone.utcnow().timestamp() * 1000)
+            ledger.enlist(Worker(host=host, pid=int(pid), task=task, txid=txid, since_ms=since_ms))
 
     def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
         """The wait of this task in the triggerer."""

@@ -71,6 +71,7 @@ class TridentCommitterOperator(EngineOperator):
             txid = self.current_txid = parse_txid(self.txid)
             began = time.monotonic()
             with self.open_ledger() as ledger:
+                self.enlist(ledger, context, txid)
                 committed = self._commit(context, ledger, txid)
                 self.log.info("%s", self._story(ledger, txid, committed, time.monotonic() - began))
         return txid

@@ -88,6 +88,7 @@ class TridentDrainOperator(EngineOperator):
 
         try:
             with self.open_ledger() as ledger, self.open_engine(context) as engine:
+                self.enlist(ledger, context)
                 return Drain(
                     ledger=ledger,
                     topology=self.topology,

@@ -170,6 +170,7 @@ class TridentEmitterOperator(EngineOperator):
             txid = self.current_txid = parse_txid(self.txid)
             began = time.monotonic()
             with self.open_ledger() as ledger:
+                self.enlist(ledger, context, txid)
                 result = self._process(context, ledger, txid)
             self.log.info("%s", self._story(result, time.monotonic() - began))
         return txid

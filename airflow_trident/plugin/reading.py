@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
@@ -38,7 +39,15 @@ def transactions(topology: str, visible: Collection[str]) -> dict[str, Any]:
         older = [*view.exceptions.failed, *view.exceptions.skipped]
         records += [tx for txid in older if txid not in known and (tx := ledger.view(txid).tx) is not None]
         rows = [row(record, visible) for record in records]
-        return {**summary(view), "transactions": sorted(rows, key=lambda one: -int(one["txid"]))}
+        workers = [
+            {**asdict(worker), "task": worker.task if worker.task.partition("/")[0] in visible else ""}
+            for worker in ledger.workers()
+        ]
+        return {
+            **summary(view),
+            "transactions": sorted(rows, key=lambda one: -int(one["txid"])),
+            "workers": workers,
+        }
 
     return _read(ZooKeeperHook(), topology, read)
 

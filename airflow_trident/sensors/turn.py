@@ -100,6 +100,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         with airflow_outcome():
             txid = self.current_txid = parse_txid(self.txid)
             with self.open_ledger() as ledger:
+                self.enlist(ledger, context, txid)
                 verdict = wait_in_worker(
                     ledger,
                     txid,

@@ -87,6 +87,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "resume",
             "shutdown",
             "repair",
+            "workers",
             "query",
             "state get",
             "plan",

@@ -1,0 +1,22 @@
+"""``airflow trident workers``: who works on a topology now."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from airflow_trident.cli.commands.ledger import time_text
+from airflow_trident.cli.console import OK, open_ledger, print_rows, trident_command
+
+
+@trident_command
+def workers(args: Namespace) -> int | None:
+    with open_ledger(args) as ledger:
+        found = ledger.workers()
+    rows = []
+    for worker in found:
+        row = asdict(worker)
+        row["since"] = time_text(row.pop("since_ms"))
+        rows.append(row)
+    print_rows(rows, args.output, empty=f"nobody works on topology {args.topology}")
+    return OK
