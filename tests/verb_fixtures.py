@@ -122,6 +122,7 @@ def merge_and_diamond(topology: Topology) -> None:
     keep(by_place.group_by("city").partition_aggregate("id", Sum(), "total"), "by_place")
     colocated = topology.merge([many.partition_by("city").filter(col("id") > 0), few.partition_by("city")])
     keep(colocated.group_by("city").partition_aggregate("id", Sum(), "total"), "colocated")
+    keep(colocated.partition_by("id").group_by("id").partition_aggregate(Count(), "n"), "colocated_and_moved")
 
 
 def joins(topology: Topology) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 TARGET = "to partition"
 """A last column with the number of the partition that a row goes to. No field can have this name."""
 
+_PLACED = (Grouping.CUSTOM, Grouping.IDENTITY)
+"""Of these the rows have TARGET already."""
+
 
 class Exchanges:
     """:param functions: the module of column functions of the session in use."""
@@ -53,7 +56,7 @@ class Exchanges:
         """By shuffle, fields, global or broadcast; rows that have TARGET go there."""
         if how.grouping.gathers:
             return data.repartition(1)
-        if TARGET in data.columns:
+        if how.grouping in _PLACED:
             return self._sent(data, how.schema, count)
         if how.grouping is Grouping.BROADCAST:
             return self._sent(data.select("*", self._target(how, count)), how.schema, count)
@@ -64,7 +67,7 @@ class Exchanges:
         must run even when nothing comes, and Spark may leave out an empty one."""
         if how.grouping.gathers:
             return self._columns.marked(self._session, data, how.schema).repartition(1)
-        targets = data if TARGET in data.columns else data.select("*", self._target(how, count))
+        targets = data if how.grouping in _PLACED else data.select("*", self._target(how, count))
         rows = targets.select(
             *map(self._columns.named, names_of(how.schema)),
             self._f.lit(True).alias(MARKER),

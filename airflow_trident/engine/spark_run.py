@@ -68,6 +68,7 @@ class Flow:
     partitions: int
     work: Work | None = None
     what: str = ""
+    marked: bool = False
 
 
 def _runs_in_every_partition(node: Node) -> bool:
@@ -167,7 +168,7 @@ class PlanRun:
         if stage.union is None and any(map(_runs_in_every_partition, stage.nodes)):
             here = PartitionNode(name="", schema=flow.schema, inputs=(), grouping=Grouping.IDENTITY)
             data = self._frame(flow).select("*", self._exchanges.here())
-            flow = replace(flow, data=self._exchanges.marked(data, here, flow.partitions), work=None)
+            flow = replace(flow, data=self._exchanges.marked(data, here, flow.partitions), work=None, marked=True)
         return flow, stage.nodes
 
     def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
@@ -221,9 +222,10 @@ class PlanRun:
     def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
         """A stream that has nothing in this batch: one empty partition."""
         data = self._columns.empty(self._attached.session, source.schema)
-        if any(map(_runs_in_every_partition, nodes)):
+        marked = any(map(_runs_in_every_partition, nodes))
+        if marked:
             data = self._columns.marked(self._attached.session, data, source.schema).repartition(1)
-        return Flow(data, source.schema, 1), nodes
+        return Flow(data, source.schema, 1, marked=marked), nodes
 
     def _exchange(
         self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...], wanted: int
@@ -235,8 +237,9 @@ class PlanRun:
             return Flow(data.coalesce(wanted) if fewer else data, first.schema, wanted), nodes[1:]
         wanted = 1 if how.grouping.gathers else wanted
         data = self._frame(self._choosing(flow, how, wanted))
-        move = self._exchanges.marked if any(map(_runs_in_every_partition, nodes)) else self._exchanges.moved
-        return Flow(move(data, how, wanted), how.schema, wanted), nodes
+        marked = any(map(_runs_in_every_partition, nodes))
+        move = self._exchanges.marked if marked else self._exchanges.moved
+        return Flow(move(data, how, wanted), how.schema, wanted, marked=marked), nodes
 
     def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:
         """With the partitions that a custom grouping chooses, in the pass that is still waiting if there is one."""
@@ -261,8 +264,7 @@ class PlanRun:
     def _process(self, flow: Flow, nodes: tuple[Node, ...]) -> Flow:
         """Nodes in the JVM, a Python pass from the first to the last node that needs one, nodes in the JVM."""
         places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
-        marked = flow.work is None and flow.data.columns[-1:] == [MARKER]
-        if marked:  # Python takes the marks out
+        if flow.marked:  # Python takes the marks out
             places.insert(0, 0)
         for node in nodes[: places[0] if places else len(nodes)]:
             flow = Flow(self._columns.apply(self._frame(flow), node, flow.schema), node.schema, flow.partitions)
@@ -273,8 +275,8 @@ class PlanRun:
         passed = FusedPass.of(fused, flow.schema)
         data = self._frame(flow)
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
-        data = data.select(*map(self._columns.named, [*needed, *([MARKER] if marked else [])]))
-        work = Work(slot=self._job.slot, partitions=flow.partitions, marked=marked, nodes=passed)
+        data = data.select(*map(self._columns.named, [*needed, *([MARKER] if flow.marked else [])]))
+        work = Work(slot=self._job.slot, partitions=flow.partitions, marked=flow.marked, nodes=passed)
         return self._process(Flow(data, passed.schema, flow.partitions, work, fused[0].name), rest)
 
     def _with_tail(self, nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:

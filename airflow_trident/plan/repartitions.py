@@ -54,11 +54,11 @@ class _Collapsing:
         if not isinstance(node, PartitionNode):
             return node
         before = node.input
+        if self._readers[id(old.inputs[0])] > 1:  # what others read is there in any case
+            return node
         if isinstance(before, PartitionNode) and not before.grouping.repeats:
             return replace(node, inputs=before.inputs)
-        if isinstance(before, UnionNode) and self._readers[id(old.inputs[0])] == 1:
-            return self._over_union(node, before)
-        return node
+        return self._over_union(node, before) if isinstance(before, UnionNode) else node
 
     def _over_union(self, node: PartitionNode, union: UnionNode) -> Node:
         """What a union's inputs did before is undone by a repartition, or is the same for all and can be done once."""
