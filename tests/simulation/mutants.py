@@ -164,7 +164,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
 def _() -> Sequence[Patch]:
-    original, markers_of = phases.coordinate, phases._markers
+    original, markers_of = phases.coordinate, phases.markers_of
 
     def coordinate(ledger: Any, topology: Any, claim: Any, **named: Any) -> Any:
         ledger.register(topology.definition())
