@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -17,6 +17,7 @@ WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
 help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
+	@echo "make tweets    the same with tweets in Redis, three counts in one atomic step"
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make lint      ruff: rules and format"
@@ -29,6 +30,9 @@ help:
 
 demo: java venv
 	@$(RUN) python -m airflow_trident.demo $(ARGS)
+
+tweets: java venv
+	@$(RUN) python -m airflow_trident.demo.tweets $(ARGS)
 
 test: java venv
 	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -61,5 +65,5 @@ lock:
 	@sh tools/bootstrap.sh lock $(ARGS)
 
 clean:
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo build dist
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tweets* build dist
 	@find airflow_trident tests dags benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

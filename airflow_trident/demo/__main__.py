@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
-from airflow_trident.demo.folder import DEFAULT_NAME, VARIABLE, Folder, folder_from_environment
-from airflow_trident.demo.run import INTERRUPTS, Demo
-from airflow_trident.demo.screen import Colour, Screen
-from airflow_trident.errors import TridentError
+from airflow_trident.demo.folder import DEFAULT_NAME, VARIABLE, folder_from_environment
+from airflow_trident.demo.perform import perform
+from airflow_trident.demo.play import WordCount
 
-INTERRUPTED = 130
 DESCRIPTION = f"""\
 Counts the words of Python's standard library in exactly-once batches, through a real Airflow, Spark and ZooKeeper.
 Two tasks are killed with SIGKILL on the way, and one file is damaged so that its transaction fails and is backfilled.
@@ -40,33 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="with a new folder: take N lines for each transaction instead of about 100,000",
     )
     given = parser.parse_args(arguments)
-    for number in INTERRUPTS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _interrupt)
-    screen, folder = Screen(), folder_from_environment()
-    try:
-        folder.make()
-        with folder.locked():
-            _headline(screen, folder)
-            equal = Demo(folder, screen, keep=given.keep, lines_of_a_part=given.lines).run()
-    except KeyboardInterrupt:
-        screen.line(f"\nInterrupted; nothing is left running. The next run goes on from here. Logs: {folder.logs}")
-        return INTERRUPTED
-    except TridentError as error:
-        screen.line(screen.paint(f"\nerror: {error}", Colour.RED))
-        screen.line(f"Nothing is left running. Logs: {folder.logs}")
-        return 1
-    screen.line(f"\n{screen.elapsed_s:.0f} s. Everything is in {folder.root}; run it again and nothing is added.")
-    return 0 if equal else 1
-
-
-def _headline(screen: Screen, folder: Folder) -> None:
-    screen.line(screen.paint("Exactly-once batches through Airflow, Spark and ZooKeeper", Colour.BOLD))
-    screen.line(f"Everything is in {folder.root}, and only 127.0.0.1 is used. Ctrl-C stops it all.\n")
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    return perform(WordCount(given.lines), folder_from_environment(), keep=given.keep)
 
 
 if __name__ == "__main__":

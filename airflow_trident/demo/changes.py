@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_trident.demo.screen import Colour
 from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 ERROR_CHARACTERS = 150
+_READ, _STAGED = "{read}", "{staged}"
 _FOLDER = re.compile(r"/[^ '\"]*(?=input/)")
 
 
@@ -23,10 +25,17 @@ class Line:
     colour: Colour | None = None
 
 
-def changes(before: Mapping[int, TxRecord], after: Mapping[int, TxRecord]) -> list[Line]:
-    """What happened between two readings of the ledger, lowest transaction first."""
+def changes(
+    before: Mapping[int, TxRecord], after: Mapping[int, TxRecord], *, read: str = "rows", staged: str = "staged rows"
+) -> list[Line]:
+    """What happened between two readings of the ledger, lowest transaction first.
+
+    :param read: what the rows of a batch are; `staged`: and what is staged of them.
+    """
     return [
-        Line(txid, text, colour) for txid in sorted(after) for text, colour in _between(before.get(txid), after[txid])
+        Line(txid, text.replace(_READ, read).replace(_STAGED, staged), colour)
+        for txid in sorted(after)
+        for text, colour in _between(before.get(txid), after[txid])
     ]
 
 
@@ -44,7 +53,7 @@ def _between(old: TxRecord | None, new: TxRecord) -> Iterator[tuple[str, Colour 
 
 def _status(new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
     if new.status is Status.PROCESSED and new.staged is not None:
-        yield f"PROCESSED  {new.staged.rows_read:,} lines -> {staged_rows(new):,} counted words staged", None
+        yield f"PROCESSED  {new.staged.rows_read:,} {_READ} -> {staged_rows(new):,} {_STAGED} staged", None
     elif new.status is Status.COMMITTING:
         yield f"COMMITTING fence {new.fence}", None
     elif new.status is Status.COMMITTED:
@@ -66,10 +75,12 @@ def staged_rows(record: TxRecord) -> int:
 
 
 def batch_of(record: TxRecord) -> str:
-    """The names of the files that the transaction reads: those in the metadata of its FileSpout."""
-    streams = (metadata for metadata in record.metadata.values() if isinstance(metadata, dict))
-    listings = (metadata.get("files") for metadata in streams)
-    return ", ".join(str(file[0]) for files in listings if isinstance(files, list) for file in files)  # type: ignore[index]
+    """What the transaction reads, as its spouts' metadata says: names of files, or ranges of numbers by partition."""
+    streams: list[dict[str, Any]] = [one for one in record.metadata.values() if isinstance(one, dict)]
+    names = [str(file[0]) for metadata in streams for file in metadata.get("files", ())]
+    parts = [(name, part) for metadata in streams for name, part in metadata.get("parts", {}).items()]
+    names += [f"{name}: {part['from']}-{part['to'] - 1}" for name, part in parts if "from" in part]
+    return ", ".join(names)
 
 
 def short(error: str) -> str:

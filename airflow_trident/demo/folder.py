@@ -100,5 +100,5 @@ class Folder:
             yield
 
 
-def folder_from_environment() -> Folder:
-    return Folder(Path(os.environ.get(VARIABLE) or DEFAULT_NAME).expanduser().absolute())
+def folder_from_environment(default: str = DEFAULT_NAME) -> Folder:
+    return Folder(Path(os.environ.get(VARIABLE) or default).expanduser().absolute())

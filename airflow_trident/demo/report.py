@@ -26,9 +26,9 @@ def stored_words(folder: Folder) -> Counter[str]:
         return Counter(dict(connection.execute(f"SELECT word, count FROM {TABLE}")))
 
 
-def report(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+def report_words(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
     """Print all of it; True if every transaction is committed and every word counted as often as it occurs."""
-    show_ledger(screen, records)
+    show_ledger(screen, records, read="lines", staged="words staged")
     show_kills(screen, folder, records)
     stored, plain = stored_words(folder), plain_count(folder.input)
     screen.title("The most frequent words")
@@ -37,9 +37,9 @@ def report(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> b
     return equal and all(record.status is Status.COMMITTED for record in records.values())
 
 
-def show_ledger(screen: Screen, records: Mapping[int, TxRecord]) -> None:
+def show_ledger(screen: Screen, records: Mapping[int, TxRecord], *, read: str, staged: str) -> None:
     screen.title("The ledger, as ZooKeeper has it")
-    heads = ("tx", "<batch", "<status", "attempts", "lines", "words staged", "processed after", "committed after")
+    heads = ("tx", "<batch", "<status", "attempts", read, staged, "processed after", "committed after")
     screen.table(heads, [_row(record) for _, record in sorted(records.items())])
 
 
@@ -75,16 +75,18 @@ def show_kills(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) 
             screen.line(f"        repaired and backfilled: {record.status} with attempt {record.attempt}.")
 
 
-def compare(screen: Screen, stored: Counter[str], plain: Counter[str]) -> bool:
-    """Every single word, not only the sums."""
-    screen.title("Every word compared with a plain count of the same files")
+def compare(
+    screen: Screen, stored: Counter[str], plain: Counter[str], what: str = "words", where: str = "files"
+) -> bool:
+    """Every single one, not only the sums."""
+    screen.title(f"Every one of the {what} compared with a plain count of the same {where}")
     for name, words in (("exactly-once batches", stored), ("plain loop in Python", plain)):
-        screen.line(f"  {name}  {len(words):>8,} different words  {words.total():>12,} in all")
+        screen.line(f"  {name}  {len(words):>8,} different {what}  {words.total():>12,} in all")
     if stored == plain:
         screen.line("  " + screen.paint("EQUAL, to the last unit", Colour.GREEN))
         return True
     wrong = sorted(word for word in stored.keys() | plain.keys() if stored[word] != plain[word])
-    screen.line("  " + screen.paint(f"DIFFERENT: {len(wrong):,} words", Colour.RED))
+    screen.line("  " + screen.paint(f"DIFFERENT: {len(wrong):,} {what}", Colour.RED))
     for word in wrong[:DIFFERENCES]:
         screen.line(f"    {word}: {stored[word]:,} instead of {plain[word]:,}")
     return False

@@ -6,16 +6,15 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_trident.demo import text
 from airflow_trident.demo.changes import changes, short, standing
 from airflow_trident.demo.folder import VARIABLE, Folder
 from airflow_trident.demo.kills import KILLS, crash_setting
-from airflow_trident.demo.report import report
+from airflow_trident.demo.play import Play
 from airflow_trident.demo.rest import FINISHED_RUN
 from airflow_trident.demo.screen import Colour, Screen
 from airflow_trident.demo.services import LocalAirflow, base_environment, processes_of
@@ -26,8 +25,6 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import crash
 
-DAG = "word_count"
-DAG_FILES = ("word_count.py", "backfill_failed.py")
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 0.7
 """Between two looks at the ledger and the runs; each look costs Airflow some of the CPU that it needs itself."""
@@ -41,8 +38,8 @@ class Demo:
 
     folder: Folder
     screen: Screen
+    play: Play
     keep: bool = False
-    lines_of_a_part: int | None = None
     records: dict[int, TxRecord] = field(default_factory=dict)
     _runs: dict[str, str] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
@@ -52,33 +49,31 @@ class Demo:
 
         :raises TridentError: it could not come to its end; nothing is left running.
         """
-        self._prepare()
-        with ExitStack() as stack:
-            airflow, ledger = self._services(stack)
-            self._begin(airflow, ledger)
-            if isinstance(self._step(airflow, ledger), Finish):
-                self._run_again(airflow, ledger)
-            else:
-                self._play(airflow, ledger)
-            if self.keep:
-                equal = report(self.screen, self.folder, self.records)
-                self._stay(airflow)
-                return equal
-        return report(self.screen, self.folder, self.records)
+        with ExitStack() as inputs:
+            self._prepare(inputs)
+            with ExitStack() as stack:
+                airflow, ledger = self._services(stack)
+                self._begin(airflow, ledger)
+                if isinstance(self._step(airflow, ledger), Finish):
+                    self._run_again(airflow, ledger)
+                else:
+                    self._play(airflow, ledger)
+                if self.keep:
+                    equal = self.play.report(self.screen, self.folder, self.records)
+                    self._stay(airflow)
+                    return equal
+            return self.play.report(self.screen, self.folder, self.records)
 
     # ---- setting up --------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self, stack: ExitStack) -> None:
         remains = processes_of(self.folder).kill_remains()
         if remains:
             self.screen.event("clean-up", f"stopped {remains} processes of a demo that was killed; going on from there")
         _empty(self.folder.work)  # a JVM that was killed leaves its files behind
-        for name in DAG_FILES:
-            shutil.copyfile(_dags_folder() / name, self.folder.dags / name)
-        made = not self.folder.input.exists()
-        found = text.make_text(self.folder.input, self.folder.damage, lines_of_a_part=self.lines_of_a_part)
-        what = f"{found.files} files, {found.lines:,} lines, {found.bytes / 1e6:.1f} MB: Python's standard library"
-        self.screen.event("input", what + ("" if made else " (of the last run)"))
+        for name in self.play.dag_files:
+            shutil.copyfile(_dags_folder(self.play.dag_files) / name, self.folder.dags / name)
+        self.screen.event("input", self.play.prepare(self.folder, stack))
 
     def _services(self, stack: ExitStack) -> tuple[LocalAirflow, Ledger]:
         """Everything that runs; stopped, last one first, when `stack` is left, whatever happens."""
@@ -92,7 +87,8 @@ class Demo:
         hosts = server.start().hosts
         self.screen.event("zookeeper", f"a real server, on {hosts}")
         kills = {crash.VARIABLE: crash_setting(self.folder.kills)}
-        airflow = LocalAirflow(self.folder, hosts, {VARIABLE: str(self.folder.root)}, for_tasks=kills)
+        extra = {VARIABLE: str(self.folder.root), **self.play.environment(self.folder)}
+        airflow = LocalAirflow(self.folder, hosts, extra, for_tasks=kills)
         stack.callback(self._stop, airflow)
         if not (self.folder.airflow / "migrated").exists():
             self.screen.event("airflow", "making its database (about 5 s)")
@@ -100,9 +96,9 @@ class Demo:
         self.screen.event("airflow", "starting API server, scheduler, DAG processor, triggerer (about 15 s)")
         airflow.start()
         airflow.wait_healthy()
-        airflow.wait_for_dag(DAG)
+        airflow.wait_for_dag(self.play.dag)
         self.screen.event("airflow", f"up: {airflow.api.url} (no login)")
-        return airflow, stack.enter_context(open_ledger(ZooKeeperSettings(hosts=hosts), DAG))
+        return airflow, stack.enter_context(open_ledger(ZooKeeperSettings(hosts=hosts), self.play.dag))
 
     def _stop(self, airflow: LocalAirflow) -> None:
         with _undisturbed():
@@ -111,7 +107,7 @@ class Demo:
 
     def _begin(self, airflow: LocalAirflow, ledger: Ledger) -> None:
         """Read how far former runs came, without telling it as news."""
-        self._runs = airflow.api.runs(DAG)
+        self._runs = airflow.api.runs(self.play.dag)
         self.records = _read(ledger)
         self._told = {kill.name for kill in KILLS if kill.marker(self.folder.kills).exists()}
         if self.records:
@@ -151,13 +147,13 @@ class Demo:
     def _step(self, airflow: LocalAirflow, ledger: Ledger) -> Trigger | Watch | Backfill | Clear | Finish:
         airflow.processes.require_alive()
         # first the runs: a run that is over has written its last word into the ledger
-        self._follow_runs(airflow.api.runs(DAG))
+        self._follow_runs(airflow.api.runs(self.play.dag))
         self._follow_ledger(ledger)
-        return next_step(list(self.records.values()), self._runs, text.PARTS)
+        return next_step(list(self.records.values()), self._runs, self.play.transactions)
 
     def _trigger(self, airflow: LocalAirflow, step: Trigger) -> None:
         for run_id in step.run_ids:
-            airflow.api.trigger(DAG, run_id)
+            airflow.api.trigger(self.play.dag, run_id)
             self._runs[run_id] = "queued"
         named = f"{step.run_ids[0]} to {step.run_ids[-1]}" if len(step.run_ids) > 1 else step.run_ids[0]
         self.screen.event(
@@ -170,13 +166,11 @@ class Demo:
             self.screen.event("ledger", f"processed, and waiting for {step.txids[0]}: {', '.join(waiting)}")
         for txid in step.txids:
             self.folder.failure(txid).write_text(short(self.records[txid].error))
-        damage = text.repair(self.folder.input, self.folder.damage)
-        if damage is not None:
-            self.screen.event(
-                "repair", f"{damage.length} bytes of {damage.file} put back; its size and time are as before"
-            )
-        self.screen.event("backfill", f"airflow trident backfill {DAG} --failed")
-        command = airflow.command("trident", "backfill", DAG, "--failed")
+        repaired = self.play.repair(self.folder)
+        if repaired is not None:
+            self.screen.event("repair", repaired)
+        self.screen.event("backfill", f"airflow trident backfill {self.play.dag} --failed")
+        command = airflow.command("trident", "backfill", self.play.dag, "--failed")
         airflow.processes.run("backfill", command, airflow.environment, self._backfill_line)
 
     def _backfill_line(self, line: str) -> None:
@@ -185,7 +179,7 @@ class Demo:
 
     def _clear(self, airflow: LocalAirflow, step: Clear) -> None:
         for run_id in step.run_ids:
-            airflow.api.clear(DAG, run_id, only_failed=True)
+            airflow.api.clear(self.play.dag, run_id, only_failed=True)
         done = all(record.status is Status.COMMITTED for record in self.records.values())
         why = ": they find their transactions committed and do nothing twice" if done else ""
         self.screen.event("clear", f"the failed tasks of {', '.join(step.run_ids)} run again{why}")
@@ -194,7 +188,7 @@ class Demo:
         """Everything was committed before: one run must find nothing and change nothing."""
         before = dict(self.records)
         (run_id,) = new_run_ids(self._runs, 1)
-        airflow.api.trigger(DAG, run_id)
+        airflow.api.trigger(self.play.dag, run_id)
         self.screen.event("runs", f"{run_id} triggered: is there anything new in the input?")
         while self._runs.get(run_id) not in FINISHED_RUN:
             time.sleep(LOOK_S)
@@ -227,7 +221,7 @@ class Demo:
             if kill.name not in self._told and kill.marker(self.folder.kills).exists():
                 self._told.add(kill.name)
                 self.screen.event(f"tx {kill.txid}", kill.story, Colour.RED)
-        for line in changes(self.records, now):
+        for line in changes(self.records, now, read=self.play.lines, staged=self.play.staged):
             self.screen.event(f"tx {line.txid}", line.text, line.colour)
         self.records = now
 
@@ -239,10 +233,10 @@ def _read(ledger: Ledger) -> dict[int, TxRecord]:
         return {}  # no run has begun anything yet
 
 
-def _dags_folder() -> Path:
+def _dags_folder(names: Sequence[str]) -> Path:
     """:raises ConfigurationError: the examples are not there."""
     folder = Path(__file__).parents[2] / "dags"
-    if not all((folder / name).is_file() for name in DAG_FILES):
+    if not all((folder / name).is_file() for name in names):
         raise ConfigurationError(
             f"the example DAGs are not in {folder}", "Run the demonstration from a clone of the repository."
         )
