@@ -100,8 +100,7 @@ end
 local function by_hash(addresses)
   local groups = {}
   for _, address in ipairs(addresses) do
-    local key, field = data, address
-    if layout == 'split' then key, field = split(address) end
+    local key, field = split(address)
     local group = groups[key] or {fields = {}, addresses = {}}
     groups[key] = group
     table.insert(group.fields, field)
@@ -121,6 +120,8 @@ local function fetch(addresses)
     local keys = {}
     for i, address in ipairs(addresses) do keys[i] = data .. ':' .. address end
     in_chunks(keys, function(...) take(addresses, 'MGET', ...) end)
+  elseif layout == 'hash' then
+    in_chunks(addresses, function(...) take(addresses, 'HMGET', data, ...) end)
   else
     for key, group in pairs(by_hash(addresses)) do
       at = 0
