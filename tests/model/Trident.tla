@@ -130,7 +130,7 @@ Frozen(n) == ~Opaque \/ (n <= ledger.pointer /\ On("frozen below the pointer"))
 BatchesOf(n) ==
     IF Frozen(n) /\ On("metadata fixed") THEN {ledger.tx[n].hi} ELSE Batches(Position(n))
 
-\* The same step voids what came later and is not committed: its position is no longer true.
+\* The same step voids what came later and is not committed, if its position is no longer true.
 AfterAttempt(n, hi) ==
     LET old == ledger.tx[n]
         next == IF old.status \in {"FAILED", "SKIPPED"} /\ ~On("attempts only rise") THEN 1 ELSE old.attempt + 1
@@ -140,7 +140,7 @@ AfterAttempt(n, hi) ==
         voided(t) == [NoTx EXCEPT !.status = "PROCESSING", !.attempt = t.attempt + 1, !.run = t.run,
                                   !.touched = t.touched]
         hit(m) == m > n /\ Opaque /\ ~Frozen(n) /\ On("invalidation") /\ Uncommitted(ledger.tx[m])
-                  /\ ledger.tx[m].hi # VOID
+                  /\ ledger.tx[m].hi # VOID /\ hi # old.hi
     IN [ledger EXCEPT !.tx = [m \in Tx |-> IF m = n THEN again ELSE IF hit(m) THEN voided(@[m]) ELSE @[m]]]
 
 Attempt(w, n) ==
