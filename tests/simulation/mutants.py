@@ -221,9 +221,9 @@ def _() -> Sequence[Patch]:
 # ---- committer -------------------------------------------------------------------------------------------------
 
 
-def _own_only(self: Committer, own: int, states: Any, take_over: bool) -> list[int]:
+def _own_only(self: Committer, own: int, states: Any, take_over: bool, remembered: bool) -> list[int]:
     """A sweep that has lost its order: without this the gate's order is never asked for in vain."""
-    return [own] if self._try(self.ledger.view(own), own, states) else []
+    return [own] if self._try(self.ledger.view(own), own, states, remembered) else []
 
 
 @mutant("the gate does not ask for the order")
