@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from airflow_trident import Count, Sum, Topology
+from airflow_trident import Count, KeyValueStates, StatefulFunction, Sum, Topology, TumblingCountWindow
 from airflow_trident.operations.queries import MapGet
+from airflow_trident.operations.stateful import KeyValues
 from airflow_trident.topology.stream import Stream
 from tests.plan_fixtures import PaperSpout, PaperState, Split
 
@@ -33,6 +34,13 @@ def state_query(topology: Topology) -> None:
     asked.partition_persist(PaperState(), "word, after", keys="word", name="after_the_commit")
 
 
+def grouped_state_query(topology: Topology) -> None:
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "count")
+    asked = stream.group_by("word").state_query(counts, "word", MapGet(), "before")
+    asked.partition_persist(PaperState(), "word, before", keys="word", name="asked")
+
+
 def window(topology: Topology) -> None:
     stream = topology.new_stream("sales", PaperSpout("product string, price double, at timestamp"))
     ends = stream.tumbling_window(
@@ -40,10 +48,34 @@ def window(topology: Topology) -> None:
     )
     ends.partition_persist(PaperState(), "window_start, turnover", keys="window_start", name="hourly")
     stream.sliding_window(100, 10, PaperState(), Count(), "n").persistent_aggregate(PaperState(), Count(), "windows")
+    by_product = stream.group_by("product").window(TumblingCountWindow(5), PaperState(), Count(), "five")
+    by_product.partition_persist(PaperState(), "product, five", keys="product", name="by_product")
+
+
+def stateful(topology: Topology) -> None:
+    store = KeyValueStates("sqlite", {"path": "counts.db"})
+    words(topology).stateful("word", Seen(), provider=store, keys="word", partitions=2)
+
+
+class Seen(StatefulFunction[str, int]):
+    def init_state(self, state: KeyValues[str, int]) -> None: ...
+
+    def execute(self, *values: str) -> None: ...
+
+
+def query(topology: Topology) -> None:
+    """What is asked of a state that another topology keeps, and of nothing else."""
+    counts = topology.new_static_state(
+        PaperState(), "count", keys="word string", values="count long", topology="word_count"
+    )
+    asked = topology.new_drpc_stream("sum_of").each("args", Split(), "word").group_by("word")
+    asked.state_query(counts, "word", MapGet(), "count").aggregate("count", Sum(), "sum")
 
 
 COMMIT_SHAPES: dict[str, Callable[[Topology], None]] = {
     "new_values": new_values,
     "state_query": state_query,
+    "grouped_state_query": grouped_state_query,
+    "stateful": stateful,
     "window": window,
 }

@@ -13,7 +13,7 @@ from airflow.cli.cli_config import (
 
 from airflow_trident.cli.definition_parts import ARG_CONN_ID, ARG_TOPOLOGY, TOPOLOGY_ARGS
 from airflow_trident.cli.definition_parts import command as _command
-from airflow_trident.cli.query_definition import QUERY, STATE
+from airflow_trident.cli.query_definition import PLAN, QUERY, STATE
 
 ARG_TOPOLOGY_OR_ALL = Arg(
     ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
@@ -340,25 +340,6 @@ _RESUME = _command(
 
 # ---- the rest --------------------------------------------------------------------------------------------------
 
-ARG_PLAN_OF = Arg(
-    ("dag_or_module",), help="DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
-)
-ARG_FORMAT = Arg(
-    ("--format",), help="Format (default: text)", choices=("text", "mermaid", "svg", "json"), default="text"
-)
-
-_PLAN = _command(
-    "plan",
-    "plan",
-    "plan",
-    "Print the logical, the rewritten and the compiled plan of a topology. Stages are what runs in one pass over the "
-    "data.",
-    (ARG_PLAN_OF, ARG_FORMAT, ARG_VERBOSE),
-    "plan word_count",
-    "plan dags/word_count.py --format mermaid",
-    "plan dags/word_count.py --format svg",
-    "plan my_package.topologies:word_count",
-)
 _DOCTOR = _command(
     "doctor",
     "doctor",
@@ -395,7 +376,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _WORKERS,
                 QUERY,
                 STATE,
-                _PLAN,
+                PLAN,
                 _DOCTOR,
             ),
         )

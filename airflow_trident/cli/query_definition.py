@@ -1,4 +1,4 @@
-"""The commands that ask: ``airflow trident query`` and ``airflow trident state get``."""
+"""The commands that ask: ``airflow trident query``, ``state get`` and ``plan``."""
 
 from __future__ import annotations
 
@@ -33,4 +33,26 @@ STATE = GroupCommand(
             "state get word_count count storm",
         ),
     ),
+)
+
+ARG_PLAN_OF = Arg(
+    ("dag_or_module",), help="DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
+)
+ARG_FORMAT = Arg(
+    ("--format",), help="Format (default: text)", choices=("text", "mermaid", "svg", "json"), default="text"
+)
+ARG_PLAN_QUERY = Arg(("--query",), help="Of one of the topology's queries", metavar="NAME")
+
+PLAN = command(
+    "plan",
+    "plan",
+    "plan",
+    "Print the logical, the rewritten and the compiled plan of a topology. Stages are what runs in one pass over the "
+    "data.",
+    (ARG_PLAN_OF, ARG_PLAN_QUERY, ARG_FORMAT, ARG_VERBOSE),
+    "plan word_count",
+    "plan dags/word_count.py --format mermaid",
+    "plan dags/word_count.py --format svg",
+    "plan my_package.topologies:word_count",
+    "plan my_package.topologies:word_count --query count_of",
 )

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+from airflow_trident.errors import FieldError
 from airflow_trident.operations.base import Operation
-from airflow_trident.types import Schema
+from airflow_trident.types import Field, Schema, ddl
 
 Row = tuple[Any, ...]
 
@@ -51,6 +52,12 @@ class QueryFunction(Operation, ABC):
         as they are declared."""
         return ()
 
+    def require_fit(self, keys: Schema, inputs: Schema) -> None:
+        """While the DAG is built.
+
+        :raises FieldError: the query's input fields are none that a state with these key fields can be asked for.
+        """
+
 
 class MapGet(QueryFunction):
     """The value fields of the key that the input fields are; null where there is none."""
@@ -64,6 +71,14 @@ class MapGet(QueryFunction):
 
     def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
         return tuple(field.type for field in values)
+
+    def require_fit(self, keys: Schema, inputs: Schema) -> None:
+        own = type(self).batch_retrieve is not MapGet.batch_retrieve
+        if not own and [_kind(field) for field in inputs] != [_kind(field) for field in keys]:
+            raise FieldError(
+                f"{type(self).__name__} got ({ddl(inputs)}), and the state's key is ({ddl(keys)})",
+                "Name a field of the same type for each field of the key.",
+            )
 
 
 class SnapshotGet(QueryFunction):
@@ -79,6 +94,13 @@ class SnapshotGet(QueryFunction):
     def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
         return tuple(field.type for field in values)
 
+    def require_fit(self, keys: Schema, inputs: Schema) -> None:
+        if keys and type(self).batch_retrieve is SnapshotGet.batch_retrieve:
+            raise FieldError(
+                f"{type(self).__name__} asks for the one row of a state, and this one has the key ({ddl(keys)})",
+                "Use MapGet() with the fields of a key, or TupleCollectionGet() for all rows.",
+            )
+
 
 class TupleCollectionGet(QueryFunction):
     """Key and value fields of everything in the state, for every tuple."""
@@ -91,3 +113,8 @@ class TupleCollectionGet(QueryFunction):
 
     def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
         return tuple(field.type for field in (*keys, *values))
+
+
+def _kind(field: Field) -> str:
+    """An int finds what is under the same long."""
+    return "long" if field.type == "int" else field.type

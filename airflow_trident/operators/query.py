@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, require_durable
-from airflow_trident.runtime.query import query, query_texts
+from airflow_trident.runtime.query import query_texts
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -43,10 +43,6 @@ class TridentQueryOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Json]]:
         with airflow_outcome():
-            args = list(self.query_args)
-            if args and all(isinstance(one, str) for one in args):
-                result = query_texts(self.topology, self.query, args)
-            else:
-                result = query(self.topology, self.query, *args)
+            result = query_texts(self.topology, self.query, list(self.query_args))
         self.log.info("%s tuples", len(result.rows))
         return result.as_json()

@@ -56,15 +56,28 @@ def compile_plan(
         rewritten=rewritten,
         stages=processing.stages,
         commit=tuple(commit),
-        digest=hashlib.sha256(logical_text(topology, sources, sinks).encode()).hexdigest(),
+        digest=_digest(topology, sources, sinks),
     )
 
 
 def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
     """The plan of a query stream: from its arguments to its result, which is handed to who asked."""
-    rewritten = _rewritten((CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),))
-    (answer,) = split_phases(rewritten, PlanSettings())
-    return Plan(topology=topology, sources=(source,), sinks=(), rewritten=rewritten, stages=answer.stages, digest="")
+    answers = (CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),)
+    rewritten = _rewritten(answers)
+    (level,) = split_phases(rewritten, PlanSettings())
+    return Plan(
+        topology=topology,
+        sources=(source,),
+        sinks=(),
+        rewritten=rewritten,
+        stages=level.stages,
+        digest=_digest(topology, (source,), answers),
+        answers=answers,
+    )
+
+
+def _digest(topology: str, sources: tuple[SourceNode, ...], sinks: Sinks) -> str:
+    return hashlib.sha256(logical_text(topology, sources, sinks).encode()).hexdigest()
 
 
 def _rewritten(sinks: Sinks) -> Sinks:

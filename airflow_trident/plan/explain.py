@@ -42,7 +42,7 @@ def _text(plan: Plan) -> str:
     rewritten = trees(tuple(sources[one.name] for one in plan.sources), plan.rewritten)
     compiled = [line for stage in plan.stages for line in stage_lines(stage)]
     lines = [
-        logical_text(plan.topology, plan.sources, plan.sinks) + notes,
+        logical_text(plan.topology, plan.sources, plan.logical) + notes,
         f"digest {plan.digest[:16]}",
         "",
         "rewritten plan",

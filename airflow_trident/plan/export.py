@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from airflow_trident.plan.describe import what
@@ -20,7 +21,7 @@ def exported(plan: Plan) -> dict[str, Any]:
         "topology": plan.topology,
         "digest": plan.digest,
         "notes": list(plan.notes),
-        "logical": _nodes(plan.sinks),
+        "logical": _nodes(plan.logical),
         "rewritten": _nodes(plan.rewritten),
         "stages": [_stage(stage) for stage in plan.stages],
         "commit": [
@@ -36,14 +37,17 @@ def exported(plan: Plan) -> dict[str, Any]:
 
 def _nodes(sinks: Sinks) -> list[dict[str, Any]]:
     """Each after its inputs."""
-    return [_node(node) for node in ordered(sinks)]
+    nodes = ordered(sinks)
+    streams = {node.name for node in nodes if isinstance(node, SourceNode)}
+    return [_node(node, streams) for node in nodes]
 
 
-def _node(node: Node) -> dict[str, Any]:
+def _node(node: Node, streams: Set[str] = frozenset()) -> dict[str, Any]:
+    """:param streams: names that no state may have here: a stream and a state may be called alike."""
     found: dict[str, Any] = {
-        "name": node.name,
+        "name": _name(node, streams),
         "kind": type(node).__name__.removesuffix("Node"),
-        "inputs": [one.name for one in node.inputs],
+        "inputs": [_name(one, streams) for one in node.inputs],
         "fields": _fields(node.schema),
         "what": what(node).strip(),
     }
@@ -53,6 +57,10 @@ def _node(node: Node) -> dict[str, Any]:
     if isinstance(node, PersistNode):
         found["what"] = node.state.describe()
     return found
+
+
+def _name(node: Node, streams: Set[str]) -> str:
+    return f"state {node.name}" if isinstance(node, PersistNode) and node.name in streams else node.name
 
 
 def _stage(stage: Stage) -> dict[str, Any]:

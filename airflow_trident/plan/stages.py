@@ -74,6 +74,13 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What a person should know: the pairs of streams and states that are not exactly once."""
     commit: tuple[Level, ...] = ()
+    answers: tuple[SinkNode, ...] = ()
+    """Of a query: its answer, as the user said it. It has no state in `sinks`."""
+
+    @property
+    def logical(self) -> tuple[SinkNode, ...]:
+        """Where what the user said ends."""
+        return self.sinks or self.answers
 
     @property
     def staged(self) -> tuple[SinkNode, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from airflow_trident.plan.describe import describe
-from airflow_trident.plan.nodes import Node, PersistNode, SourceNode
+from airflow_trident.plan.nodes import Node, SourceNode
 
 
-def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[PersistNode, ...]) -> str:
+def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[Node, ...]) -> str:
     """The logical plan as trees, one per source. Names, fields and types; no addresses, no ids."""
     lines = [f"topology {topology}", "", *trees(sources, sinks)]
     return "\n".join(lines) + "\n"

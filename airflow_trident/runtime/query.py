@@ -71,15 +71,17 @@ def query(topology: Topology, name: str, *args: Any) -> QueryResult:
     return QueryResult(schema=sink.schema, rows=tuple(table_to_rows(answer)))
 
 
-def query_texts(topology: Topology, name: str, texts: list[str]) -> QueryResult:
-    """As :func:`query`, of arguments as a command line has them.
+def query_texts(topology: Topology, name: str, args: list[Any]) -> QueryResult:
+    """As :func:`query`, of arguments that came from a command line or a template: a text stands for a value of its
+    argument's type, anything else for itself.
 
     :raises ConfigurationError: a text is no value of its argument's type.
     """
     topology.queries.compile(name)
     schema = topology.queries.names[name]
-    _require_count(topology, name, schema, len(texts))
-    return query(topology, name, *(parse_text(field, text) for field, text in zip(schema, texts, strict=True)))
+    _require_count(topology, name, schema, len(args))
+    values = (parse_text(field, one) if isinstance(one, str) else one for field, one in zip(schema, args, strict=True))
+    return query(topology, name, *values)
 
 
 def _fitting(topology: Topology, name: str, schema: Schema, args: tuple[Any, ...]) -> tuple[Any, ...]:

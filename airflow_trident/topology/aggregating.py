@@ -30,7 +30,7 @@ class Aggregating(Repartitioning):
 
     def group_by(self, fields: FieldSpec) -> GroupedStream:
         """Group by `fields`; nothing moves until an aggregation follows (Trident: GroupedStream)."""
-        keys = self._select("group_by", fields)
+        keys = self._some("group_by", fields, "Without groups use aggregate() of the stream itself.")
         require_distinct(keys)
         return GroupedStream(self._on(self._node), keys)
 

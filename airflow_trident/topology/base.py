@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_trident.errors import PlanError
 from airflow_trident.plan.nodes import Node
-from airflow_trident.types import FieldSpec, Schema, names_of, parse_names, require_distinct, select
+from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_names, require_distinct, select
 
 if TYPE_CHECKING:
     from airflow_trident.topology.stream import Stream
@@ -44,6 +45,9 @@ class StreamBase:
         """Put a label before the names of the nodes that follow; it shows in plans and error texts."""
         return self._on(self._node, label)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._node.name}: {ddl(self.schema)})"
+
     # ---- how verbs make nodes ----------------------------------------------------------------------------------
 
     def _on(self, node: Node, label: str | None = None) -> Stream:
@@ -53,6 +57,13 @@ class StreamBase:
     def _select(self, verb: str, names: FieldSpec) -> tuple[str, ...]:
         wanted = parse_names(names)
         select(self.schema, wanted, f"{verb} in topology {self._topology.name!r}")
+        return wanted
+
+    def _some(self, verb: str, names: FieldSpec, instead: str) -> tuple[str, ...]:
+        """:raises PlanError: none is named; `instead` says what does without fields."""
+        wanted = self._select(verb, names)
+        if not wanted:
+            raise PlanError(f"{verb} in topology {self._topology.name!r} got no fields", instead)
         return wanted
 
     def _then(self, kind: Callable[..., Node], verb: str, schema: Schema, **arguments: Any) -> Stream:

@@ -87,6 +87,8 @@ def joined(
         raise PlanError("join got no join fields", "Name the fields that must be equal in all streams.")
     _require_alike("join", streams, keys)
     types = _join_types(join_type, len(streams))
+    if mode not in tuple(JoinOutFieldsMode):
+        raise PlanError(f"join got the mode {mode!r}", "Give JoinOutFieldsMode.COMPACT or PRESERVE.")
     kept = JoinOutFieldsMode(mode)
     others = tuple(
         tuple(name for name in one.fields if name not in names) for one, names in zip(streams, keys, strict=True)

@@ -9,8 +9,11 @@ from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
 from airflow_trident.plan.states import StateFactory
 from airflow_trident.topology.chained import ChainedAggregatorDeclarer
 from airflow_trident.topology.state import TridentState
+from airflow_trident.types import FieldSpec
 
 if TYPE_CHECKING:
+    from airflow_trident.operations.queries import QueryFunction
+    from airflow_trident.topology.querying import StaticState
     from airflow_trident.topology.stream import Stream
 
 
@@ -46,18 +49,43 @@ class GroupedStream:
         """Aggregate all batches into one stored row per group."""
         return self._stream._persistent_aggregate(self._keys, state, what, name)
 
+    def state_query(
+        self,
+        state: TridentState | StaticState,
+        inputs: FieldSpec,
+        function: QueryFunction,
+        outputs: FieldSpec,
+        *,
+        after_commit: bool = False,
+    ) -> Stream:
+        """As `Stream.state_query`, with the tuples of a group in one partition: each key is asked for in one place."""
+        together = self._stream.partition_by(list(self._keys))
+        return together.state_query(state, inputs, function, outputs, after_commit=after_commit)
+
+    def __repr__(self) -> str:
+        return f"GroupedStream({', '.join(self._keys)} of {self._stream!r})"
+
     # ---- windows -----------------------------------------------------------------------------------------------
 
     def tumbling_window(self, length: int | timedelta, state: StateFactory, *what: Any, **options: Any) -> Stream:
         """As `Stream.tumbling_window`, aggregated by group: the window is one of the whole stream."""
-        return self._stream._window(self._keys, tumbling(length), state, what, **options)
+        return self.window(tumbling(length), state, *what, **options)
 
     def sliding_window(
         self, length: int | timedelta, slide: int | timedelta, state: StateFactory, *what: Any, **options: Any
     ) -> Stream:
         """As `Stream.sliding_window`, aggregated by group: the window is one of the whole stream."""
-        return self._stream._window(self._keys, sliding(length, slide), state, what, **options)
+        return self.window(sliding(length, slide), state, *what, **options)
 
-    def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Any) -> Stream:
+    def window(
+        self,
+        config: WindowConfig,
+        state: StateFactory,
+        *what: Any,
+        time: str | None = None,
+        lag: timedelta = timedelta(0),
+        bounds: bool = False,
+        name: str | None = None,
+    ) -> Stream:
         """As `Stream.window`, aggregated by group: the window is one of the whole stream."""
-        return self._stream._window(self._keys, config, state, what, **options)
+        return self._stream._window(self._keys, config, state, what, time=time, lag=lag, bounds=bounds, name=name)

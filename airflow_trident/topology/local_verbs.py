@@ -90,7 +90,7 @@ class PartitionLocal(StreamBase):
 
     def project(self, keep: FieldSpec) -> Stream:
         """Keep these fields, in this order."""
-        names = self._select("project", keep)
+        names = self._some("project", keep, "Name one at least: a tuple without fields cannot be moved.")
         require_distinct(names)
         return self._then(ProjectNode, "project", select(self.schema, names, "project"))
 

@@ -11,7 +11,7 @@ from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.windowing import Windowing
-from airflow_trident.types import FieldSpec, parse_declared, parse_type, split_spec
+from airflow_trident.types import FieldSpec, parse_declared, parse_type, select, split_spec
 
 if TYPE_CHECKING:
     from airflow_trident.topology.stream import Stream
@@ -72,7 +72,13 @@ class Querying(Windowing):
                 f"state_query(after_commit=True) of state {state.name!r} has no commit to come after",
                 "Leave after_commit out: neither a static state nor a query stream has transactions.",
             )
+        if state.spec.factory.capabilities.appends:
+            raise PlanError(
+                f"state {state.name!r} is kept in {state.spec.factory.describe()}, which only appends rows",
+                "Ask a state that has keys, or read the sink's files.",
+            )
         reads = self._select("state_query", inputs)
+        function.require_fit(state.spec.keys, select(self.schema, reads, "state_query"))
         known = function.result_types(state.spec.keys, state.spec.values)
         types = known or [parse_type(part) for part in split_spec(function.output_types)]
         new = parse_declared(outputs, types)

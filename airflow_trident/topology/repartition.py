@@ -20,7 +20,8 @@ class Repartitioning(PartitionLocal):
 
     def partition_by(self, fields: FieldSpec) -> Stream:
         """Bring tuples with equal values of `fields` into one partition."""
-        return self._partition("partition_by", Grouping.FIELDS, keys=self._select("partition_by", fields))
+        keys = self._some("partition_by", fields, "Use global_() to bring all tuples together.")
+        return self._partition("partition_by", Grouping.FIELDS, keys=keys)
 
     def shuffle(self) -> Stream:
         """Spread tuples evenly over the partitions."""

@@ -78,9 +78,10 @@ def persistent_aggregations(schema: Schema, what: tuple[Any, ...]) -> tuple[Aggr
 
 def _aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregation:
     if len(what) not in (2, 3) or not isinstance(what[-2], CombinerAggregator | ReducerAggregator | Aggregator):
+        first = {"persistent_aggregate": "state, ", "window": "config, state, "}.get(verb, "")
         raise PlanError(
-            f"{verb} takes (aggregator, output) or (inputs, aggregator, output)",
-            f'As in {verb}(Count(), "n") or {verb}("price", Sum(), "total"), with objects, not classes.',
+            f"{verb} takes ({first}aggregator, output) or ({first}inputs, aggregator, output)",
+            f'As in {verb}({first}Count(), "n") or {verb}({first}"price", Sum(), "total"), with objects, not classes.',
         )
     aggregator, output = what[-2], what[-1]
     reads = parse_names(what[0]) if len(what) == 3 else ()

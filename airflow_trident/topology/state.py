@@ -36,6 +36,9 @@ class TridentState:
     def name(self) -> str:
         return self._sink.name
 
+    def __repr__(self) -> str:
+        return f"TridentState({self.name}: {self.spec.describe()})"
+
     def new_values_stream(self) -> Stream:
         """What each batch changes in the state: key and value fields of its keys, after the batch (Trident:
         newValuesStream). A key that the batch removed is not in it.

@@ -75,11 +75,11 @@ class Topology:
         self._plan = None
         return Stream(self, node)
 
-    def new_drpc_stream(self, name: str, args: FieldSpec) -> Stream:
+    def new_drpc_stream(self, name: str, args: FieldSpec = "args string") -> Stream:
         """Begin a query stream (Trident: newDRPCStream): ``new_drpc_stream("count_of", "word string")``. What is made
         of it last is the answer; :func:`airflow_trident.query` asks.
 
-        :param args: the query's arguments, fields with types.
+        :param args: the query's arguments, fields with types; default: one text, as Trident's.
         """
         return Stream(self, self.queries.add(name, args))
 

@@ -22,7 +22,7 @@ class Windowing(Persisting):
 
     def tumbling_window(self, length: int | timedelta, state: StateFactory, *what: Any, **options: Any) -> Stream:
         """Aggregate every `length` tuples, or each `length` of time: see :meth:`window`."""
-        return self._window((), tumbling(length), state, what, **options)
+        return self.window(tumbling(length), state, *what, **options)
 
     def sliding_window(
         self, length: int | timedelta, slide: int | timedelta, state: StateFactory, *what: Any, **options: Any
@@ -31,7 +31,7 @@ class Windowing(Persisting):
 
         :raises PlanError: one of them is a number and the other a duration, or the slide is longer.
         """
-        return self._window((), sliding(length, slide), state, what, **options)
+        return self.window(sliding(length, slide), state, *what, **options)
 
     def window(
         self,

@@ -12,7 +12,20 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_trident import Count, FixedBatchSpout, Max, MemoryState, Min, Split, SqliteState, Sum, Topology, query
+from airflow_trident import (
+    Count,
+    FileSink,
+    FilterNull,
+    FixedBatchSpout,
+    Max,
+    MemoryState,
+    Min,
+    Split,
+    SqliteState,
+    Sum,
+    Topology,
+    query,
+)
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError, UserCodeError
@@ -134,6 +147,17 @@ def test_queries_that_cannot_be_are_refused_on_the_users_line(tmp_path: Path) ->
         stream.state_query(counts, "word", MapGet(), "n, m long")
     with pytest.raises(FieldError, match="Did you mean 'word'"):
         stream.state_query(counts, "words", MapGet(), "n")
+    with pytest.raises(
+        FieldError, match=r"MapGet got \(word string, one long\), and the state's key is \(word string\)"
+    ):
+        stream.each("", lambda: [1], "one long").state_query(counts, "word, one", MapGet(), "n")
+    with pytest.raises(FieldError, match=r"MapGet got \(one long\)"):
+        stream.each("", lambda: [1], "one long").state_query(counts, "one", MapGet(), "n")
+    with pytest.raises(FieldError, match="asks for the one row of a state"):
+        stream.state_query(counts, "word", SnapshotGet(), "n")
+    sink = stream.partition_persist(FileSink(str(tmp_path / "sink")), "word")
+    with pytest.raises(PlanError, match="only appends rows"):
+        stream.state_query(sink, "word", MapGet(), "n")
     other = Topology("other").new_stream("words", FixedBatchSpout("word string", WORDS))
     with pytest.raises(PlanError, match="belongs to topology 't'"):
         other.state_query(counts, "word", MapGet(), "n")
@@ -145,8 +169,8 @@ def test_queries_that_cannot_be_are_refused_on_the_users_line(tmp_path: Path) ->
 def counting(folder: Path) -> Topology:
     topology = Topology("t")
     _, counts = counted(topology, SqliteState(str(folder / "states.db")))
-    asked = topology.new_drpc_stream("sum_of", "words string")
-    asked.each("words", Split(), "word").state_query(counts, "word", MapGet(), "n").aggregate("n", Sum(), "sum")
+    words = topology.new_drpc_stream("sum_of").each("args", Split(), "word").group_by("word")
+    words.state_query(counts, "word", MapGet(), "n").filter("n", FilterNull()).aggregate("n", Sum(), "sum")
     topology.new_drpc_stream("count_of", "word string, least long").state_query(counts, "word", MapGet(), "n").filter(
         ["n", "least"], lambda n, least: n is not None and n >= least
     ).project("word, n")
@@ -162,6 +186,7 @@ def test_a_query_stream_gives_what_was_made_of_it_last(tmp_path: Path) -> None:
     assert query(topology, "count_of", "a", 3).as_json() == [{"word": "a", "n": 3}]
     assert query(topology, "count_of", "a", 4).as_json() == []
     assert query_texts(topology, "count_of", ["b", "2"]).rows == (("b", 2),)
+    assert query_texts(topology, "count_of", ["b", 2]).rows == (("b", 2),)
 
 
 def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -107,3 +107,33 @@ def test_a_file_that_changed_since_it_was_recorded_is_named(
     (files / "0.txt").unlink()
     with pytest.raises(SourceChangedError, match=r"0\.txt', which the transaction recorded, is gone"):
         spark_engine.run(job)
+
+
+def test_a_thousand_small_files_are_a_few_tasks_whoever_reads_them(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+) -> None:
+    files = put(tmp_path / "files", [b"a b\n"] * 1000)
+
+    def native(topology: Topology) -> None:
+        lines = topology.new_stream("lines", FileSpout(str(files)))
+        lines.group_by("line").persistent_aggregate(PaperState(), Count(), "count")
+
+    def python(topology: Topology) -> None:
+        lines = topology.new_stream("lines", FileSpout(str(files))).filter("line", lambda line: line != "")
+        lines.group_by("line").persistent_aggregate(PaperState(), Count(), "count")
+
+    for build, reader in ((native, "the JVM"), (python, "Python")):
+        job = job_of(build)
+        assert reader_of(spark_engine, job) == reader
+        before = tasks_of(spark_engine, job)
+        assert run(spark_engine, job) == {"count": ["('a b', 1000)"]}
+        assert 0 < tasks_of(spark_engine, job) - before < 100
+
+
+def tasks_of(engine: SparkEngine, job: Job) -> int:
+    """How many tasks the application has had."""
+    with engine._attached(job) as attached:
+        tracker = attached.session.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(None)]
+    stages = [tracker.getStageInfo(number) for info in jobs if info is not None for number in info.stageIds]
+    return sum(stage.numTasks for stage in stages if stage is not None)

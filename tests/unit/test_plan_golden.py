@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -33,8 +34,12 @@ from airflow_trident import (
 from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.plan.explain import explain
 from airflow_trident.plan.nodes import PersistNode
-from airflow_trident.topology.stream import Stream
-from tests.commit_plan_fixtures import COMMIT_SHAPES
+from airflow_trident.plan.stages import Plan
+from airflow_trident.topology.chained import ChainedAggregatorDeclarer
+from airflow_trident.topology.state import TridentState
+from airflow_trident.topology.stream import GroupedStream, Stream
+from tests import commit_plan_fixtures
+from tests.commit_plan_fixtures import COMMIT_SHAPES, query
 from tests.plan_fixtures import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "plans"
@@ -175,6 +180,22 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
         )
     ),
     "diamond": diamond,
+    "extremes": lambda t: _none(
+        [
+            persist(change(wide(t, name).global_()), name)
+            for name, change in {
+                "min": lambda s: s.min(lambda one, other: 0),
+                "max": lambda s: s.max(lambda one, other: 0),
+                "max_by": lambda s: s.max_by("price"),
+            }.items()
+        ]
+    ),
+    "loads": lambda t: persist(
+        lines(t.set_resource_defaults(cpu_percent=10).set_max_task_parallelism(3))
+        .parallelism_hint(4)
+        .filter("line", Longer())
+        .set_memory_load(300)
+    ),
     "parallelism_hint": lambda t: persist(
         lines(t).parallelism_hint(4).each("line", Split(), "word").set_cpu_load(50).shuffle().parallelism_hint(8)
     ),
@@ -208,15 +229,23 @@ def topology_of(shape: str) -> Topology:
     return topology
 
 
+def plan_of(shape: str) -> Plan:
+    if shape == "query":
+        topology = Topology("query")
+        query(topology)
+        return topology.queries.compile("sum_of")
+    return topology_of(shape).compile()
+
+
 FORMATS = {"text": "txt", "mermaid": "mmd", "svg": "svg", "json": "json"}
-FILES = [(shape, format) for shape in SHAPES for format in ("text", "mermaid")]
+FILES = [(shape, format) for shape in (*SHAPES, "query") for format in ("text", "mermaid")]
 FILES += [(shape, format) for shape in ("word_count", "diamond", "join") for format in ("svg", "json")]
 
 
 @pytest.mark.parametrize(("shape", "format"), FILES)
 def test_the_plan_of_each_shape_is_the_golden_one(shape: str, format: str) -> None:
     path = GOLDEN / f"{shape}.{FORMATS[format]}"
-    plan = explain(topology_of(shape).compile(), format)
+    plan = explain(plan_of(shape), format)
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(plan)
     assert plan == path.read_text()
@@ -224,6 +253,18 @@ def test_the_plan_of_each_shape_is_the_golden_one(shape: str, format: str) -> No
 
 def test_every_golden_file_has_a_shape() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {f"{shape}.{FORMATS[format]}" for shape, format in FILES}
+
+
+def test_every_verb_has_a_golden_plan() -> None:
+    said = "".join(Path(module.__file__ or "").read_text() for module in (sys.modules[__name__], commit_plan_fixtures))
+    kinds = (Stream, GroupedStream, TridentState, ChainedAggregatorDeclarer)
+    verbs = {name for kind in kinds for name, member in vars_of(kind).items() if callable(member)}
+    verbs |= {"new_stream", "merge", "join", "multi_reduce", "new_drpc_stream", "new_static_state"}
+    assert {verb for verb in verbs if f".{verb}(" not in said} == set()
+
+
+def vars_of(kind: type) -> dict[str, Any]:
+    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
 
 def test_a_picture_is_well_formed_and_json_can_be_read() -> None:

@@ -220,6 +220,19 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[PlanError], str]] = {
         "must return the stream",
     ),
     "a hint of none": (lambda: ORDERS.parallelism_hint(0), PlanError, "parallelism_hint got 0"),
+    "a projection on nothing": (lambda: ORDERS.project(""), PlanError, "project in topology 'shop' got no fields"),
+    "groups of nothing": (lambda: ORDERS.group_by([]), PlanError, "group_by in topology 'shop' got no fields"),
+    "partitions of nothing": (lambda: ORDERS.partition_by(""), PlanError, "Use global_()"),
+    "no such mode of a join": (
+        lambda: SHOP.join([ORDERS, USERS], ["user", "id"], "a", mode="all"),
+        PlanError,
+        "COMPACT or PRESERVE",
+    ),
+    "no state": (
+        lambda: ORDERS.persistent_aggregate(Count(), "n"),  # type: ignore[arg-type]
+        PlanError,
+        "persistent_aggregate takes (state, aggregator, output)",
+    ),
     "a load of nothing": (lambda: ORDERS.set_cpu_load(0), PlanError, "set_cpu_load got 0"),
     "a class to negate": (lambda: Negate(FilterNull), PlanError, "Give an object"),
     "the first none": (lambda: FirstN(0), PlanError, "n=0"),

@@ -11,6 +11,10 @@ from airflow_trident.plan.explain import explain
 
 @trident_command
 def plan(args: Namespace) -> int | None:
-    texts = [explain(topology.compile(), args.format) for topology in topologies_of(args.dag_or_module)]
+    plans = (
+        topology.queries.compile(args.query) if args.query else topology.compile()
+        for topology in topologies_of(args.dag_or_module)
+    )
+    texts = [explain(one, args.format) for one in plans]
     print("\n".join(texts), end="")
     return OK
