@@ -230,6 +230,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def comparable(table: dict[tuple[Any, ...], tuple[Any, ...]]) -> dict[tuple[Any, ...], Any]:
+    """The sum of both infinities is NaN, which equals nothing."""
+    return {key: "NaN" if value != value else value for key, (value,) in table.items()}
+
+
 @pytest.mark.parametrize("merge", MERGES)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -248,5 +253,4 @@ def test_all_stores_merge_as_the_aggregators_say(tmp_path_factory: Any, merge: s
         with factory.make_state(spec) as state:
             for txid, rows in enumerate(batches, 1):
                 apply(state, ticket(txid), batch(spec, *rows))
-            found = content(state)
-            assert found == expected
+            assert comparable(content(state)) == comparable(expected)

@@ -550,7 +550,7 @@ def test_command_lines_that_cannot_be_meant_end_with_code_2(site: Site) -> None:
         "replay words --txid 1",
         "skip words",
         "backfill words --failed --dag-file dags/words_dag.py --spark-conf spark.ui.enabled",
-        "plan words_dag --format svg",
+        "plan words_dag --format png",
         "ledger accept words --dag a --dag-file b",
     )
     assert [result.code for result in site.tridents(*lines)] == [2] * len(lines)
