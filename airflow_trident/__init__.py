@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from airflow_trident.operations.queries import SnapshotGet as SnapshotGet
     from airflow_trident.operations.queries import TupleCollectionGet as TupleCollectionGet
     from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
+    from airflow_trident.operations.vectors import VectorFilter as VectorFilter
+    from airflow_trident.operations.vectors import VectorFunction as VectorFunction
     from airflow_trident.operations.windows import SlidingCountWindow as SlidingCountWindow
     from airflow_trident.operations.windows import SlidingDurationWindow as SlidingDurationWindow
     from airflow_trident.operations.windows import TumblingCountWindow as TumblingCountWindow
@@ -168,6 +170,8 @@ __all__ = [
     "TumblingCountWindow",
     "TumblingDurationWindow",
     "TupleCollectionGet",
+    "VectorFilter",
+    "VectorFunction",
     "__version__",
     "query",
     "trident_transaction",
@@ -186,6 +190,7 @@ _MODULES = {
         "Collector",
         "TransactionAttempt",
     ),
+    "operations.vectors": ("VectorFilter", "VectorFunction"),
     "operations.builtin": (
         "Debug",
         "Equals",

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.functions`: three operations of a user's on every row, in four ways on one Spark session.
+"""`python -m benchmarks.functions`: three operations of a user's on every row, in five ways on one Spark session.
 
-Rows a second of: native expressions; our fused pass; one Python UDF for each operation, pickled and "Arrow-optimised".
-The operations: the length of a word, a filter on it, and a score. All read the same files and end in the same sums.
+Rows a second of: native expressions; our fused pass, of functions of a tuple and of vectorised ones; one Python UDF for
+each operation, pickled and "Arrow-optimised". The operations: the length of a word, a filter on it, and a score. All
+read the same files and end in the same sums.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_trident import FileSpout, MemoryState, Sum, Topology
+from airflow_trident import FileSpout, MemoryState, Sum, Topology, VectorFilter, VectorFunction
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark import SparkEngine
 from airflow_trident.engine.spark_session import GivenSession
@@ -27,6 +31,12 @@ from benchmarks.peers import session
 
 Totals = dict[int, int]
 FILES = 4
+
+
+class How(Enum):
+    EXPRESSIONS = "expressions"
+    TUPLES = "a call for every tuple"
+    VECTORS = "a call for many tuples"
 
 
 def size_of(word: str) -> Iterator[int]:
@@ -41,12 +51,30 @@ def score_of(size: int) -> Iterator[int]:
     yield size * 7 + 1
 
 
-def topology_of(path: str, *, native: bool) -> Topology:
+class Size(VectorFunction):
+    def execute(self, *columns: pa.Array) -> pa.Array:
+        return pc.utf8_length(columns[0])
+
+
+class LongEnough(VectorFilter):
+    def is_keep(self, *columns: pa.Array) -> pa.Array:
+        return pc.greater_equal(columns[0], 3)
+
+
+class Score(VectorFunction):
+    def execute(self, *columns: pa.Array) -> pa.Array:
+        return pc.add(pc.multiply(columns[0], 7), 1)
+
+
+def topology_of(path: str, how: How) -> Topology:
     topology = Topology("functions")
     words = topology.new_stream("words", FileSpout(path, fields="word string"))
-    if native:
+    if how is How.EXPRESSIONS:
         sized = words.each(length(col("word")), "size").filter(col("size") >= lit(3))
         scored = sized.each(col("size") * lit(7) + lit(1), "score")
+    elif how is How.VECTORS:
+        sized = words.each("word", Size(), "size long").filter("size", LongEnough())
+        scored = sized.each("size", Score(), "score long")
     else:
         scored = (
             words.each("word", size_of, "size long").filter("size", long_enough).each("size", score_of, "score long")
@@ -55,8 +83,8 @@ def topology_of(path: str, *, native: bool) -> Topology:
     return topology
 
 
-def ours(spark: Any, path: str, *, native: bool) -> Callable[[], Totals]:
-    topology = topology_of(path, native=native)
+def ours(spark: Any, path: str, how: How) -> Callable[[], Totals]:
+    topology = topology_of(path, how)
     spout = topology.spouts["words"]
     metadata = spout.coordinator().initialize_transaction(1, None)
     engine = SparkEngine(GivenSession(spark))
@@ -109,8 +137,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         write_words(Path(folder), given.rows)
         ways = {
-            "native expressions": ours(spark, folder, native=True),
-            "fused Python functions": ours(spark, folder, native=False),
+            "native expressions": ours(spark, folder, How.EXPRESSIONS),
+            "fused functions of a tuple": ours(spark, folder, How.TUPLES),
+            "fused vectorised functions": ours(spark, folder, How.VECTORS),
             "one UDF each, pickled": udfs(spark, folder, arrow=False),
             "one UDF each, Arrow": udfs(spark, folder, arrow=True),
         }

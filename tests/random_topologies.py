@@ -9,34 +9,34 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import Any
 
 from hypothesis import strategies as st
 
-from airflow_trident import (
-    Aggregator,
-    Collector,
-    CombinerAggregator,
-    Count,
-    CustomGrouping,
-    FixedBatchSpout,
-    GroupedMultiReducer,
-    Max,
-    Min,
-    MultiReducer,
-    ReducerAggregator,
-    Stream,
-    Sum,
-    Topology,
-    TransactionAttempt,
-)
+from airflow_trident import Count, FixedBatchSpout, Max, Min, Stream, Sum, Topology
 from airflow_trident.operations.expressions import coalesce, col, concat, explode, length, split, when
 from tests.engine_fixtures import keep
+from tests.random_operations import (
+    AboveZero,
+    Doubled,
+    Letters,
+    Longest,
+    Odds,
+    Row,
+    Sides,
+    SidesOf,
+    Turned,
+    Twice,
+    compare,
+    doubled,
+    is_short,
+    repeat,
+    turned,
+)
 
-Row = tuple[Any, ...]
 SCHEMA = "k string, n long, x double"
 MAX_ROWS = 400
 
@@ -81,105 +81,6 @@ def build(topology: Topology, sources: Iterable[list[Row]], program: Iterable[tu
             keep(result.stream.project("k, n, x"), f"state_{place}")
             expected[f"state_{place}"] = result.rows
     return expected
-
-
-# ---- what users might write ------------------------------------------------------------------------------------
-
-
-def repeat(k: str | None, n: int | None) -> Iterator[int]:
-    yield from range(len(k or "") if n is None else abs(n) % 3)
-
-
-def is_short(k: str | None) -> bool:
-    return len(k or "") < 2
-
-
-def turned(k: str | None, n: int | None, x: float | None) -> Row:
-    return k, None if n is None else -n, x
-
-
-def doubled(k: str | None, n: int | None, x: float | None) -> Iterator[Row]:
-    yield k, n, x
-    if n is not None and n % 2:
-        yield "odd", n, None
-
-
-class Longest(CombinerAggregator[str]):
-    def init(self, *values: Any) -> str:
-        return values[0] or ""
-
-    def combine(self, left: str, right: str) -> str:
-        return max(left, right, key=lambda text: (len(text), text))
-
-    def zero(self) -> str:
-        return ""
-
-
-class Letters(ReducerAggregator[str]):
-    def init(self) -> str:
-        return ""
-
-    def reduce(self, current: str, *values: Any) -> str:
-        return "".join(sorted({*current, *(values[0] or "")}))
-
-
-class Odds(Aggregator[list[Any]]):
-    """Emits the odd numbers at once, and how many others there were if there were any."""
-
-    output_types = "string, long"
-
-    def init(self, batch: TransactionAttempt, collector: Collector) -> list[Any]:
-        return []
-
-    def aggregate(self, state: list[Any], collector: Collector, *values: Any) -> None:
-        if values[0] is not None and values[0] % 2:
-            collector.emit("odd", values[0])
-        else:
-            state.append(values[0])
-
-    def complete(self, state: list[Any], collector: Collector) -> None:
-        if state:
-            collector.emit("others", len(state))
-
-
-class Sides(MultiReducer[list[int]]):
-    output_types = "string, long, double"
-
-    def init(self, collector: Collector) -> list[int]:
-        return [0, 0]
-
-    def execute(self, state: list[int], stream_index: int, collector: Collector, *values: Any) -> None:
-        state[stream_index] += 1
-
-    def complete(self, state: list[int], collector: Collector) -> None:
-        collector.emit("sides", state[0] - state[1], None)
-
-
-class SidesOf(GroupedMultiReducer[list[int]]):
-    output_types = "string, long, double"
-
-    def init(self, group: Row, collector: Collector) -> list[int]:
-        return [0, 0]
-
-    def execute(self, state: list[int], stream_index: int, group: Row, collector: Collector, *values: Any) -> None:
-        state[stream_index] += 1
-
-    def complete(self, state: list[int], group: Row, collector: Collector) -> None:
-        collector.emit(group[0], state[0] - 10 * state[1], None)
-
-
-class Twice(CustomGrouping):
-    def choose_partitions(self, num_partitions: int, *values: Any) -> list[int]:
-        return [0, num_partitions - 1] if values[0] == "a" else [num_partitions - 1]
-
-
-def compare(left: Row, right: Row) -> int:
-    one, other = _order(left), _order(right)
-    return (one > other) - (one < other)
-
-
-def _order(row: Row) -> Row:
-    return tuple((value is None, value != value, 0 if value is None or value != value else value) for value in row[:3])
 
 
 # ---- the same in plain Python ----------------------------------------------------------------------------------
@@ -234,6 +135,17 @@ def each_explode(topology: Topology, one: Made, other: Made, variant: int) -> Ma
 
 def filter_function(topology: Topology, one: Made, other: Made, variant: int) -> Made:
     return Made(one.stream.filter("k", is_short), [row for row in one.rows if is_short(row[0])])
+
+
+def vectorised(topology: Topology, one: Made, other: Made, variant: int) -> Made:
+    stream = one.stream
+    if variant % 3 == 0:
+        both = f"{fresh(stream)}, {fresh(stream)}_again"
+        return Made(stream.each("n, k", Doubled(), both), one.rows)
+    if variant % 3 == 1:
+        return Made(stream.filter("n", AboveZero()), [row for row in one.rows if row[1] is not None and row[1] > 0])
+    rows = [(k, n or 0, x) for k, n, x in (row[:3] for row in one.rows)]
+    return Made(stream.project("k, n, x").map(Turned(), SCHEMA), rows)
 
 
 def filter_expression(topology: Topology, one: Made, other: Made, variant: int) -> Made:
@@ -388,6 +300,7 @@ VERBS: tuple[Callable[[Topology, Made, Made, int], Made], ...] = (
     each_explode,
     filter_function,
     filter_expression,
+    vectorised,
     map_,
     repartition,
     repartition,

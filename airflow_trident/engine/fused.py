@@ -18,10 +18,12 @@ from airflow_trident.engine.fused_aggregate import aggregate
 from airflow_trident.engine.queries import state_query
 from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.errors import TridentError
+from airflow_trident.operations import vectors
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, as_tuple, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.values import UnfitValueError, coerce_column
+from airflow_trident.operations.vectors import VectorFilter, VectorFunction
 from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.needs import needs
@@ -214,6 +216,29 @@ def _caller(step: Step, node: EachNode | FilterNode | MapNode | PeekNode, reads:
     return _Caller(border, callable_of(node.function), reads)
 
 
+def _arrays(step: Step, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
+    types = {field.name: field.type for field in step.before}
+    return [frame.arrow(name, types[name]) for name in names]
+
+
+def _vectors(
+    step: Step,
+    function: VectorFunction,
+    caller: _Caller,
+    outputs: Schema,
+    frames: Iterator[Frame],
+    context: OperationContext,
+) -> Iterator[tuple[Frame, dict[str, Column]]]:
+    """Each frame, and what a vectorised function gives for it. It is never called for no tuple."""
+    with prepared(function, context, caller.border):
+        for frame in frames:
+            if not frame.rows:
+                continue
+            arrays = _arrays(step, frame, caller.reads)
+            columns = vectors.called(function, caller.border, arrays, frame.rows, outputs)
+            yield frame, dict(zip(names_of(outputs), columns, strict=True))
+
+
 # ---- the nodes -------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +248,10 @@ def _each(
     import numpy as np
 
     caller = _caller(step, node, node.reads, context.txid)
+    if isinstance(node.function, VectorFunction):
+        for frame, given in _vectors(step, node.function, caller, node.outputs, frames, context):
+            yield frame.with_columns(given).only(keep)
+        return
     one_each = node.expression is not None and not node.expression.is_explode
     with prepared(node.function, context, caller.border):
         for frame in frames:
@@ -251,14 +280,25 @@ def _filter(
     import numpy as np
 
     caller = _caller(step, node, node.reads, context.txid)
-    with prepared(node.function, context, caller.border):
+    function = node.function
+    with prepared(function, context, caller.border):
         for frame in frames:
-            kept = np.flatnonzero([bool(given) for given in caller.each(frame)])
+            if not frame.rows:
+                continue
+            if isinstance(function, VectorFilter):
+                mask = vectors.kept(function, caller.border, _arrays(step, frame, node.reads), frame.rows)
+                kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            else:
+                kept = np.flatnonzero([bool(given) for given in caller.each(frame)])
             yield frame.only(keep) if len(kept) == frame.rows else frame.take(kept, keep)
 
 
 def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationContext) -> Iterator[Frame]:
     caller = _caller(step, node, names_of(step.before), context.txid)
+    if isinstance(node.function, VectorFunction):
+        for frame, given in _vectors(step, node.function, caller, node.schema, frames, context):
+            yield Frame(frame.rows, given)
+        return
     with prepared(node.function, context, caller.border):
         for frame in frames:
             outputs, ends = caller.spread(frame) if node.flat else (caller.each(frame), [])

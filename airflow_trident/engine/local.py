@@ -24,6 +24,7 @@ from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, callable_of, prepared
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.operations.vectors import VectorFilter, VectorFunction, called, kept
 from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.nodes import (
@@ -198,6 +199,8 @@ def _run(stage: Stage, job: Job, index: int, count: int, rows: Iterable[Row]) ->
 
 
 def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterable[Row]:
+    if isinstance(getattr(node, "function", None), VectorFunction | VectorFilter):
+        return _vectors(node, rows, context)  # type: ignore[arg-type]
     if isinstance(node, EachNode):
         return _each(node, rows, context)
     if isinstance(node, FilterNode):
@@ -216,6 +219,27 @@ def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterabl
     if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
         return _aggregate(node, rows, context)
     raise TypeError(f"unknown node {node!r}")
+
+
+def _vectors(node: EachNode | MapNode | FilterNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    """A vectorised function over a whole partition; it is not called for none."""
+    whole = list(rows)
+    reads = node.input.fields if isinstance(node, MapNode) else node.reads
+    function = node.function
+    border = Border(node.name, function_name(function), reads, context.txid)
+    with prepared(function, context, border):
+        if not whole:
+            return
+        table = rows_to_table(node.input.schema, whole)
+        columns = [table.column(name).combine_chunks() for name in reads]
+        if isinstance(function, VectorFilter):
+            keeps = kept(function, border, columns, len(whole)).to_pylist()
+            yield from (row for row, keep in zip(whole, keeps, strict=True) if keep)
+            return
+        outputs = node.outputs if isinstance(node, EachNode) else node.schema
+        given = [column.to_pylist() for column in called(function, border, columns, len(whole), outputs)]
+        for row, *values in zip(whole, *given, strict=True):
+            yield (*row, *values) if isinstance(node, EachNode) else tuple(values)
 
 
 def _each(node: EachNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from airflow_trident.operations.base import (
 )
 from airflow_trident.operations.calls import callable_of
 from airflow_trident.operations.comparing import comparable
+from airflow_trident.operations.vectors import VectorFilter
 from airflow_trident.types import select
 
 # ---- filters ---------------------------------------------------------------------------------------------------
@@ -54,6 +55,8 @@ class Negate(Filter):
     def __init__(self, other: Any) -> None:
         if isinstance(other, type) or not callable(callable_of(other)):
             raise PlanError(f"Negate got {other!r}", "Give an object: Negate(FilterNull()).")
+        if isinstance(other, VectorFilter):
+            raise PlanError(f"Negate got the vectorised {type(other).__name__}", "Let it give the opposite itself.")
         self._other = other
 
     def prepare(self, context: OperationContext) -> None:

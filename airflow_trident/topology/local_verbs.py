@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import Expression
+from airflow_trident.operations.vectors import VectorFunction
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
 from airflow_trident.topology.base import StreamBase
 from airflow_trident.topology.signatures import declared_outputs, require_callable
@@ -85,6 +86,11 @@ class PartitionLocal(StreamBase):
 
     def _map(self, verb: str, function: Any, outputs: FieldSpec | None, *, flat: bool) -> Stream:
         require_callable(verb, function, "execute")
+        if flat and isinstance(function, VectorFunction):
+            raise PlanError(
+                f"flat_map got the vectorised {type(function).__name__}, which gives one output per tuple",
+                "Use map(), or let it give an array and go on with each(explode(...)).",
+            )
         new = self.schema if outputs is None else declared_outputs(function, "execute", outputs, many=flat)
         return self._then(MapNode, verb, new, function=function, flat=flat)
 

@@ -22,6 +22,7 @@ from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, lines, run, staged, without_data
 from tests.failing_fixtures import FAILING, DamagedSpout
+from tests.vector_fixtures import vectors
 from tests.verb_fixtures import VERBS
 
 pytestmark = pytest.mark.spark
@@ -39,9 +40,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-@pytest.mark.parametrize("name", [*TOPOLOGIES, *VERBS])
+ALL = TOPOLOGIES | VERBS | {"vectors": vectors}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_batch_gives_the_same_rows_as_on_the_local_engine(engine: Engine, name: str, job_of: JobOf) -> None:
-    job = job_of((TOPOLOGIES | VERBS)[name])
+    job = job_of(ALL[name])
     given = run(engine, job)
     assert any(given.values())
     assert given == run(LocalEngine(partitions=3), job)

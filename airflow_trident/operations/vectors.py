@@ -1,0 +1,129 @@
+"""Functions of whole columns: the vectorised forms of Function and Filter, for work that Arrow or NumPy does without
+touching single values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.arrow import arrow_type
+from airflow_trident.errors import TridentError
+from airflow_trident.operations.base import Operation
+from airflow_trident.operations.calls import Border
+from airflow_trident.types import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class VectorFunction(Operation, ABC):
+    """As a Function that gives one output for every tuple, for `each` and `map`, but for many tuples at a time.
+
+    It must give for a tuple the same whatever tuples come with it: how many come at a time is not defined.
+    """
+
+    @abstractmethod
+    def execute(self, *columns: pa.Array) -> Any:
+        """A column with a value for every tuple: a pyarrow or a NumPy array. A tuple of columns where several fields
+        are declared."""
+
+
+class VectorFilter(Operation, ABC):
+    """As a Filter, for many tuples at a time."""
+
+    @abstractmethod
+    def is_keep(self, *columns: pa.Array) -> Any:
+        """A boolean for every tuple; null drops it."""
+
+
+def called(
+    function: VectorFunction, border: Border, columns: Sequence[pa.Array], rows: int, outputs: Schema
+) -> list[pa.Array]:
+    """One column for each of `outputs`, of `rows` values.
+
+    :raises UserCodeError: the function raised, or gave something else.
+    """
+    given = _call(border, function.execute, columns)
+    several = given if isinstance(given, tuple) else (given,)
+    if len(several) != len(outputs):
+        raise border.error((), f"gave {len(several)} columns, where {len(outputs)} are declared")
+    return [_fitting(border, one, rows, field.type) for one, field in zip(several, outputs, strict=True)]
+
+
+def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], rows: int) -> pa.Array:
+    """Which of the tuples are kept: booleans without nulls.
+
+    :raises UserCodeError: as :func:`called`.
+    """
+    return _fitting(border, _call(border, function.is_keep, columns), rows, "boolean").fill_null(False)
+
+
+def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
+    try:
+        return call(*columns)
+    except TridentError:
+        raise
+    except Exception as error:
+        raise border.raised((), error) from error
+
+
+def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(given, pa.ChunkedArray):
+        given = given.combine_chunks()
+    try:
+        column = pa.array(given) if isinstance(given, np.ndarray) else given
+        if not isinstance(column, pa.Array):
+            raise border.error((), f"gave {given!r:.80}, where a column (a pyarrow or NumPy array) is expected")
+        if len(column) != rows:
+            raise border.error((), f"gave a column of {len(column)} values for {rows} tuples")
+        wanted = arrow_type(type_text)
+        if column.type == wanted:
+            return column
+        if not _is_kind(column.type, wanted):
+            raise border.error((), f"gave a column of {column.type}, where {type_text} is declared")
+        return column.cast(wanted)
+    except pa.ArrowException as error:
+        raise border.error((), f"gave a column that is no {type_text} ({error})") from error
+
+
+def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """May it be cast? As values may: a whole number becomes a real one, but neither a real a whole one nor a number a
+    text. The cast itself refuses values that do not fit."""
+    from pyarrow import types
+
+    if types.is_null(given):
+        return True
+    if types.is_dictionary(given):
+        return _is_kind(given.value_type, wanted)
+    if types.is_list(wanted):
+        lists = types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given)
+        return lists and (given.value_type == wanted.value_type or _is_kind(given.value_type, wanted.value_type))
+    if types.is_floating(wanted):
+        return bool(types.is_integer(given) or types.is_floating(given))
+    if types.is_decimal(wanted):
+        return bool(types.is_integer(given) or types.is_decimal(given))
+    for alike in (types.is_integer, types.is_timestamp, types.is_date, _is_text, _is_binary, types.is_boolean):
+        if alike(wanted):
+            return bool(alike(given))
+    return False
+
+
+def _is_text(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(given) or types.is_large_string(given) or types.is_string_view(given))
+
+
+def _is_binary(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_binary(given)
+        or types.is_large_binary(given)
+        or types.is_fixed_size_binary(given)
+        or types.is_binary_view(given)
+    )
