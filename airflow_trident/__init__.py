@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spooled import SpooledSpout as SpooledSpout
     from airflow_trident.states.delta import DeltaState as DeltaState
     from airflow_trident.states.file_sink import FileSink as FileSink
+    from airflow_trident.states.jdbc import JdbcState as JdbcState
     from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.postgres import PostgresState as PostgresState
@@ -116,6 +117,7 @@ __all__ = [
     "Function",
     "GroupedMultiReducer",
     "JdbcSpout",
+    "JdbcState",
     "JoinOutFieldsMode",
     "JoinType",
     "KafkaSpout",
@@ -250,6 +252,7 @@ _MODULES = {
     "states.file_sink": ("FileSink",),
     "states.table_sink": ("TableSink",),
     "states.keyvalue_stateful": ("KeyValueStates",),
+    "states.jdbc": ("JdbcState",),
     "states.postgres": ("PostgresState",),
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from airflow_trident import DeltaState, RedisState, SqliteState
 from airflow_trident.plan.states import State, StateFactory, StateSpec
-from tests.postgres_fixtures import postgres_state
+from tests.postgres_fixtures import jdbc_state, postgres_state
 from tests.redis_fixtures import settings_of_a_new_database
 from tests.state_fixtures import batch, counts, product, ticket
 
 STORES: dict[str, Callable[[Path], StateFactory]] = {
     "sqlite": lambda folder: SqliteState(str(folder / "states.db")),
     "postgres": postgres_state,
+    "jdbc": jdbc_state,
     "redis": lambda _folder: RedisState(**settings_of_a_new_database()),
     "delta": lambda folder: DeltaState(str(folder / "states")),
 }

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,9 +20,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateSchema
 
-from airflow_trident.connections import Connection
+from airflow_trident.connections import Connection, resolve
 from airflow_trident.plan.states import StateSpec
+from airflow_trident.sql import make_engine
+from airflow_trident.states.jdbc import JdbcState, OpenJdbcState
 from airflow_trident.states.postgres import OpenPostgresState, PostgresState
 
 CONN_ID = "trident_test_postgres"
@@ -131,7 +136,29 @@ class LocalPostgresState(PostgresState):
         return super().make_state(spec)
 
 
-def postgres_state(folder: Path | str, **options: Any) -> PostgresState:
+def _schema_of(folder: Path | str) -> str:
     """The same folder, the same schema."""
-    schema = f"t{hashlib.sha256(str(folder).encode()).hexdigest()[:20]}"
-    return LocalPostgresState(CONN_ID, schema=schema, **options)
+    return f"t{hashlib.sha256(str(folder).encode()).hexdigest()[:20]}"
+
+
+def postgres_state(folder: Path | str, **options: Any) -> PostgresState:
+    return LocalPostgresState(CONN_ID, schema=_schema_of(folder), **options)
+
+
+@dataclass(frozen=True)
+class LocalJdbcState(JdbcState):
+    """Likewise; and makes its schema."""
+
+    def make_state(self, spec: StateSpec) -> OpenJdbcState:
+        if _VARIABLE not in os.environ:
+            running()
+        engine = make_engine(resolve(CONN_ID), "tests")
+        # Two that make it at once may see each other.
+        with suppress(IntegrityError), engine.begin() as connection:
+            connection.execute(CreateSchema(str(self.schema), if_not_exists=True))
+        engine.dispose()
+        return super().make_state(spec)
+
+
+def jdbc_state(folder: Path | str, **options: Any) -> JdbcState:
+    return LocalJdbcState(CONN_ID, schema=_schema_of(folder), **options)

@@ -10,17 +10,19 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_trident.arrow import rows_to_table
+from airflow_trident.connections import Connection
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
 from airflow_trident.plan.states import Applied, MapState, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.states.delta import DeltaState
+from airflow_trident.states.jdbc import JdbcState
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.redis import RedisState
 from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.types import parse_declared
-from tests.postgres_fixtures import postgres_state
+from tests.postgres_fixtures import jdbc_state, postgres_state
 from tests.redis_fixtures import settings_of_a_new_database
 
 # ---- the implementations ---------------------------------------------------------------------------------------
@@ -74,6 +76,10 @@ def redis_state(folder: Path, **options: Any) -> RedisState:
     return RedisState(**_DATABASES.setdefault(str(folder), settings_of_a_new_database()), **options)
 
 
+def jdbc_sqlite(folder: Path) -> JdbcState:
+    return JdbcState("jdbc", connection=Connection(conn_type="sqlite", host=str(folder / "jdbc.db")))
+
+
 FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
     "sqlite": lambda folder: SqliteState(str(folder / "states.db")),
     "memory": lambda folder: MemoryState(str(folder)),
@@ -82,6 +88,8 @@ FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
     "redis that loses its answers": lambda folder: Forgetful(redis_state(folder)),
     "postgres": postgres_state,
     "postgres that loses its answers": lambda folder: Forgetful(postgres_state(folder)),
+    "jdbc on sqlite": jdbc_sqlite,
+    "jdbc on postgres": jdbc_state,
     "sqlite that loses its answers": lambda folder: Forgetful(SqliteState(str(folder / "states.db"))),
     "delta": lambda folder: DeltaState(str(folder / "states")),
     "delta that loses its answers": lambda folder: Forgetful(DeltaState(str(folder / "states"), fold_at=2)),

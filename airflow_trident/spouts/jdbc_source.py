@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.connections import Connection
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 from airflow_trident.extras import require_extra
+from airflow_trident.sql import EXTRA, make_engine, said
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-_DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
-_NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
 _LOOK_AGAIN_S = 0.05
 # Whoever inserts into a table holds this lock from before its key is drawn until its transaction ends.
 _WRITERS = (
@@ -145,9 +144,9 @@ class JdbcSource:
         :raises SourceUnavailableError: the database does not answer.
         :raises ConfigurationError: it is not known, or has no such table or column.
         """
-        sa = require_extra("sqlalchemy", "sqlalchemy>=2")
+        sa: Any = require_extra("sqlalchemy", EXTRA)
+        engine = make_engine(self.where, self.describe(), poolclass=sa.NullPool)
         try:
-            engine = sa.create_engine(database_url(self.where), poolclass=sa.NullPool, hide_parameters=True)
             connection = engine.connect()
             try:
                 yield connection.execution_options(**(options or {"isolation_level": "AUTOCOMMIT"}))
@@ -155,36 +154,10 @@ class JdbcSource:
                 connection.close()
         except sa.exc.ProgrammingError as error:
             raise ConfigurationError(
-                f"{self.describe()} cannot be read: {self._said(error)}", "Mend the table, the query or the fields."
+                f"{self.describe()} cannot be read: {said(error, self.where)}",
+                "Mend the table, the query or the fields.",
             ) from error
         except sa.exc.DBAPIError as error:
             raise SourceUnavailableError(
-                f"{self.describe()} cannot be read: {self._said(error)}", "Mend the database or the connection."
+                f"{self.describe()} cannot be read: {said(error, self.where)}", "Mend the database or the connection."
             ) from None
-        except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
-            raise ConfigurationError(
-                f"{self.describe()}: no driver for connections of type {self.where.conn_type!r} "
-                f"({self.where.conceal(str(error))})",
-                "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
-            ) from None
-
-    def _said(self, error: Any) -> str:
-        return " ".join(self.where.conceal(str(error.orig)).split())
-
-
-def database_url(where: Connection) -> Any:
-    import sqlalchemy as sa
-
-    scheme = str(where.extra.get("sqlalchemy_scheme") or _DRIVERS.get(where.conn_type, where.conn_type))
-    if where.conn_type == "sqlite":
-        return sa.URL.create(scheme, database=where.host or where.schema)
-    query = {name: str(value) for name, value in where.extra.items() if name not in _NOT_OF_DRIVERS}
-    return sa.URL.create(
-        scheme,
-        username=where.login or None,
-        password=where.password or None,
-        host=where.host or None,
-        port=where.port,
-        database=where.schema or None,
-        query=query,
-    )

@@ -23,8 +23,8 @@ from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, 
 from airflow_trident.spouts.file import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.spouts.jdbc import JdbcSpout
-from airflow_trident.spouts.jdbc_source import database_url
 from airflow_trident.spouts.spooled import SpooledSpout
+from airflow_trident.sql import database_url
 from airflow_trident.types import Json, Schema, parse_declared
 from tests.postgres_fixtures import running
 from tests.spout_fixtures import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append

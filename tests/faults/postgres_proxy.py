@@ -37,6 +37,9 @@ class PostgresProxy:
             except OSError:
                 return
             server = socket.create_connection(("127.0.0.1", self._server_port))
+            for one in (client, server):
+                # Messages are passed on one by one: none shall wait for the answer to the one before.
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             marked = threading.Event()
             for pump in (self._requests, self._answers):
                 thread = threading.Thread(target=pump, args=(client, server, marked), daemon=True)
