@@ -62,7 +62,24 @@ def claimed_by(record: TxRecord, key: str) -> Worker | None:
 
 def owned_by(record: TxRecord) -> Worker | None:
     """The task that began the current attempt or commit; None if it was no task."""
-    found = _OWNER.match(record.owner)
+    return _worker(record.owner)
+
+
+def began_by(owner: str) -> Callable[[TxRecord], bool]:
+    """Was the attempt begun by this very task, perhaps by an earlier try of it? It waits now, so nobody is at it.
+
+    :param owner: what the task writes as owner.
+    """
+    me = _worker(owner)
+
+    def is_mine(record: TxRecord) -> bool:
+        return me is not None and owned_by(record) == me
+
+    return is_mine
+
+
+def _worker(owner: str) -> Worker | None:
+    found = _OWNER.match(owner)
     return Worker(found["dag"], found["run"], found["task"], int(found["index"] or -1)) if found else None
 
 

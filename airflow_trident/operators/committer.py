@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import ask, ask_airflow, left_to_committer
+from airflow_trident.hooks.liveness import ask, ask_airflow, began_by, left_to_committer
 from airflow_trident.hooks.waits import Abandoned, Look, Until, lowest_uncommitted, waiting_story
 from airflow_trident.operators.base import (
     airflow_outcome,
@@ -147,6 +147,7 @@ class TridentCommitterOperator(EngineOperator):
             engine=engine,
             retention=self.retention or int(settings.number(settings.RETENTION, least=1)),
             progress=lambda line: self.log.info("%s", line),
+            takes_up=began_by(owner(context)),
         )
 
     def _story(self, ledger: Ledger, txid: int, committed: tuple[int, ...], took_s: float) -> str:

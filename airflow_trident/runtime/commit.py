@@ -8,9 +8,10 @@ vain for a task that has ended.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Engine, quiet
@@ -25,7 +26,7 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, EmitAgain, Unknown, Wait, decide_commit
-from airflow_trident.protocol.records import CommitTicket, LedgerView
+from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
 from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
@@ -47,6 +48,12 @@ if TYPE_CHECKING:
 TAKEOVER_S = 60.0
 """A commit of somebody else's transaction that shows no change for so long is taken over; the fence makes it safe."""
 
+EMIT_TRIES = 3
+"""So often one committer emits a transaction of somebody else again; then it is FAILED, and nobody waits for it."""
+
+OVERTAKEN_TIMES = 10
+"""So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
@@ -59,7 +66,11 @@ class SweepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Committer:
-    """What a commit needs. `engine` is called only when a staged batch is gone and must be emitted again."""
+    """What a commit needs. `engine` is called only when a staged batch is gone and must be emitted again.
+
+    `takes_up`: is the attempt of a PROCESSING transaction one that the caller began itself, and is not at any more?
+    Whoever waits for the caller waits for it in vain: its turn come, it is emitted again.
+    """
 
     ledger: Ledger
     topology: Topology
@@ -68,6 +79,8 @@ class Committer:
     engine: Callable[[], Engine]
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
+    takes_up: Callable[[TxRecord], bool] = lambda _record: False
+    _emitted: Counter[int] = field(default_factory=Counter, init=False, repr=False)
 
     def commit(
         self,
@@ -112,22 +125,33 @@ class Committer:
         """Commit from the pointer upwards until one is not ready, and `own` if it comes late, below the pointer."""
         done: list[int] = []
         first = self.ledger.view(own, remembered=remembered)
-        if first.tx is not None and own <= first.pointer.committed and self._try(first, own, states, remembered):
-            done.append(own)
+        if first.tx is not None and own <= first.pointer.committed:
+            late = self._with_batch(first, own, mine=True)
+            if late is not None and self._try(late, own, states, remembered):
+                done.append(own)
         for txid in range(first.pointer.committed + 1, first.next_txid):
             view = self.ledger.view(txid, remembered=remembered)
             if view.tx is None or view.tx.status.lets_others_pass:
                 continue
             if view.tx.status is Status.COMMITTING and txid != own and not take_over:
                 break  # somebody else is at it: taking over would only fence them
-            if isinstance(decide_commit(view, txid), EmitAgain):
-                if not self._emit_invalidated(txid, mine=txid == own):
-                    break
-                view = self.ledger.view(txid)
-            if not self._try(view, txid, states, remembered):
+            ready = self._with_batch(view, txid, mine=txid == own)
+            if ready is None or not self._try(ready, txid, states, remembered):
                 break
             done.append(txid)
         return done
+
+    def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
+        """Emit again, now that its turn has come, what lost its batch, and what the caller left unfinished; None if
+        that fails. What is in other hands stays as it is."""
+        decision = decide_commit(view, txid)
+        if isinstance(decision, EmitAgain):
+            self.progress(f"transaction {txid} lost its batch when a lower one was attempted again; emitting it again")
+        elif isinstance(decision, Wait) and decision.on == txid and view.tx is not None and self.takes_up(view.tx):
+            self.progress(f"transaction {txid}: attempt {view.tx.attempt} was begun here and not ended; emitting again")
+        else:
+            return view
+        return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
 
     def _try(self, view: LedgerView, txid: int, states: OpenStates, remembered: bool) -> bool:
         """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
@@ -145,22 +169,40 @@ class Committer:
         require_not_late(self.topology, txid, view.pointer.committed)
         if not isinstance(decide_commit(view, txid), Commit):
             return False
+        for _ in range(OVERTAKEN_TIMES):
+            done = self._commit_now(view, txid, states)
+            if done is not None:
+                return done
+        return False
+
+    def _commit_now(self, view: LedgerView, txid: int, states: OpenStates) -> bool | None:
+        """Gate, states, COMMITTED. False: it is in other hands; None: it is still in these, but another transaction's
+        commit (a late one, or the one above a late one) had a higher fence in a state meanwhile."""
+        ticket: CommitTicket | None = None
         try:
             ticket = self.ledger.gate(txid, owner=self.attempts.owner)
             crash_point(CrashPoint.GATE_OPENED, txid)
-            ticket = self._apply(ticket, states)
-            self.ledger.committed(ticket, retention=self.retention)
+            holds = self._apply(ticket, states)
+            self.ledger.committed(holds, retention=self.retention)
         except FencedError:
-            return False
+            tx = self.ledger.view(txid).tx
+            if ticket is None or tx is None or tx.status is not Status.COMMITTING:
+                return False
+            return None if tx.fence == ticket.fence else False
         except LateBatchError:
             raise
         except TransitionError:
             if self.ledger.view(txid).tx == view.tx:
                 raise  # refused although nothing changed meanwhile: trying again would be in vain
             return False
+        except TridentError as error:
+            if ticket is not None:
+                with suppress(TridentError):  # for people who wait and wonder
+                    self.ledger.attempt_failed(txid, ticket.attempt, f"{type(error).__name__}: {error}")
+            raise
         crash_point(CrashPoint.COMMITTED, txid)
         area = StagingArea(self.staging_root)
-        area.remove_before(ticket.topology, ticket.incarnation, ticket.txid - self.retention)
+        area.remove_before(holds.topology, holds.incarnation, holds.txid - self.retention)
         return True
 
     def _apply(self, ticket: CommitTicket, states: OpenStates) -> CommitTicket:
@@ -189,13 +231,15 @@ class Committer:
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
         return ticket
 
-    def _emit_invalidated(self, txid: int, *, mine: bool) -> bool:
-        """Emit a transaction that lost its batch and whose turn has come: whoever emitted it may have ended long ago.
+    def _emit(self, txid: int, *, mine: bool) -> bool:
+        """Emit a transaction whose turn has come and that nobody is at: whoever emitted it may have ended long ago.
 
         :param mine: its failure is that of the caller; of another's it is only noted.
         """
-        self.progress(f"transaction {txid} lost its batch when a lower one was attempted again; emitting it again")
-        attempts = self.attempts if mine else replace(self.attempts, last_try=False)
+        self._emitted[txid] += 1
+        attempts = self.attempts
+        if not mine and self._emitted[txid] >= EMIT_TRIES:
+            attempts = replace(attempts, last_try=True)
         try:
             record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner)
             with self.engine() as engine:

@@ -14,6 +14,7 @@ from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import (
     FencedError,
     InvalidatedError,
+    LateBatchError,
     LedgerBehindStateError,
     Outcome,
     StaleAttemptError,
@@ -31,7 +32,6 @@ from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
-from airflow_trident.states.marker import late_batch
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -216,15 +216,21 @@ def process(
 
 
 def require_not_late(topology: Topology, txid: int, committed: int) -> None:
-    """
+    """Once the commit pointer has passed a transaction, the next one may get into any state at any moment: between two
+    states of this one, too, and then the first would have it and the second could not take it any more.
+
     :param committed: the commit pointer.
-    :raises LateBatchError: later transactions have passed this one, and a state depends on their order.
+    :raises LateBatchError: the transaction was passed, and a state depends on the order of batches.
     """
-    if committed <= txid:
+    if committed < txid:
         return
     for name, spec in topology.states.items():
         if not spec.commutes:
-            raise late_batch(txid, committed, name)
+            raise LateBatchError(
+                f"transaction {txid} was passed (later ones may commit since it was SKIPPED; all up to {committed} are "
+                f"done) and state {name!r} depends on the order of batches",
+                "It stays SKIPPED; only rebuilding the state from its sources can take it in.",
+            )
 
 
 def run_attempt(

@@ -259,3 +259,33 @@ tell([list(ZooKeeperHook(name).test_connection()) for name in (None, "nobody", "
     assert "Connection refused" in refused[1]
     assert unknown[0] is False
     assert "use_tls" in unknown[1]
+
+
+def test_a_committer_takes_up_what_an_earlier_try_of_it_began_to_emit_again(airflow_home: AirflowHome) -> None:
+    write_words(airflow_home, "turn_sensor=False")
+    result = airflow_home.python(
+        PROGRAM
+        + """
+import shutil
+from airflow_trident import TridentCommitterOperator
+from airflow_trident.hooks import settings
+fails, tries, execute = Path("fail-1"), [], TridentCommitterOperator.execute
+
+def with_an_accident(self, context):
+    tries.append(context["ti"].try_number)
+    if len(tries) == 1:
+        shutil.rmtree(settings.staging_root(None))
+        fails.touch()
+    else:
+        fails.unlink()
+    return execute(self, context)
+
+TridentCommitterOperator.execute = with_an_accident
+tell({"run": play(dag), "tries": tries, "records": records()})
+""",
+        AIRFLOW__TRIDENT__TURN_WAIT_S="1",
+        AIRFLOW__TRIDENT__RESCHEDULE_S="0",
+    )
+    assert result["tries"] == [1, 2]
+    assert result["run"]["commit"] == "success"
+    assert result["records"] == [["COMMITTED", 2, ""]]

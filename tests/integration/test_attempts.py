@@ -16,7 +16,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import timeouts
 from airflow_trident.staging.base import Manifest
 from tests.integration.test_drain import drain
-from tests.integration.test_runtime import ALL, World
+from tests.runtime_fixtures import ALL, World
 
 
 @pytest.fixture

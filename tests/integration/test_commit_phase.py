@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, Function, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import FencedError, StoreUnavailableError, UserCodeError
+from airflow_trident.errors import FencedError, StoreUnavailableError, TransitionError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.plan.states import StateFactory
 from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit_phase import apply_downstream
 from airflow_trident.runtime.local import LocalRunner
@@ -157,6 +158,11 @@ def test_an_error_of_a_function_in_the_commit_phase_is_mended_and_committed_agai
         with pytest.raises(UserCodeError, match="broken"):
             run(topology, tmp_path / "staging", ledger)
         assert held(topology, "n") == {("a",): (2,), ("b",): (1,)}
+        record = ledger.view(1).tx
+        assert record is not None
+        assert (record.status, record.error.partition(":")[0]) == (Status.COMMITTING, "UserCodeError")
+        with pytest.raises(TransitionError, match="a state may hold it"):
+            ledger.skip(1, "it is in one of two states")
         (tmp_path / "mended").touch()
         run(topology, tmp_path / "staging", ledger)
     assert held(topology, "n") == {(word,): (number,) for word, number in Counter(WORDS).items()}

@@ -24,7 +24,7 @@ from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure, coordinate, process
 from airflow_trident.staging.base import Manifest
-from tests.integration.test_runtime import ALL, World
+from tests.runtime_fixtures import ALL, World
 
 
 def drain(world: World, on_failure: OnFailure = OnFailure.BLOCK, **limits: object) -> DrainResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,11 @@ import pytest
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import SparkJobError
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.decide import AlreadyCommitted
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
 from airflow_trident.protocol.partitioned import OpaquePartitionedSpout
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -59,13 +60,16 @@ class World:
         return process(self.ledger(), self.topology(at_once), txid, engine or LocalEngine(), root, attempts).outcome
 
     def commit(self, txid: int, at_once: int = 1) -> SweepResult:
+        return self.committer(at_once).commit(txid)
+
+    def committer(self, at_once: int = 1) -> Committer:
         return Committer(
             ledger=self.ledger(),
             topology=self.topology(at_once),
             staging_root=str(self.folder / "staging"),
             attempts=Attempts(owner="committer"),
             engine=LocalEngine,
-        ).commit(txid)
+        )
 
     def tx(self, txid: int) -> TxRecord:
         record = self.ledger().view(txid).tx
@@ -124,6 +128,27 @@ def test_an_emitter_whose_batch_is_taken_leaves_the_work_to_the_committer_while_
     result = world.commit(3)
     assert (result.committed, result.own) == ((1, 2, 3), AlreadyCommitted(3))
     assert world.ids() == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+class Ill(LocalEngine):
+    def run(self, job: Job) -> Manifest:
+        raise SparkJobError("the cluster is gone", "Wait for it.")
+
+
+def test_a_transaction_that_a_committer_cannot_emit_again_for_another_fails_at_last_and_keeps_nobody_waiting(
+    world: World,
+) -> None:
+    world.begin(3)
+    for txid in (1, 3):
+        world.process(txid)
+    world.process(1, at_once=2)
+    for txid in (2, 3):
+        assert world.tx(txid).invalidated
+    committer = replace(world.committer(), engine=Ill, takes_up=lambda record: record.owner == "committer")
+    waits = [committer.commit(3).own for _ in range(4)]
+    assert [type(own) for own in waits] == [Wait, Wait, Blocked, Blocked]
+    assert (world.tx(2).status, world.tx(2).attempt) == (Status.FAILED, 3)
+    assert "cluster is gone" in world.tx(2).error
 
 
 def test_an_emitter_that_another_attempt_overtakes_is_done(world: World) -> None:

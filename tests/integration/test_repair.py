@@ -16,7 +16,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.repair import repair
 from airflow_trident.staging.area import StagingArea
-from tests.integration.test_runtime import ALL, World, copy_of
+from tests.runtime_fixtures import ALL, World, copy_of
 
 
 def ledger_on(tree: FakeTree) -> ZNodeLedger:

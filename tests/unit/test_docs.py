@@ -293,3 +293,18 @@ def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
     parameters = inspect.signature(task).parameters.values()
     wanted = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
     assert wanted - {"self"} - mentioned("reference/operators.md") == set()
+
+
+# ---- the protocol ----------------------------------------------------------------------------------------------
+
+
+def test_the_tests_that_prove_a_promise_are_where_the_protocol_says() -> None:
+    rows = re.findall(r"^\| (P\d+) \|.*\| ([^|]+) \|$", text_of(DOCS / "protocol.md"), re.MULTILINE)
+    assert [promise for promise, _ in rows] == [f"P{number}" for number in range(1, 12)]
+    for promise, proof in rows:
+        files = re.findall(r"`(tests/\w+/\w+\.py)`(?: \(([^)]+)\))?", proof)
+        assert files, promise
+        for file, named in files:
+            tests = (ROOT / file).read_text(encoding="utf-8")
+            for number in re.findall(r"[LPT]\d+", named):
+                assert re.search(rf"def test_(\w+_)?{number.lower()}_", tests), f"{promise}: no {number} in {file}"

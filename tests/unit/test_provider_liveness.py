@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.hooks.liveness import Gone, Worker, answered, judge, left_to_committer, owned_by, questions
+from airflow_trident.hooks.liveness import (
+    Gone,
+    Worker,
+    answered,
+    began_by,
+    judge,
+    left_to_committer,
+    owned_by,
+    questions,
+)
 from airflow_trident.hooks.waits import Over, Until, decide_wait, lowest_uncommitted, wait_in_worker, waiting_story
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
@@ -84,6 +93,14 @@ def test_an_emitter_that_a_person_marked_as_done_leaves_the_work_to_the_committe
     assert judge(unprocessed, states) is None
     assert not left_to_committer(record(Status.PROCESSED), states)
     assert not left_to_committer(unprocessed, {("dag", "run"): {"g.emit": "running"}})
+
+
+def test_a_committer_knows_what_an_earlier_try_of_it_began() -> None:
+    mine = began_by("dag/run/g.commit[0] try 2 on other/8")
+    assert mine(record(Status.PROCESSING, owner="dag/run/g.commit[0] try 1 on host/7"))
+    for owner in (EMITTER, PERSON, "", "dag/run/g.commit[1] try 1 on host/7", "dag/run/g.commit try 1 on host/7"):
+        assert not mine(record(Status.PROCESSING, owner=owner))
+    assert not began_by(PERSON)(record(Status.PROCESSING, owner=PERSON))
 
 
 def test_each_run_is_asked_about_once() -> None:

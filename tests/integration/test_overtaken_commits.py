@@ -1,0 +1,97 @@
+"""Commits of two transactions at once: a late one, below the commit pointer, and the next one above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident.errors import LateBatchError
+from airflow_trident.protocol.decide import AlreadyCommitted
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit import SweepResult
+from tests.ledger_fixtures import STAGED
+from tests.runtime_fixtures import ALL, WORDS, Joined, Split, World
+
+
+class Pair(World):
+    """Two states in two databases; the second one may depend on the order of batches."""
+
+    def make(self) -> Topology:
+        made = Topology("world")
+        words = made.new_stream("lines", FixedBatchSpout("line string", WORDS, 1)).each(
+            "line", Split(self.sickness), "word"
+        )
+        grouped = words.group_by("word")
+        grouped.persistent_aggregate(SqliteState(str(self.folder / "first.db")), Count(), "first")
+        second = SqliteState(str(self.folder / "second.db"))
+        if self.commutes:
+            grouped.persistent_aggregate(second, Count(), "count")
+        else:
+            grouped.persistent_aggregate(second, "word", Joined(), "count")
+        return made
+
+    def held(self, name: str) -> dict[str, Any]:
+        spec = self.topology.states[name]
+        with spec.factory.make_state(spec) as state:
+            return {key[0]: value[0] for key, value in state.items()}
+
+    def commit(self, txid: int, between: Callable[[], object] = lambda: None) -> SweepResult:
+        """:param between: done once, after the first state has the transaction and before the second has it."""
+        todo = [between]
+
+        def progress(line: str) -> None:
+            while todo and f"transaction {txid}," in line and "into state first" in line:
+                todo.pop()()
+
+        return replace(self.committer(), progress=progress).commit(txid, take_over=True)
+
+
+def prepared(world: Pair, count: int) -> Pair:
+    """1 is COMMITTED, 2 SKIPPED and passed, the others up to `count` are processed."""
+    for txid in range(1, count + 1):
+        world.begin(f"run-{txid}")
+        if txid != 2:
+            world.process(txid)
+            continue
+        world.ledger.skip(2, "a person said so")
+        world.commit(1)
+    return world
+
+
+def test_a_commit_that_a_late_one_overtakes_goes_on_with_a_new_fence(tmp_path: Path) -> None:
+    world = prepared(Pair(tmp_path), 5)
+
+    world.process(2)
+    result = world.commit(3, between=lambda: world.committer().commit(2))
+    assert (result.own, result.committed) == (AlreadyCommitted(3), (3, 4, 5))
+    assert [world.held(name) for name in ("first", "count")] == [ALL, ALL]
+
+
+def test_a_late_commit_that_the_next_one_overtakes_goes_on_with_a_new_fence(tmp_path: Path) -> None:
+    world = prepared(Pair(tmp_path), 3)
+    world.process(2)
+    result = world.commit(2, between=lambda: world.commit(3))
+    assert result.own == AlreadyCommitted(2)
+    assert world.statuses() == [Status.COMMITTED] * 3
+    assert world.held("first") == world.held("count")
+
+
+def test_what_was_passed_never_gets_into_one_state_alone_where_the_other_depends_on_order(tmp_path: Path) -> None:
+    """Transaction 3 may commit at any moment from when 2 was skipped: also between the two states of 2."""
+    world = prepared(Pair(tmp_path, commutes=False), 3)
+    before = world.held("first")
+    with pytest.raises(LateBatchError, match="passed"):
+        world.process(2)
+    assert world.statuses()[1] is Status.SKIPPED
+    record = world.ledger.start_attempt(2, owner="who looked before 1 was committed")
+    world.ledger.processed(2, record.attempt, STAGED)
+    with pytest.raises(LateBatchError, match="passed"):
+        world.commit(2, between=lambda: world.commit(3))
+    assert world.held("first") == before
+    assert world.ledger.skip(2, "again").status is Status.SKIPPED
+    assert world.commit(3).committed == (3,)
