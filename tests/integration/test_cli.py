@@ -1,200 +1,29 @@
-"""``airflow trident`` as a person runs it: real processes, a real ledger, an Airflow home of its own."""
+"""``airflow trident``: the ledger, replays, lifecycle."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
-import socket
-import subprocess
+import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import UserCodeError
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.base import NothingNew
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znodes import Set
-from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.decide import Held
+from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.topology.topology import Topology
-from tests.airflow_fixtures import AirflowHome, airflow_home
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import coordinate
+from tests.airflow_fixtures import PROJECT, airflow_home
+from tests.cli_fixtures import COUNTS, DAG_FILE, Site, site
 
-__all__ = ["airflow_home"]
+__all__ = ["airflow_home", "site"]
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.airflow]
-
-MODULE = """
-from collections.abc import Iterator
-from pathlib import Path
-
-from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology
-
-FOLDER = Path(__file__).parent.parent
-LINES = ["a b a", "a", "a bad line", "b", "c c", "a"]
-
-
-class Split(Function):
-    def execute(self, line: str) -> Iterator[str]:
-        if "bad" in line and not (FOLDER / "mended").exists():
-            raise ValueError("this line is bad")
-        extra = (FOLDER / "changed").exists()
-        yield from line.split() + ["extra"] * extra
-
-
-def build(name: str, state: str = "counts") -> Topology:
-    topology = Topology(name)
-    words = topology.new_stream("lines", FixedBatchSpout("line string", LINES, 2)).each("line", Split(), "word")
-    words.group_by("word").persistent_aggregate(SqliteState(str(FOLDER / "words.db")), Count(), "count", name=state)
-    return topology
-
-
-topology = build("words")
-"""
-DAG_FILE = """
-from airflow.sdk import DAG
-from words_topology import topology
-
-from airflow_trident import trident_transaction
-
-with DAG("words_dag"):
-    trident_transaction(topology, engine="local")
-"""
-MANY = """
-import io, json, shlex, sys
-from contextlib import redirect_stderr, redirect_stdout
-
-from airflow.__main__ import main
-
-results = []
-for line in sys.argv[1:]:
-    sys.argv = ["airflow", "trident", *shlex.split(line)]
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-            code = 0
-        except SystemExit as exit:
-            code = exit.code or 0
-    results.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps(results))
-"""
-COUNTS = {"a": 5, "b": 2, "bad": 1, "c": 2, "line": 1}
-"""Of all six lines."""
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> str:
-        """The one line that a failed command says."""
-        lines = self.err.strip().splitlines()
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("error: ")
-        return lines[0]
-
-
-@dataclass
-class Site:
-    """An Airflow whose DAGs folder has the topology ``words``: transactions of two lines, of which 2 is bad."""
-
-    home: AirflowHome
-    module: ModuleType
-
-    @property
-    def topology(self) -> Topology:
-        built: Topology = self.module.topology
-        return built
-
-    @property
-    def staging(self) -> str:
-        return str(self.home.folder / "trident" / "staging")
-
-    def trident(self, *arguments: str, **options: str) -> Result:
-        """One command in a process of its own."""
-        return self._run([str(Path(sys.executable).parent / "airflow"), "trident", *arguments], options)
-
-    def tridents(self, *lines: str) -> list[Result]:
-        """Several commands, one after the other in one process: starting Airflow is what takes long."""
-        done = self._run([sys.executable, "-c", MANY, *lines], {})
-        assert done.code == 0, done.err
-        return [Result(*result) for result in json.loads(done.out)]
-
-    def _run(self, command: list[str], options: dict[str, str]) -> Result:
-        done = subprocess.run(
-            command,
-            env=self.home.environment | options,
-            cwd=self.home.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return Result(done.returncode, done.stdout, done.stderr)
-
-    @contextlib.contextmanager
-    def ledger(self) -> Iterator[Ledger]:
-        with open_ledger(ZooKeeperSettings(hosts=self.home.hosts), "words", root=self.home.root) as ledger:
-            yield ledger
-
-    def run_all(self) -> None:
-        """1 is committed, 2 is FAILED, 3 is PROCESSED and waits for it."""
-        attempts = Attempts(owner="the test", last_try=True)
-        with self.ledger() as ledger, LocalEngine() as engine:
-            for txid in (1, 2, 3):
-                coordinate(ledger, self.topology, Claim(key=f"run {txid}"), max_pending=5)
-                expected = pytest.raises(UserCodeError) if txid == 2 else contextlib.nullcontext()
-                with expected:
-                    process(ledger, self.topology, txid, engine, self.staging, attempts)
-            Committer(
-                ledger=ledger,
-                topology=self.topology,
-                staging_root=self.staging,
-                attempts=attempts,
-                engine=lambda: engine,
-            ).commit(1)
-
-    def mend(self) -> None:
-        (self.home.folder / "mended").touch()
-
-    def statuses(self) -> list[Status]:
-        with self.ledger() as ledger:
-            return [record.status for record in ledger.transactions()]
-
-    def counts(self) -> dict[str, int]:
-        (spec,) = self.topology.states.values()
-        with spec.factory.make_state(spec) as state:
-            return {key[0]: value[0] for key, value in state.items()}
-
-
-@pytest.fixture
-def site(airflow_home: AirflowHome) -> Site:
-    path = airflow_home.dags / "words_topology.py"
-    airflow_home.write_dag("words_topology", MODULE)
-    airflow_home.write_dag("words_dag", DAG_FILE)
-    spec = importlib.util.spec_from_file_location("words_topology", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return Site(airflow_home, module)
 
 
 # ---- ledger ----------------------------------------------------------------------------------------------------
@@ -397,160 +226,44 @@ def test_backfill_runs_on_spark_unless_told_otherwise(site: Site) -> None:
     assert site.counts() == COUNTS
 
 
+# ---- a lost ledger ---------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_was_lost_is_repaired_by_the_commands_of_the_how_to(site: Site) -> None:
+    site.run_all()
+    site.mend()
+    how_to = (PROJECT / "docs" / "how-to" / "repair-a-ledger.md").read_text(encoding="utf-8").replace("fruit", "words")
+    wipe = re.findall(r"^ +python -c '(.*)'$", how_to, re.MULTILINE)[0]
+    wipe = wipe.replace("127.0.0.1:2181", site.home.hosts).replace("/airflow-trident", site.home.root)
+    seen, *repairs = re.findall(r"^ +airflow trident (repair words.*)$", how_to, re.MULTILINE)
+    assert (seen, repairs[0]) == ("repair words --dry-run", "repair words")
+    site.home.run([sys.executable, "-c", wipe])
+
+    planned, nothing, done, again = site.tridents(seen, "ledger list", *repairs[:1], *repairs[:1])
+    assert (planned.code, nothing.out) == (0, "no topology has a ledger yet\n"), planned.err
+    assert done.code == 0, done.err
+    assert again.code == 1
+    assert site.statuses() == [Status.COMMITTED]
+    with site.ledger() as ledger, LocalEngine() as engine:
+        assert (ledger.view(0).pointer.committed, ledger.view(0).next_txid) == (1, 2)
+        runner = LocalRunner(ledger=ledger, topology=site.topology, engine=engine, staging_root=site.staging)
+        assert runner.run() == [2, 3]
+    assert site.counts() == COUNTS
+
+
 # ---- lifecycle -------------------------------------------------------------------------------------------------
 
 
-def test_pause_and_resume_are_obeyed_by_coordinators(site: Site) -> None:
+def test_lifecycle_commands_are_an_epoch_in_the_ledger_that_coordinators_obey(site: Site) -> None:
     site.run_all()
-    (paused,) = site.tridents("pause words")
-    assert (paused.code, "begins no new transactions" in paused.out) == (0, True)
-    with site.ledger() as ledger:
-        assert str(ledger.topology().command) == "pause"
-    assert site.trident("resume", "words").code == 0
-    with site.ledger() as ledger:
-        assert (str(ledger.topology().command), ledger.topology().epoch) == ("run", 2)
-
-
-# ---- plan ------------------------------------------------------------------------------------------------------
-
-
-def test_plan_finds_a_topology_by_dag_id_by_file_and_by_module_and_attribute(site: Site) -> None:
-    by_id, by_file, by_attribute, mermaid = site.tridents(
-        "plan words_dag",
-        "plan dags/words_dag.py",
-        "plan dags/words_topology.py:topology",
-        "plan dags/words_topology.py:topology --format mermaid",
-    )
-    assert by_id.code == 0, by_id.err
-    assert by_id.out.startswith("topology words\n")
-    assert "compiled plan: 2 stages" in by_id.out
-    assert by_file.out == by_id.out
-    assert by_attribute.out == by_id.out
-    assert mermaid.out.startswith("flowchart TD\n")
-
-
-def test_a_plan_of_something_else_is_one_clear_line(site: Site) -> None:
-    expected = {
-        "nothing_dag": "there is no DAG 'nothing_dag'; found: words_dag",
-        "dags/nothing.py": "there is no DAG file dags/nothing.py",
-        "dags/words_topology.py": "dags/words_topology.py has no task with a topology",
-        "dags/words_topology.py:nothing": "has no 'nothing'",
-        "dags/words_topology.py:LINES": "is a list, no Topology",
-        "nothing.at.all:topology": "nothing.at.all cannot be imported",
-    }
-    results = site.tridents(*(f"plan {what}" for what in expected))
-    for text, result in zip(expected.values(), results, strict=True):
-        assert result.code == 1
-        assert text in result.error
-
-
-# ---- doctor ----------------------------------------------------------------------------------------------------
-
-
-def levels(result: Result) -> dict[str, str]:
-    lines = [line.split(maxsplit=2) for line in result.out.splitlines()[:-1]]
-    return {subject: level for level, subject, _ in lines}
-
-
-def test_the_doctor_finds_a_sound_site_sound_and_warns_of_what_everybody_may_change(site: Site) -> None:
-    site.run_all()
-    result = site.trident("doctor")
-    assert result.code == 0, result.out
-    found = levels(result)
-    assert {found[name] for name in ("java", "pyspark", "pandas", "config", "staging", "connection", "server")} == {
-        "ok"
-    }
-    assert (found["session"], found["access"]) == ("ok", "warn")
-    assert "ZooKeeper 3.9.5, standalone" in result.out
-    assert "topology words: FAILED transactions 2 hold up later ones" in result.out
-
-
-def test_the_doctor_fails_with_the_cure_when_zookeeper_does_not_answer(site: Site) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        connection = {
-            "conn_type": "zookeeper",
-            "host": f"127.0.0.1:{nobody.getsockname()[1]}",
-            "extra": {"connect_deadline_s": 1},
-        }
-        result = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(connection))
-    assert result.code == 1
-    assert levels(result)["server"] == "warn"
-    assert levels(result)["write"] == "fail"
-    assert "does not answer" in result.out
-    assert "refused" in result.out
-
-
-def test_the_doctor_is_content_with_a_ledger_that_only_its_user_may_change(site: Site) -> None:
-    mine = {"conn_type": "zookeeper", "host": site.home.hosts, "login": "trident", "password": "of the test"}
-    others = {**mine, "password": "another"}
-    first = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(mine))
-    assert (first.code, levels(first)["access"]) == (0, "ok"), first.out
-    second = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(others))
-    assert (second.code, levels(second)["write"]) == (1, "fail"), second.out
-    assert "of the test" not in first.out + second.out
-
-
-def test_the_doctor_names_a_wrong_setting_and_a_folder_that_cannot_be_written(site: Site) -> None:
-    blocked = site.home.folder / "a_file"
-    blocked.touch()
-    result = site.trident("doctor", "--staging-dir", str(blocked / "below"), AIRFLOW__TRIDENT__MAX_PENDING="many")
-    assert result.code == 1
-    assert levels(result)["staging"] == "fail"
-    assert "[trident] max_pending = 'many'" in result.out
-    assert "Set [trident] staging_dir" in result.out
-
-
-def test_a_connection_that_does_not_exist_is_one_line_with_the_cure(site: Site) -> None:
-    result = site.trident("ledger", "list", "--zookeeper-conn-id", "nobody")
-    assert result.code == 1
-    assert "`nobody` isn't defined" in result.error
-    assert "Add a connection of type zookeeper" in result.error
-
-
-# ---- the server ------------------------------------------------------------------------------------------------
-
-
-def test_a_server_is_started_once_survives_its_starter_and_is_stopped(site: Site) -> None:
-    folder = str(site.home.folder / "zk")
-    assert site.trident("zookeeper", "status", "--data-dir", folder).code == 1
-    started = site.trident("zookeeper", "start", "--data-dir", folder, "--port", "0")
-    try:
-        assert started.code == 0, started.err
-        again, running = site.tridents(f"zookeeper start --data-dir {folder}", f"zookeeper status --data-dir {folder}")
-        assert (again.code, "runs already at 127.0.0.1:" in again.out) == (0, True)
-        assert running.code == 0
-        assert f"data: {folder}" in running.out
-    finally:
-        stopped, nothing = site.tridents(*[f"zookeeper stop --data-dir {folder}"] * 2)
-    assert (stopped.code, "ZooKeeper stopped" in stopped.out) == (0, True)
-    assert "nothing to stop" in nothing.out
-
-
-def test_a_port_that_another_program_has_is_one_line(site: Site) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        result = site.trident("zookeeper", "start", "--data-dir", str(site.home.folder / "zk"), "--port", port)
-    assert result.code == 1
-    assert f"port {port} on 127.0.0.1 is in use" in result.error
-
-
-# ---- usage -----------------------------------------------------------------------------------------------------
-
-
-def test_command_lines_that_cannot_be_meant_end_with_code_2(site: Site) -> None:
-    lines = (
-        "ledger show words 0",
-        "ledger show words first",
-        "backfill words",
-        "backfill words --failed --txid 1",
-        "backfill words --from 2",
-        "replay words --txid 1",
-        "skip words",
-        "backfill words --failed --dag-file dags/words_dag.py --spark-conf spark.ui.enabled",
-        "plan words_dag --format png",
-        "ledger accept words --dag a --dag-file b",
-    )
-    assert [result.code for result in site.tridents(*lines)] == [2] * len(lines)
+    for lines, epoch, command, stops in (
+        (["pause words"], 1, Command.PAUSE, True),
+        (["resume words", "shutdown words"], 3, Command.SHUTDOWN, True),
+        (["run words"], 4, Command.RUN, False),
+    ):
+        *_, result = site.tridents(*lines)
+        assert (result.code, "begins no new transactions" in result.out) == (0, stops), result
+        with site.ledger() as ledger:
+            assert (ledger.topology().epoch, ledger.topology().command) == (epoch, command)
+            begun = coordinate(ledger, site.topology, Claim(key=f"after {command}"), max_pending=5)
+        assert begun == (Held(command) if stops else NothingNew())

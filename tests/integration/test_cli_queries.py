@@ -12,7 +12,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.airflow_fixtures import AirflowHome, airflow_home
-from tests.integration.test_cli import Site
+from tests.cli_fixtures import Site
 
 __all__ = ["airflow_home"]
 

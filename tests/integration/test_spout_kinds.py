@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import SourceChangedError, SourceUnavailableError
+from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
 from airflow_trident.ledger.base import Begun, Ledger
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.spouts import Spout
 from airflow_trident.runtime.commit import Committer
@@ -113,19 +115,26 @@ def test_the_partitions_of_a_transactional_txid_stay_what_they_were_when_it_bega
     assert counted(topology) == 3
 
 
-def test_five_thousand_partitions_fit_in_one_record_and_go_on_from_where_they_were(tmp_path: Path) -> None:
-    names = tuple(f"partition-{number:05d}" for number in range(5_000))
-    topology = counting(Counters(there=names), tmp_path)
-    tree = FakeTree()
-    with ZNodeLedger(FakeZNodes(tree), "kinds") as ledger:
+@pytest.mark.zookeeper
+def test_five_thousand_partitions_fit_in_one_record_and_too_many_are_refused_before_anything_is_written(
+    zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
+) -> None:
+    """The server takes requests below 1 MB: what is larger would end the connection, with no word of why."""
+    names = tuple(hashlib.sha256(b"%d" % number).hexdigest() for number in range(40_000))
+    topology = counting(Counters(there=names[:5_000]), tmp_path)
+    with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "kinds", root=ledger_root) as ledger:
         for txid in (1, 2, 3):
             assert begin(ledger, topology, f"run {txid}") == txid
             commit(ledger, topology, txid, tmp_path / "staging")
+        folder = f"{ledger_root}/v1/kinds/{ledger.topology().incarnation}/m"
+        assert ledger.znodes.read([], [folder]).folders[folder], "the metadata is kept in chunks"
+        before = ledger.export()
+        with pytest.raises(ConfigurationError, match=r"bytes \(all of its step: \d+\); at most \d+ are sent"):
+            begin(ledger, counting(Counters(there=names), tmp_path), "too many")
+        assert ledger.export() == before
         last = ledger.view(3).tx
-        folder = f"/airflow-trident/v1/kinds/{ledger.topology().incarnation}/m"
-        assert tree.children(folder), "the metadata is kept in chunks"
     assert last is not None
     metadata = last.metadata["rows"]
     assert isinstance(metadata, dict)
-    assert metadata["parts"] == dict.fromkeys(names, 3)
+    assert metadata["parts"] == dict.fromkeys(names[:5_000], 3)
     assert counted(topology) == 15_000

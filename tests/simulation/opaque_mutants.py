@@ -10,8 +10,9 @@ from unittest import mock
 from airflow_trident.ledger import opaque, verbs
 from airflow_trident.protocol.records import Definition, TxRecord
 from airflow_trident.states import marker as marker_module
-from tests.simulation.mutants import MUTANTS, Patch, mutant
+from tests.simulation.mutants import Patch, mutant
 from tests.simulation.pieces import Rows, Store
+from tests.simulation.state_mutants import MUTANTS
 
 __all__ = ["MUTANTS"]
 

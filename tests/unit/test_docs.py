@@ -19,6 +19,8 @@ from airflow_trident.hooks.settings import OPTIONS
 from airflow_trident.hooks.zookeeper import _EXTRAS
 from airflow_trident.plan.explain import explain
 from airflow_trident.topology.topology import Topology
+from tests.model import tlc
+from tests.simulation.opaque_mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -308,3 +310,18 @@ def test_the_tests_that_prove_a_promise_are_where_the_protocol_says() -> None:
             tests = (ROOT / file).read_text(encoding="utf-8")
             for number in re.findall(r"[LPT]\d+", named):
                 assert re.search(rf"def test_(\w+_)?{number.lower()}_", tests), f"{promise}: no {number} in {file}"
+
+
+def test_the_tables_of_what_was_checked_are_those_of_the_model_and_of_the_simulation() -> None:
+    page = text_of(DOCS / "concepts" / "verification.md")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
+    states = {row[0].strip("`"): row[2].replace(",", "") for row in rows if row[0].strip("`") in tlc.STATES}
+    assert states == {name: str(count) for name, count in tlc.STATES.items()}
+    model, code = page.index("| guard removed |"), page.index("| defect | found at seed |")
+    assert sorted(_first_cells(page[model:])) == sorted(tlc.MUTANTS)
+    assert _first_cells(page[code:]) == list(MUTANTS)
+
+
+def _first_cells(page: str) -> list[str]:
+    table = page[: page.index("\n\n")].splitlines()[2:]
+    return [line.strip("|").split("|")[0].strip() for line in table]

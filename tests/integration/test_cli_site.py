@@ -1,0 +1,160 @@
+"""``airflow trident``: plans, the doctor, the server, command lines that cannot be meant."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from tests.airflow_fixtures import airflow_home
+from tests.cli_fixtures import Result, Site, site
+
+__all__ = ["airflow_home", "site"]
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.airflow]
+
+
+# ---- plan ------------------------------------------------------------------------------------------------------
+
+
+def test_plan_finds_a_topology_by_dag_id_by_file_and_by_module_and_attribute(site: Site) -> None:
+    by_id, by_file, by_attribute, mermaid = site.tridents(
+        "plan words_dag",
+        "plan dags/words_dag.py",
+        "plan dags/words_topology.py:topology",
+        "plan dags/words_topology.py:topology --format mermaid",
+    )
+    assert by_id.code == 0, by_id.err
+    assert by_id.out.startswith("topology words\n")
+    assert "compiled plan: 2 stages" in by_id.out
+    assert by_file.out == by_id.out
+    assert by_attribute.out == by_id.out
+    assert mermaid.out.startswith("flowchart TD\n")
+
+
+def test_a_plan_of_something_else_is_one_clear_line(site: Site) -> None:
+    expected = {
+        "nothing_dag": "there is no DAG 'nothing_dag'; found: words_dag",
+        "dags/nothing.py": "there is no DAG file dags/nothing.py",
+        "dags/words_topology.py": "dags/words_topology.py has no task with a topology",
+        "dags/words_topology.py:nothing": "has no 'nothing'",
+        "dags/words_topology.py:LINES": "is a list, no Topology",
+        "nothing.at.all:topology": "nothing.at.all cannot be imported",
+    }
+    results = site.tridents(*(f"plan {what}" for what in expected))
+    for text, result in zip(expected.values(), results, strict=True):
+        assert result.code == 1
+        assert text in result.error
+
+
+# ---- doctor ----------------------------------------------------------------------------------------------------
+
+
+def levels(result: Result) -> dict[str, str]:
+    lines = [line.split(maxsplit=2) for line in result.out.splitlines()[:-1]]
+    return {subject: level for level, subject, _ in lines}
+
+
+def test_the_doctor_finds_a_sound_site_sound_and_warns_of_what_everybody_may_change(site: Site) -> None:
+    site.run_all()
+    result = site.trident("doctor")
+    assert result.code == 0, result.out
+    found = levels(result)
+    assert {found[name] for name in ("java", "pyspark", "pandas", "config", "staging", "connection", "server")} == {
+        "ok"
+    }
+    assert (found["session"], found["access"]) == ("ok", "warn")
+    assert "ZooKeeper 3.9.5, standalone" in result.out
+    assert "topology words: FAILED transactions 2 hold up later ones" in result.out
+
+
+def test_the_doctor_fails_with_the_cure_when_zookeeper_does_not_answer(site: Site) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        connection = {
+            "conn_type": "zookeeper",
+            "host": f"127.0.0.1:{nobody.getsockname()[1]}",
+            "extra": {"connect_deadline_s": 1},
+        }
+        result = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(connection))
+    assert result.code == 1
+    assert levels(result)["server"] == "warn"
+    assert levels(result)["write"] == "fail"
+    assert "does not answer" in result.out
+    assert "refused" in result.out
+
+
+def test_the_doctor_is_content_with_a_ledger_that_only_its_user_may_change(site: Site) -> None:
+    mine = {"conn_type": "zookeeper", "host": site.home.hosts, "login": "trident", "password": "of the test"}
+    others = {**mine, "password": "another"}
+    first = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(mine))
+    assert (first.code, levels(first)["access"]) == (0, "ok"), first.out
+    second = site.trident("doctor", AIRFLOW_CONN_ZOOKEEPER_DEFAULT=json.dumps(others))
+    assert (second.code, levels(second)["write"]) == (1, "fail"), second.out
+    assert "of the test" not in first.out + second.out
+
+
+def test_the_doctor_names_a_wrong_setting_and_a_folder_that_cannot_be_written(site: Site) -> None:
+    blocked = site.home.folder / "a_file"
+    blocked.touch()
+    result = site.trident("doctor", "--staging-dir", str(blocked / "below"), AIRFLOW__TRIDENT__MAX_PENDING="many")
+    assert result.code == 1
+    assert levels(result)["staging"] == "fail"
+    assert "[trident] max_pending = 'many'" in result.out
+    assert "Set [trident] staging_dir" in result.out
+
+
+def test_a_connection_that_does_not_exist_is_one_line_with_the_cure(site: Site) -> None:
+    result = site.trident("ledger", "list", "--zookeeper-conn-id", "nobody")
+    assert result.code == 1
+    assert "`nobody` isn't defined" in result.error
+    assert "Add a connection of type zookeeper" in result.error
+
+
+# ---- the server ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_is_started_once_survives_its_starter_and_is_stopped(site: Site) -> None:
+    folder = str(site.home.folder / "zk")
+    assert site.trident("zookeeper", "status", "--data-dir", folder).code == 1
+    started = site.trident("zookeeper", "start", "--data-dir", folder, "--port", "0")
+    try:
+        assert started.code == 0, started.err
+        again, running = site.tridents(f"zookeeper start --data-dir {folder}", f"zookeeper status --data-dir {folder}")
+        assert (again.code, "runs already at 127.0.0.1:" in again.out) == (0, True)
+        assert running.code == 0
+        assert f"data: {folder}" in running.out
+    finally:
+        stopped, nothing = site.tridents(*[f"zookeeper stop --data-dir {folder}"] * 2)
+    assert (stopped.code, "ZooKeeper stopped" in stopped.out) == (0, True)
+    assert "nothing to stop" in nothing.out
+
+
+def test_a_port_that_another_program_has_is_one_line(site: Site) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        result = site.trident("zookeeper", "start", "--data-dir", str(site.home.folder / "zk"), "--port", port)
+    assert result.code == 1
+    assert f"port {port} on 127.0.0.1 is in use" in result.error
+
+
+# ---- usage -----------------------------------------------------------------------------------------------------
+
+
+def test_command_lines_that_cannot_be_meant_end_with_code_2(site: Site) -> None:
+    lines = (
+        "ledger show words 0",
+        "ledger show words first",
+        "backfill words",
+        "backfill words --failed --txid 1",
+        "backfill words --from 2",
+        "replay words --txid 1",
+        "skip words",
+        "backfill words --failed --dag-file dags/words_dag.py --spark-conf spark.ui.enabled",
+        "plan words_dag --format png",
+        "ledger accept words --dag a --dag-file b",
+    )
+    assert [result.code for result in site.tridents(*lines)] == [2] * len(lines)

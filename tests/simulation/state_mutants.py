@@ -1,0 +1,102 @@
+"""Deliberate defects of states, and of how transactions end; see `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from airflow_trident.ledger import pruning, verbs
+from airflow_trident.plan.states import Marker
+from airflow_trident.protocol.records import Exceptions
+from airflow_trident.states import marker as marker_module
+from tests.simulation.mutants import MUTANTS, Patch, mutant
+
+__all__ = ["MUTANTS"]
+
+
+# ---- states ----------------------------------------------------------------------------------------------------
+
+
+@mutant("a state skips the equal txid only (Storm's rule)")
+def _() -> Sequence[Patch]:
+    return [(Marker, "has", lambda self, txid: txid == self.high)]
+
+
+@mutant("a state takes what is below its highest txid for applied (holes ignored)")
+def _() -> Sequence[Patch]:
+    return [(Marker, "has", lambda self, txid: txid <= self.high)]
+
+
+@mutant("filling one hole fills its neighbours")
+def _() -> Sequence[Patch]:
+    def without(holes: Any, txid: int) -> Any:
+        return tuple((first, last) for first, last in holes if not first <= txid <= last)
+
+    return [(marker_module, "_without", without)]
+
+
+@mutant("data and marker are two steps")
+def _() -> Sequence[Patch]:
+    from tests.simulation.pieces import OpenStore
+
+    def apply(self: OpenStore, ticket: Any, batch: Any) -> Any:
+        store = self.store
+        marker, verdict = marker_module.admit(store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes)
+        wanted = verdict is not marker_module.Verdict.SKIP
+        if wanted:
+            store.records.update(batch.records)
+        self.where.scheduler.step()
+        store.marker = marker
+        applied = marker_module_applied(wanted)
+        self.where.watch(self.spec.name, store, ticket, batch, applied)
+        return applied
+
+    def marker_module_applied(wanted: bool) -> Any:
+        from airflow_trident.plan.states import Applied
+
+        return Applied.APPLIED if wanted else Applied.ALREADY
+
+    return [(OpenStore, "apply", apply)]
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------
+
+
+@mutant("a transaction is skipped although a state may hold it")
+def _() -> Sequence[Patch]:
+    original = verbs.skip
+
+    def skip(snap: Any, txid: int, reason: str) -> Any:
+        with mock.patch.object(verbs, "_existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
+            return original(snap, txid, reason)
+
+    existing = verbs._existing
+    return [(verbs, "skip", skip)]
+
+
+@mutant("pruning takes what was skipped, too")
+def _() -> Sequence[Patch]:
+    def prune(snap: Any, upto: int, exceptions: Exceptions, retention: int, *, just_committed: int) -> Any:
+        return original(snap, upto, Exceptions(), retention, just_committed=just_committed)
+
+    original = pruning.prune
+    return [(verbs, "prune", prune)]
+
+
+@mutant("nothing is pruned")
+def _() -> Sequence[Patch]:
+    return [(verbs, "prune", lambda *args, **named: [])]
+
+
+@mutant("a late replay is not listed as late")
+def _() -> Sequence[Patch]:
+    original = verbs._exceptions_write
+    return [
+        (
+            verbs,
+            "_exceptions_write",
+            lambda snap, txid, to, *off: original(snap, txid, "" if to == "late" else to, *off),
+        )
+    ]
