@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from airflow_trident import Count, KeyValueStates, StatefulFunction, Sum, Topology, TumblingCountWindow
+from airflow_trident import Count, Function, KeyValueStates, StatefulFunction, Sum, Topology, TumblingCountWindow
 from airflow_trident.operations.queries import MapGet
 from airflow_trident.operations.stateful import KeyValues
 from airflow_trident.topology.stream import Stream
-from tests.plan_fixtures import PaperSpout, PaperState, Split
+from tests.plan_fixtures import Longer, PaperSpout, PaperState, Split
 
 
 def words(topology: Topology) -> Stream:
@@ -52,6 +52,21 @@ def window(topology: Topology) -> None:
     by_product.partition_persist(PaperState(), "product, five", keys="product", name="by_product")
 
 
+def partitioned_again(topology: Topology) -> None:
+    """What is handed on is repartitioned once more, because it is merged partition by partition."""
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "count").new_values_stream()
+    plain = stream.partition_by("word").each("word", Size(), "count")
+    both = topology.merge([counts.partition_by("word").filter("word", Longer()), plain])
+    sums = both.group_by("word").partition_aggregate("count", Sum(), "sum")
+    sums.partition_persist(PaperState(), "word, sum", keys="word", name="sums")
+
+
+class Size(Function):
+    def execute(self, word: str) -> Iterator[int]:
+        yield len(word)
+
+
 def stateful(topology: Topology) -> None:
     store = KeyValueStates("sqlite", {"path": "counts.db"})
     words(topology).stateful("word", Seen(), provider=store, keys="word", partitions=2)
@@ -76,6 +91,7 @@ COMMIT_SHAPES: dict[str, Callable[[Topology], None]] = {
     "new_values": new_values,
     "state_query": state_query,
     "grouped_state_query": grouped_state_query,
+    "partitioned_again": partitioned_again,
     "stateful": stateful,
     "window": window,
 }

@@ -14,6 +14,7 @@ from airflow_trident.plan.commit_nodes import CarriedNode, GivenTuples, NewValue
 from airflow_trident.plan.fusion import fuse
 from airflow_trident.plan.graph import Sinks, ordered
 from airflow_trident.plan.nodes import Node, PersistNode, SinkNode, SourceNode
+from airflow_trident.plan.partitioned_again import Again, partitioned_again
 from airflow_trident.plan.settings import PlanSettings
 from airflow_trident.plan.stages import Level
 
@@ -21,9 +22,10 @@ from airflow_trident.plan.stages import Level
 def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[Level, ...]:
     """Cut a rewritten graph into its levels; the first is the processing phase."""
     levels = _levels(sinks)
-    carried = _carried(sinks, levels)
+    again = partitioned_again(sinks, levels)
+    carried = _carried(sinks, levels, again)
     count = 1 + max((levels[id(sink)] for sink in sinks), default=0)
-    return tuple(_Cut(level, levels).level(sinks, carried, settings) for level in range(count))
+    return tuple(_Cut(level, levels, again[level]).level(sinks, carried, settings) for level in range(count))
 
 
 def in_commit_phase(node: Node) -> bool:
@@ -54,12 +56,14 @@ def _levels(sinks: Sinks) -> dict[int, int]:
             return levels
 
 
-def _carried(sinks: Sinks, levels: dict[int, int]) -> dict[int, Node]:
+def _carried(sinks: Sinks, levels: dict[int, int], again: Again) -> dict[int, Node]:
     """The nodes whose output a higher level reads, by `id`."""
     found: dict[int, Node] = {}
     for node in ordered(sinks):
+        here = {levels[id(node)], *(level for level, nodes in again.items() if id(node) in nodes)}
         for one in node.inputs:
-            if levels[id(one)] < levels[id(node)] and not isinstance(one, PersistNode):
+            lower = any(levels[id(one)] < level and id(one) not in again[level] for level in here)
+            if lower and not isinstance(one, PersistNode):
                 found[id(one)] = one
     return found
 
@@ -67,9 +71,10 @@ def _carried(sinks: Sinks, levels: dict[int, int]) -> dict[int, Node]:
 class _Cut:
     """The graph of one level only: what comes from lower ones is a source."""
 
-    def __init__(self, number: int, levels: dict[int, int]) -> None:
+    def __init__(self, number: int, levels: dict[int, int], again: set[int]) -> None:
         self._number = number
         self._levels = levels
+        self._again = again
         self._new: dict[int, Node] = {}
         self._new_values: dict[str, str] = {}
 
@@ -92,7 +97,7 @@ class _Cut:
         )
 
     def _made(self, node: Node) -> Node:
-        if self._levels[id(node)] < self._number:
+        if self._levels[id(node)] < self._number and id(node) not in self._again:
             return _given(f"~{node.name}", node, f"{node.name}, handed on")
         if isinstance(node, NewValuesNode):
             self._new_values[node.name] = node.persist.name

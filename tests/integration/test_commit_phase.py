@@ -96,6 +96,19 @@ def test_levels_of_states_follow_each_other_and_a_plain_stream_joins_them(store:
     assert held(topology, "total") == {(): (total,)}
 
 
+def test_a_stream_that_is_handed_on_comes_to_the_partitions_that_it_had(tmp_path: Path) -> None:
+    """Of both streams the tuples of a word must be in one partition when they are merged partition by partition."""
+    store = MemoryState(str(tmp_path))
+    topology = Topology("t")
+    stream = words(topology, WORDS, len(WORDS))
+    counts = stream.group_by("word").persistent_aggregate(store, Count(), "n").new_values_stream()
+    ones = stream.each("", lambda: [1], "n long").partition_by("word").filter("word", lambda word: word != "d")
+    both = topology.merge([counts.partition_by("word"), ones]).group_by("word").partition_aggregate("n", Sum(), "twice")
+    both.group_by("word").persistent_aggregate(store, ("twice", Sum(), "all"), (Count(), "parts"), name="twice")
+    run(topology, tmp_path / "staging")
+    assert held(topology, "twice") == {("a",): (8, 1), ("b",): (4, 1), ("c",): (2, 1), ("d",): (1, 1)}
+
+
 def test_a_state_without_keys_gives_its_one_row_also_for_an_empty_batch(tmp_path: Path) -> None:
     store = MemoryState(str(tmp_path))
     topology = Topology("t")

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from airflow_trident import Topology
 from airflow_trident.engine.base import Job
@@ -18,6 +18,7 @@ from airflow_trident.plan.fusion import fuse
 from airflow_trident.plan.graph import Sinks
 from airflow_trident.plan.settings import PlanSettings
 from tests.engine_fixtures import TOPOLOGIES, make_job, rows_as_text, run
+from tests.random_commit_phases import run_committed
 from tests.random_topologies import PROGRAMS, SOURCES, Row, build
 from tests.verb_fixtures import VERBS
 
@@ -55,6 +56,14 @@ def test_a_random_topology_gives_what_plain_python_says(sources: Sources, progra
             assert run(engine, job) == meant
         for count in range(1, len(REWRITES)):
             assert run(LocalEngine(2), rewritten(job, REWRITES[:count])) == meant
+
+
+@settings(max_examples=60)
+@given(SOURCES, PROGRAMS)
+def test_a_random_topology_behind_states_ends_as_plain_python_says(sources: Sources, program: Program) -> None:
+    assume(any(sources))  # else there is no transaction
+    found, expected = run_committed(LocalEngine(3), sources, program)
+    assert found == expected
 
 
 @pytest.mark.parametrize("count", range(1, len(REWRITES)), ids=lambda count: REWRITES[count].__name__)
