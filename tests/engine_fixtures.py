@@ -227,6 +227,14 @@ def arrays_and_reals_as_groups(topology: Topology) -> None:
     keep(stream.group_by("city").aggregate("real", Max(), "most"), "most")
 
 
+def a_filter_that_keeps_nan_behind_what_is_read_twice(topology: Topology) -> None:
+    rows = [("a", math.nan), ("b", 0.0), ("c", math.nan), ("d", 2.0), ("e", None)]
+    stream = topology.new_stream("reals", FixedBatchSpout("name string, x double", rows, splits=5))
+    keep(stream, "all")
+    keep(stream.filter(col("x") >= 0.5), "large")
+    keep(stream.filter(col("x") > 100.0), "nan")
+
+
 TOPOLOGIES: dict[str, Callable[[Topology], None]] = {
     build.__name__: build
     for build in (
@@ -246,6 +254,7 @@ TOPOLOGIES: dict[str, Callable[[Topology], None]] = {
         expressions,
         expressions_around_python,
         arrays_and_reals_as_groups,
+        a_filter_that_keeps_nan_behind_what_is_read_twice,
     )
 }
 

@@ -25,10 +25,20 @@ SESSION_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
+    # Spark leaves out kept batches by their smallest and largest values, which know nothing of NaN: with it rows of NaN
+    # would be lost where a filter wants them
+    "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
     # Python's exceptions with their text, not only "worker failed"
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 """What the meaning of a plan depends on."""
+
+LISTING_CONF: dict[str, str] = {
+    # Else Spark looks at more than 32 paths in a job that has a task for each. The paths that we give are local files,
+    # at which the driver has looked in less time than one task takes.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)
+}
+
 
 _CANCEL_WAIT_S = 5.0
 
@@ -121,7 +131,7 @@ def attach_classic(base: SparkSession, slot: Slot, conf: Mapping[str, str] | Non
     The tag is that of the calling thread's jobs: the job must run in the thread that attaches.
     """
     context = base.sparkContext
-    session = _configured(base.newSession(), {**SESSION_CONF, **(conf or {})})
+    session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF, **(conf or {})})
     tag = tag_of(slot)
     context.addJobTag(tag)
     context.setJobDescription(f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}")

@@ -7,8 +7,6 @@ has looked at are those that Spark reads.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,19 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COUNT_WAIT_S = 5.0
-_LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-
-
-@contextmanager
-def _listed_here(session: SparkSession) -> Iterator[None]:
-    """Spark looks at more than 32 paths in a job that has a task for each; here they are local files, and the driver
-    has looked at all of them in less time than one task takes."""
-    before = str(session.conf.get(_LISTING))
-    session.conf.set(_LISTING, str(2**31 - 1))
-    try:
-        yield
-    finally:
-        session.conf.set(_LISTING, before)
 
 
 @dataclass(frozen=True)
@@ -47,8 +32,7 @@ class JvmText:
         from pyspark.sql import Observation
 
         f: Any = functions
-        with _listed_here(session):
-            raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
+        raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
         value = f.col("value")
         whole = f.when(value.endswith("\r"), f.substring(value, f.lit(1), f.length(value) - 1)).otherwise(value)
         observation = Observation()
