@@ -1,6 +1,6 @@
 """`python -m benchmarks.states`: does a commit cost O(batch) or O(state)?
 
-Each state gets batches of the same size while it grows a thousandfold; what is shown is milliseconds per commit, and
+Each state gets batches of the same size before and after it grows; what is shown is milliseconds per commit, and
 how many times the commit of the large state takes longer than that of the small one.
 """
 
@@ -77,30 +77,31 @@ class Bench:
         return (time.perf_counter() - began) * 1000
 
 
-def measure(store: str, kind: str, *, keys: int, rows: int, commits: int) -> Growth:
+def measure(store: str, kind: str, *, keys: int, factor: int, rows: int, commits: int) -> Growth:
     with tempfile.TemporaryDirectory(prefix="trident-states-") as folder:
         spec = KINDS[kind](STORES[store](Path(folder)))
         with spec.factory.make_state(spec) as state:
             bench = Bench(state, spec)
             bench.grow(keys)
             small_ms = bench.commit_ms(rows, commits)
-            bench.grow(keys * 1000)
+            bench.grow(keys * factor)
             return Growth(small_ms=small_ms, large_ms=bench.commit_ms(rows, commits))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.states", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--store", action="append", choices=STORES, help="leave out all others")
-    parser.add_argument("--keys", type=int, default=1000, help="of the small state (default: 1000)")
+    parser.add_argument("--keys", type=int, default=10_000, help="of the small state (default: 10,000)")
+    parser.add_argument("--factor", type=int, default=100, help="how much larger the large one is (default: 100)")
     parser.add_argument("--rows", type=int, default=500, help="of one batch (default: 500)")
     parser.add_argument("--commits", type=int, default=15, help="measured of each size (default: 15)")
     given = parser.parse_args()
     print(f"ms per commit of {given.rows} rows, median of {given.commits}\n")
-    print(f"| state | merged by | {given.keys:,} keys | {given.keys * 1000:,} keys | ratio |")
+    print(f"| state | merged by | {given.keys:,} keys | {given.keys * given.factor:,} keys | ratio |")
     print("|---|---|---|---|---|")
     for store in given.store or STORES:
         for kind in KINDS:
-            growth = measure(store, kind, keys=given.keys, rows=given.rows, commits=given.commits)
+            growth = measure(store, kind, keys=given.keys, factor=given.factor, rows=given.rows, commits=given.commits)
             print(
                 f"| {store} | {kind} | {growth.small_ms:.1f} | {growth.large_ms:.1f} | {growth.ratio:.2f} |", flush=True
             )

@@ -20,6 +20,7 @@ from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_SAMPLE_ROWS = 100
 _ROWS_AT_ONCE = 10_000
 
 
@@ -32,6 +33,7 @@ class JdbcSpout(Spout):
     :param key: a column of whole numbers; new rows get higher ones (identity, serial, AUTO_INCREMENT).
     :param fields: the columns with their types.
     :param max_rows: of one batch, about.
+    :param max_bytes: about as many bytes of one batch, judged by a sample of its rows.
     :param splits: into how many parts a batch is cut.
     :param settle_s: how long to wait for transactions that may still commit lower keys than those that are visible.
     :param connection: explicit settings instead of `conn_id`.
@@ -49,13 +51,15 @@ class JdbcSpout(Spout):
         query: str = "",
         key: str = "id",
         max_rows: int = 1_000_000,
+        max_bytes: int | None = None,
         splits: int = 4,
         settle_s: float = 5.0,
         connection: Connection | None = None,
     ) -> None:
         if bool(table) == bool(query):
             raise ConfigurationError("JdbcSpout with both or none of table and query", "Give one of them.")
-        for name, number, least in (("max_rows", max_rows, 1), ("splits", splits, 1), ("settle_s", settle_s, 0)):
+        least_of = {"max_rows": (max_rows, 1), "max_bytes": (max_bytes or 1, 1), "splits": (splits, 1)}
+        for name, (number, least) in {**least_of, "settle_s": (settle_s, 0)}.items():
             if number < least:
                 raise ConfigurationError(f"JdbcSpout with {name}={number}", f"It must be at least {least}.")
         self._conn_id = conn_id
@@ -63,6 +67,7 @@ class JdbcSpout(Spout):
         self._schema = parse_declared(fields)
         self._what = (table, query, key)
         self._max_rows = max_rows
+        self._max_bytes = max_bytes
         self._splits = splits
         self._settle_s = settle_s
 
@@ -71,7 +76,7 @@ class JdbcSpout(Spout):
         return self._schema
 
     def coordinator(self) -> JdbcCoordinator:
-        return JdbcCoordinator(self._source(), self._max_rows, self._settle_s)
+        return JdbcCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes)
 
     def emitter(self) -> JdbcEmitter:
         return JdbcEmitter(self._source(), self._splits)
@@ -94,6 +99,7 @@ class JdbcCoordinator(Coordinator):
     source: JdbcSource
     max_rows: int
     settle_s: float
+    max_bytes: int | None = None
 
     def is_ready(self, previous: Json) -> bool:
         return self.source.has_more(_range(previous)[1] if previous is not None else None)
@@ -103,7 +109,11 @@ class JdbcCoordinator(Coordinator):
         :raises SourceUnavailableError: the database does not answer.
         """
         after = _range(previous)[1] if previous is not None else None
-        found = self.source.next_range(after, self.max_rows, self.settle_s)
+        max_rows = self.max_rows
+        if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
+            bytes_each = _table(self.source, sample).nbytes / len(sample)
+            max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
+        found = self.source.next_range(after, max_rows, self.settle_s)
         if found is None:
             return None
         begin, end, rows = found
@@ -137,21 +147,22 @@ class JdbcEmitter(Emitter):
         found = 0
         for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
             found += len(piece)
-            yield from self._table(piece).to_batches()
+            yield from _table(self.source, piece).to_batches()
         if found != rows:
             raise _changed(self.source, begin, end, rows, found)
 
-    def _table(self, rows: list[tuple[object, ...]]) -> pa.Table:
-        import pyarrow as pa
 
-        try:
-            return rows_to_table(self.source.fields, rows)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            fields = ", ".join(map(str, self.source.fields))
-            raise DamagedInputError(
-                f"{self.source.describe()}: rows do not fit the fields ({fields}): {error}",
-                "Declare the types that the database has, or convert them in a query.",
-            ) from error
+def _table(source: JdbcSource, rows: list[tuple[object, ...]]) -> pa.Table:
+    import pyarrow as pa
+
+    try:
+        return rows_to_table(source.fields, rows)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        fields = ", ".join(map(str, source.fields))
+        raise DamagedInputError(
+            f"{source.describe()}: rows do not fit the fields ({fields}): {error}",
+            "Declare the types that the database has, or convert them in a query.",
+        ) from error
 
 
 def _changed(source: JdbcSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:

@@ -59,6 +59,17 @@ class JdbcSource:
             begin = least[0] - 1 if after is None else after
             return begin, ends[1], self._count(connection, begin, ends[1])
 
+    def sample(self, after: int | None, max_rows: int) -> list[tuple[Any, ...]]:
+        """Some of the next rows above `after`."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        columns = [source.c[name] for name in names_of(self.fields)]
+        above = key.is_not(None) if after is None else key > after
+        with self._open() as connection:
+            rows = connection.execute(sa.select(*columns).where(above).order_by(key).limit(max_rows))
+            return [tuple(row) for row in rows]
+
     def counts(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
         """How many rows each range (from, to] has now."""
         with self._open() as connection:

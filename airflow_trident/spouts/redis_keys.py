@@ -35,6 +35,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         them, of the partition.
     :param first: the number that comes first.
     :param max_rows: of one batch.
+    :param max_bytes: of the records of one batch; a single larger one is a batch by itself.
     """
 
     counter: str = "NEXT_WRITE"
@@ -43,6 +44,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     fields: FieldSpec = ""
     first: int = 1
     max_rows: int | None = 10_000
+    max_bytes: int | None = None
     max_partitions: int | None = None
     max_splits: int = 32
     resolved: RedisServer | None = field(default=None, repr=False)
@@ -95,7 +97,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         return dict(self.next_parts([partition], {partition: last})).get(partition)
 
     def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-        server, left = self._server, self.max_rows
+        server, left, left_bytes, begun = self._server, self.max_rows, self.max_bytes, False
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
             for partition in partitions:
                 known = last.get(partition)
@@ -104,7 +106,11 @@ class RedisSpout(RedisSettings, PartitionedSpout):
                 if left is not None:
                     end = min(end, begin + left)
                 end = begin + self._there(client, partition, begin, end)
+                if left_bytes is not None:
+                    rows, size = self._within(client, partition, (begin, end), left_bytes, at_least=0 if begun else 1)
+                    end, left_bytes = begin + rows, left_bytes - size
                 if end > begin:
+                    begun = True
                     left = None if left is None else left - (end - begin)
                     yield partition, {"from": begin, "to": end}
                 if left == 0:
@@ -126,6 +132,20 @@ class RedisSpout(RedisSettings, PartitionedSpout):
             if not all(found):
                 return at - begin + found.index(0)
         return max(0, end - begin)
+
+    def _within(
+        self, client: Any, partition: str, numbers: tuple[int, int], left_bytes: int, *, at_least: int
+    ) -> tuple[int, int]:
+        """How many of the records fit, and their bytes."""
+        size = 0
+        for at in range(*numbers, AT_ONCE):
+            for number, length in enumerate(
+                self._ask(client, "STRLEN", partition, at, min(at + AT_ONCE, numbers[1])), at
+            ):
+                if size + length > left_bytes and number - numbers[0] >= at_least:
+                    return number - numbers[0], size
+                size += length
+        return max(0, numbers[1] - numbers[0]), size
 
     def _ask(self, client: Any, command: str, partition: str, begin: int, end: int) -> list[Any]:
         # Not MGET: the keys of a cluster are on many nodes.

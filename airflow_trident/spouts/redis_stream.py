@@ -29,9 +29,18 @@ if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
 local info, told = redis.call('XINFO', 'STREAM', KEYS[1]), {}
 for i = 1, #info, 2 do told[info[i]] = info[i + 1] end
 local found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+local bytes, rows = 0, #found
+if ARGV[3] ~= '' then
+  for i = 1, #found do
+    local size = 0
+    for _, text in ipairs(found[i][2]) do size = size + #text end
+    if bytes + size > tonumber(ARGV[3]) and i > tonumber(ARGV[4]) then rows = i - 1 break end
+    bytes = bytes + size
+  end
+end
 local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)
-return {#found, #found > 0 and found[#found][1] or '', #first > 0 and first[1][1] or '',
-  told['length'], told['entries-added'], told['last-generated-id']}
+return {rows, rows > 0 and found[rows][1] or '', #first > 0 and first[1][1] or '',
+  told['length'], told['entries-added'], told['last-generated-id'], bytes}
 """
 """One look at a stream, so that the numbers belong together; entries themselves do not travel."""
 
@@ -44,12 +53,14 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     :param fields: of the entries, with types: what an entry lacks is null, what it has beside them is left.
     :param id_field: the one of `fields` that gets the entry's id.
     :param max_rows: entries of one batch.
+    :param max_bytes: of their fields, names and values; a single larger entry is a batch by itself.
     """
 
     streams: str | Sequence[str] = ()
     fields: FieldSpec = ""
     id_field: str | None = None
     max_rows: int | None = _MAX_ROWS
+    max_bytes: int | None = None
     max_partitions: int | None = None
     max_splits: int = 32
     resolved: RedisServer | None = field(default=None, repr=False)
@@ -94,15 +105,17 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         """
         :raises SourceChangedError: entries were removed that no transaction had (transactional).
         """
-        server, left = self._server, self.max_rows or _MAX_ROWS
+        server, left, left_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
             for stream in partitions:
                 before = _part(last[stream]) if last.get(stream) is not None else None
                 after = before.to if before else _BEGINNING
-                look = client.eval(_LOOK, 1, stream, after, left)
-                part = self._next(stream, before, _Look.of(look)) if look else None
-                if part is not None:
-                    left -= part.rows
+                told = client.eval(_LOOK, 1, stream, after, left, "" if left_bytes is None else left_bytes, at_least)
+                look = _Look.of(told) if told else None
+                part = self._next(stream, before, look) if look else None
+                if part is not None and look is not None:
+                    left, at_least = left - part.rows, 0
+                    left_bytes = None if left_bytes is None else left_bytes - look.bytes
                     yield stream, part.to_json()
                 if left <= 0:
                     return
@@ -222,13 +235,14 @@ class _Look:
     length: int
     added: int
     newest: str
+    bytes: int
 
     @classmethod
     def of(cls, told: Sequence[Any]) -> _Look:
-        if len(told) < 6:
+        if len(told) < 7:
             raise ConfigurationError("this server does not count the entries of streams", "Use Redis 7 or Valkey.")
-        rows, last, first, length, added, newest = told
-        return cls(int(rows), last.decode(), first.decode(), int(length), int(added), newest.decode())
+        rows, last, first, length, added, newest, size = told
+        return cls(int(rows), last.decode(), first.decode(), int(length), int(added), newest.decode(), int(size))
 
 
 def _order(entry_id: str) -> tuple[int, int]:

@@ -284,3 +284,19 @@ def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[st
 def test_streams_that_cannot_be_are_refused_on_the_users_line(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         RedisStreamSpout(**options)
+
+
+def test_max_bytes_ends_a_batch_and_a_larger_record_is_one_by_itself(where: dict[str, Any]) -> None:
+    write(where, ["12345", "12345", "1", "x" * 99, "12345"])
+    add(where, "s0", [{"t": "1234"}, {"t": "1234"}, {"t": "x" * 99}])
+    add(where, "s1", [{"t": "1234"}])
+    stream = RedisStreamSpout(**where, streams=["s0", "s1"], fields="t string", max_bytes=12)
+    for spout, lengths in (
+        (RedisSpout(**where, fields="id long, value string", max_bytes=12), [[5, 5, 1], [99], [5]]),
+        (stream, [[4, 4], [99], [4]]),
+    ):
+        found, previous = [], None
+        while (metadata := spout.coordinator().initialize_transaction(len(found) + 1, previous)) is not None:
+            found.append([len(row[-1]) for row in rows_of(spout, metadata)])
+            previous = metadata
+        assert found == lengths

@@ -191,3 +191,14 @@ def test_metadata_of_another_spout_is_not_guessed_at() -> None:
     where = Connection(conn_type="sqlite", host="nowhere.db")
     with pytest.raises(SourceChangedError, match="not that of a JdbcSpout"):
         JdbcSpout("db", table="t", fields="id long", connection=where).emitter().splits({"files": []})
+
+
+def test_max_bytes_is_judged_by_a_sample(postgres: PostgresServer, orders: str) -> None:
+    with postgres.connect() as connection:
+        insert(connection, orders, *["x" * 1000] * 20)
+    one = spout(orders, fields="id long, name string", max_bytes=5_000)
+    metadata = one.coordinator().initialize_transaction(1, None)
+    assert isinstance(metadata, dict)
+    assert metadata["rows"] == 4
+    with pytest.raises(ConfigurationError, match="max_bytes"):
+        spout(orders, max_bytes=-1)
