@@ -49,7 +49,8 @@ TAKEOVER_S = 60.0
 """A commit of somebody else's transaction that shows no change for so long is taken over; the fence makes it safe."""
 
 EMIT_TRIES = 3
-"""So often one committer emits a transaction of somebody else again; then it is FAILED, and nobody waits for it."""
+"""So often one committer emits a transaction of somebody else again; then it is FAILED, and nobody waits for it. So
+often it takes up what it left unfinished itself: two tries of one task at once would supersede each other for ever."""
 
 OVERTAKEN_TIMES = 10
 """So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
@@ -144,11 +145,12 @@ class Committer:
     def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
         """Emit again, now that its turn has come, what lost its batch, and what the caller left unfinished; None if
         that fails. What is in other hands stays as it is."""
-        decision = decide_commit(view, txid)
+        decision, tx = decide_commit(view, txid), view.tx
+        unfinished = isinstance(decision, Wait) and decision.on == txid and tx is not None and self.takes_up(tx)
         if isinstance(decision, EmitAgain):
             self.progress(f"transaction {txid} lost its batch when a lower one was attempted again; emitting it again")
-        elif isinstance(decision, Wait) and decision.on == txid and view.tx is not None and self.takes_up(view.tx):
-            self.progress(f"transaction {txid}: attempt {view.tx.attempt} was begun here and not ended; emitting again")
+        elif unfinished and self._emitted[txid] < EMIT_TRIES:
+            self.progress(f"transaction {txid}: its last attempt was begun here and not ended; emitting it again")
         else:
             return view
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
