@@ -52,7 +52,7 @@ def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progre
 
     Takes about two runs per halving: some forty for a million rows.
 
-    :raises TransitionError: never begun, or committed and pruned.
+    :raises TransitionError: never begun, or committed and pruned, or without a batch now (opaque).
     :raises SourceChangedError: the source no longer holds the batch.
     """
     view = ledger.view(txid)
@@ -60,6 +60,10 @@ def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progre
         if txid >= view.next_txid or txid < 1:
             raise unknown_transaction(topology.name, Unknown(txid, view.next_txid))
         raise TransitionError(f"transaction {txid} is committed and its record is pruned", "Choose a later one.")
+    if view.tx.invalidated:
+        raise TransitionError(
+            f"transaction {txid} has no batch since a lower one was attempted again", "Let it be attempted first."
+        )
     slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=view.tx.attempt)
     search = _Search(topology.compile(), slot, view.tx.metadata, engine, progress)
     whole = search.error_of({})

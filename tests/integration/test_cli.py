@@ -137,10 +137,13 @@ def test_a_changed_definition_is_accepted_only_by_a_person_who_is_shown_the_chan
 
 def test_backfill_of_the_failed_transaction_commits_it_and_those_that_waited_once_each(site: Site) -> None:
     site.run_all()
-    failing = site.trident("backfill", "words", "--failed", "--engine", "local")
+    failing, found = site.tridents("backfill words --failed --engine local", "bisect words 2")
     assert failing.code == 1
     assert "transaction 2: failed" in failing.out
     assert "this line is bad" in failing.out
+    assert found.code == 0, found.err
+    assert "stream lines: 1 row from row 0 of the batch" in found.out
+    assert "('a bad line',)" in found.out
     assert site.statuses() == [Status.COMMITTED, Status.FAILED, Status.PROCESSED]
     site.mend()
     mended, again = site.tridents(

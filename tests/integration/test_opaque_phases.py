@@ -11,7 +11,7 @@ import pytest
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import SparkJobError
+from airflow_trident.errors import SparkJobError, TransitionError
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
@@ -20,6 +20,7 @@ from airflow_trident.protocol.partitioned import OpaquePartitionedSpout
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, Selection
+from airflow_trident.runtime.bisect import bisect
 from airflow_trident.runtime.commit import Committer, SweepResult
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, coordinate, process
@@ -144,6 +145,8 @@ def test_a_transaction_that_a_committer_cannot_emit_again_for_another_fails_at_l
     world.process(1, at_once=2)
     for txid in (2, 3):
         assert world.tx(txid).invalidated
+    with pytest.raises(TransitionError, match="transaction 2 has no batch"):
+        bisect(world.ledger(), world.topology(1), 2, LocalEngine())
     committer = replace(world.committer(), engine=Ill, takes_up=lambda record: record.owner == "committer")
     waits = [committer.commit(3).own for _ in range(4)]
     assert [type(own) for own in waits] == [Wait, Wait, Blocked, Blocked]
