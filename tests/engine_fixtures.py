@@ -225,6 +225,11 @@ def arrays_and_reals_as_groups(topology: Topology) -> None:
     keep(stream.group_by("real").aggregate(Count(), "n"), "reals")
     keep(stream.group_by("array").aggregate(Count(), "n"), "arrays")
     keep(stream.group_by("city").aggregate("real", Max(), "most"), "most")
+    rows = [(-0.0, "a"), (-0.0, "b"), (0.0, "a"), (1.0, "b")]
+    zeros = topology.new_stream("zeros", FixedBatchSpout("x double, name string", rows))
+    keep(zeros.group_by("x").aggregate(Count(), "n"), "zeros")
+    keep(zeros.group_by("x").aggregate("name", Distinct(), "names"), "names")
+    keep(topology.join([zeros, zeros], ["x", "x"], "x, one, other"), "pairs")
 
 
 def a_filter_that_keeps_nan_behind_what_is_read_twice(topology: Topology) -> None:

@@ -141,6 +141,20 @@ def key_of_groups(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:
     return lambda key: key
 
 
+def shown_key(groups: Schema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """From the values of the group fields in any of a group's tuples to those that it comes out with: of -0.0 and 0.0,
+    which are one group, 0.0, as Spark's SQL does."""
+    if any("float" in field.type or "double" in field.type for field in groups):
+        return lambda key: tuple(map(_without_sign_of_zero, key))
+    return lambda key: key
+
+
+def _without_sign_of_zero(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without_sign_of_zero(one) for one in value]
+    return value + 0.0 if isinstance(value, float) else value
+
+
 def _hashable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_hashable(one) for one in value)

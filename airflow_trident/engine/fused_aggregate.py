@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
-from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
+from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups, shown_key
 from airflow_trident.engine.frames import Frame
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.aggregators import Count
@@ -155,7 +155,7 @@ def _frame(table: pa.Table) -> Frame:
 def _by_dictionary(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
-    key_of = key_of_groups(select(before, node.groups, node.name))
+    key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
     folds = [Fold(node, one, context) for one in node.aggregations]
     partial = isinstance(node, PartialAggregateNode)
     groups: dict[Any, tuple[tuple[Any, ...], list[Any]]] = {}
@@ -165,7 +165,7 @@ def _by_dictionary(
         if begins_empty(node):
             groups[()] = ((), [fold.start() for fold in folds])
         for frame in frames:
-            _fold_frame(node, folds, frame, groups, key_of)
+            _fold_frame(node, folds, frame, groups, key_of, shown)
             if partial and len(groups) > MAX_GROUPS:
                 yield _result(node, folds, groups)
                 groups = {}
@@ -174,7 +174,12 @@ def _by_dictionary(
 
 
 def _fold_frame(
-    node: AggregateStep, folds: list[Fold], frame: Frame, groups: dict[Any, Any], key_of: Callable[[Any], Any]
+    node: AggregateStep,
+    folds: list[Fold],
+    frame: Frame,
+    groups: dict[Any, Any],
+    key_of: Callable[[Any], Any],
+    shown: Callable[[Any], Any],
 ) -> None:
     rows = [frame.tuples(fold.reads) for fold in folds]
     fold, row = folds[0], ()
@@ -182,7 +187,7 @@ def _fold_frame(
         for key, *reads in zip(frame.tuples(node.groups), *rows, strict=True):
             known = groups.get(hashed := key_of(key))
             if known is None:
-                known = groups[hashed] = (key, [fold.begin() for fold in folds])
+                known = groups[hashed] = (shown(key), [fold.begin() for fold in folds])
             values = known[1]
             for place, fold in enumerate(folds):
                 row = reads[place]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.choosing import Choosing
-from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups
+from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups, shown_key
 from airflow_trident.engine.queries import state_query
 from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.engine.sources import conform, emitter_of
@@ -303,7 +303,7 @@ def _aggregate(node: AggregateStep, rows: Iterable[Row], context: OperationConte
     schema = node.input.schema
     places = {field.name: place for place, field in enumerate(schema)}
     keys = [places[name] for name in node.groups]
-    key_of = key_of_groups(select(schema, node.groups, node.name))
+    key_of, shown = (make(select(schema, node.groups, node.name)) for make in (key_of_groups, shown_key))
     folds = [Fold(node, one, context) for one in node.aggregations]
     groups: dict[Any, tuple[Row, list[Any]]] = {}
     with ExitStack() as lives:
@@ -315,7 +315,7 @@ def _aggregate(node: AggregateStep, rows: Iterable[Row], context: OperationConte
             key = tuple(row[place] for place in keys)
             hashed = key_of(key)
             if hashed not in groups:
-                groups[hashed] = (key, [fold.start() for fold in folds])
+                groups[hashed] = (shown(key), [fold.start() for fold in folds])
             _, values = groups[hashed]
             for number, fold in enumerate(folds):
                 values[number] = fold.take(values[number], tuple(row[places[name]] for name in fold.reads))

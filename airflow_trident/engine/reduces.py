@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from airflow_trident.engine.folds import Emitted, key_of_groups
+from airflow_trident.engine.folds import Emitted, key_of_groups, shown_key
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, prepared
@@ -29,7 +29,7 @@ def multi_reduce(
     fields = [tuple(name.partition(" ")[2] for name in reads) for reads in node.reads]
     borders = [Border(node.name, function_name(node.reducer), one, context.txid) for one in fields]
     keys = [names.index(name) for name in node.groups]
-    key_of = key_of_groups(select(before, node.groups, node.name))
+    key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
     calls = _Calls(node.reducer, Emitted(borders[0], node.schema), borders)
     groups: dict[Any, tuple[Row, Any]] = {}
     with prepared(node.reducer, context, borders[0]):
@@ -39,6 +39,7 @@ def multi_reduce(
             group = tuple(row[place] for place in keys)
             hashed = key_of(group)
             if hashed not in groups:
+                group = shown(group)
                 groups[hashed] = (group, calls.init(group))
                 yield from calls.taken()
             group, state = groups[hashed]

@@ -14,6 +14,7 @@ from airflow_trident import (
     Equals,
     FilterNull,
     FirstN,
+    FixedBatchSpout,
     JoinOutFieldsMode,
     JoinType,
     Max,
@@ -25,6 +26,7 @@ from airflow_trident import (
     Topology,
     TrueFilter,
 )
+from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import col
 from airflow_trident.types import ddl
@@ -250,8 +252,6 @@ def test_every_mistake_is_raised_on_the_line_that_makes_it(case: str) -> None:
 
 
 def rows_of(job_of: JobOf, change: Callable[[Stream], Stream]) -> list[str]:
-    from airflow_trident.engine.local import LocalEngine
-
     return run(LocalEngine(), job_of(lambda topology: keep(change(sales(topology).project("id, city, n")))))["rows"]
 
 
@@ -274,6 +274,23 @@ def test_the_first_n_are_those_of_the_whole_batch_nulls_last(job_of: JobOf) -> N
     assert best(2, "n", True) == ["(2, 7)", "(4, 4)"]
     assert len(best(3)) == 3
     assert best(99, "n", True) == best(99)
+
+
+def test_of_equal_tuples_the_later_is_the_smallest_and_the_largest(job_of: JobOf) -> None:
+    """Trident's rule; the order is that of the source, where there is one partition."""
+    rows = [("a", 1), ("b", 1), ("c", None), ("d", None)]
+
+    def found(change: Callable[[Stream], Stream]) -> list[str]:
+        def build(topology: Topology) -> None:
+            keep(change(topology.new_stream("s", FixedBatchSpout("k string, n long", rows, splits=1))))
+
+        return run(LocalEngine(1), job_of(build))["rows"]
+
+    assert found(lambda s: s.min_by("n")) == found(lambda s: s.max_by("n")) == ["('b', 1)"]
+    assert (
+        found(lambda s: s.min(lambda one, other: 0)) == found(lambda s: s.max(lambda one, other: 0)) == ["('d', None)"]
+    )
+    assert found(lambda s: s.filter(col("n") > 1).max_by("n")) == []
 
 
 def test_debug_writes_every_tuple_and_passes_it_on(job_of: JobOf, capsys: pytest.CaptureFixture[str]) -> None:
