@@ -37,6 +37,7 @@ class Held:
     fence: int = 0
     holes: Ranges = ()
     position: Mapping[str, Json]
+    attempt: int = NO_ATTEMPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,8 @@ class Seed:
     """A ledger that agrees with the states.
 
     All txids up to `committed` are in every state. `unfinished`: the metadata of transaction ``committed + 1`` (or
-    higher, `next_txid` - 1), which some states have and others have not: it must be replayed with the very same batch.
+    higher, `next_txid` - 1), which some states have and others have not: it must be replayed with the very same batch,
+    or, where a spout is opaque, under an attempt above `attempt`, whose batch those that have it hold.
     `lost`: transactions that were skipped; what their batches were is not known any more.
     """
 
@@ -55,6 +57,7 @@ class Seed:
     position: Mapping[str, Json]
     unfinished: Mapping[str, Json] | None
     lost: Ranges
+    attempt: int = NO_ATTEMPT
 
 
 def seed_from(held: Mapping[str, Held]) -> Seed | None:
@@ -93,6 +96,7 @@ def seed_from(held: Mapping[str, Held]) -> Seed | None:
         position=low.position,
         unfinished=unfinished,
         lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
+        attempt=max(one.attempt for one in full.values() if one.high == high.high),
     )
 
 
@@ -172,7 +176,7 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
             TxRecord(
                 txid=last,
                 status=Status.PROCESSING,
-                attempt=NO_ATTEMPT,
+                attempt=seed.attempt,
                 metadata=dict(seed.unfinished),
                 carried={name: one for name, one in seed.position.items() if name not in seed.unfinished},
                 claim=Claim(key=f"repair/{seed.incarnation}/{last}"),

@@ -33,7 +33,7 @@ def repair(
     if seed.unfinished is not None:
         progress(f"transaction {last} is not in every state: it will be replayed, `airflow trident backfill` does it")
     for first, to in seed.lost:
-        progress(f"transactions {first} to {to} were left out; what their batches were is lost with the ledger")
+        progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
     if dry_run:
         progress("dry run: nothing was changed")
         return seed
@@ -56,4 +56,5 @@ def _held(topology: Topology, name: str) -> Held:
         fence=marker.fence,
         holes=marker.holes,
         position=marker.position,
+        attempt=marker.attempt,
     )

@@ -13,10 +13,14 @@ from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.seeding import Held, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
+from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.repair import repair
 from airflow_trident.staging.area import StagingArea
 from tests.runtime_fixtures import ALL, World, copy_of
+from tests.spout_fixtures import OpaqueFolderSpout, append
 
 
 def ledger_on(tree: FakeTree) -> ZNodeLedger:
@@ -147,3 +151,43 @@ def test_left_out_transactions_between_two_states_are_no_contradiction() -> None
     assert seed is not None
     assert (seed.committed, seed.next_txid, seed.fence, seed.lost) == (5, 7, 9, ((4, 5),))
     assert seed.unfinished == {"s": 6}
+
+
+def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_another_attempt(tmp_path: Path) -> None:
+    append(tmp_path / "in", "part", [(number, "row") for number in range(6)])
+    topology = Topology("opaque")
+    rows = topology.new_stream("rows", OpaqueFolderSpout(tmp_path / "in", at_once=2)).group_by("id")
+    for name in ("first", "second"):
+        rows.persistent_aggregate(SqliteState(str(tmp_path / f"{name}.db")), Count(), name)
+    ledger, staging = ZNodeLedger(FakeZNodes(FakeTree()), "opaque"), str(tmp_path / "staging")
+
+    class Killed(Exception):
+        pass
+
+    def killed(line: str) -> None:
+        if "into state first" in line:
+            raise Killed
+
+    coordinate(ledger, topology, Claim(key="run"))
+    for _ in range(3):
+        process(ledger, topology, 1, LocalEngine(), staging, Attempts(owner="emitter"))
+    committer = Committer(
+        ledger=ledger,
+        topology=topology,
+        staging_root=staging,
+        attempts=Attempts(owner="committer"),
+        engine=LocalEngine,
+        progress=killed,
+    )
+    with pytest.raises(Killed):
+        committer.commit(1)
+    lost = ZNodeLedger(FakeZNodes(FakeTree()), "opaque")
+    seed = repair(lost, topology, staging)
+    assert (seed.unfinished is not None, seed.attempt) == (True, 2)
+    backfill = Backfill(ledger=lost, topology=topology, engine=LocalEngine, staging_root=staging, owner="person")
+    (done,) = backfill.run(Selection(first=1, last=1))
+    assert done.outcome is BackfillOutcome.COMMITTED, done.detail
+    LocalRunner(ledger=lost, topology=topology, engine=LocalEngine(), staging_root=staging).run()
+    for spec in topology.states.values():
+        with spec.factory.make_state(spec) as state:
+            assert dict(state.items()) == {(number,): (1,) for number in range(6)}
