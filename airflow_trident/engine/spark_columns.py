@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from airflow_trident.engine.spark_expressions import compile_expression
 from airflow_trident.engine.spark_worker import MARKER
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import MergeKind
+from airflow_trident.operations.expression_types import resolve
+from airflow_trident.operations.expressions import Expression
 from airflow_trident.plan.nodes import (
     Aggregation,
     EachNode,
@@ -25,13 +28,24 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """:param functions: the module of column functions of the session in use."""
+    """:param functions: the module of column functions of the session in use.
+    :param known: columns made before; see `Attached.known`.
+    """
 
-    def __init__(self, functions: ModuleType) -> None:
+    def __init__(self, functions: ModuleType, known: dict[Hashable, Any]) -> None:
+        self.functions: Any = functions
         self._f: Any = functions
+        self._known = known
+
+    def known(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The column of this key, made now if it was not before. Two threads may both make it: they are equal."""
+        column = self._known.get(key)
+        if column is None:
+            column = self._known[key] = make()
+        return column
 
     def named(self, name: str) -> Any:
-        return self._f.col(f"`{name}`")
+        return self.known(("field", name), lambda: self._f.col(f"`{name}`"))
 
     @staticmethod
     def ddl(schema: Schema) -> str:
@@ -54,7 +68,7 @@ class Columns:
         if isinstance(node, ProjectNode):
             return data.select(*(self.named(name) for name in node.fields))
         if isinstance(node, FilterNode) and node.expression is not None:
-            return data.where(compile_expression(node.expression, before, self._f))
+            return data.where(self._compiled(node.expression, before))
         if isinstance(node, EachNode) and node.expression is not None:
             return self._each(data, node, before)
         if isinstance(node, PartialAggregateNode):
@@ -64,17 +78,33 @@ class Columns:
     def _each(self, data: DataFrame, node: EachNode, before: Schema) -> DataFrame:
         assert node.expression is not None
         (output,) = node.outputs
-        column: Any = compile_expression(node.expression, before, self._f)
-        wider = data.select(*(self.named(name) for name in names_of(before)), column.alias(output.name))
+        wider = data.select(
+            *(self.named(name) for name in names_of(before)), self._compiled(node.expression, before, output.name)
+        )
         if node.expression.dtype(before) == output.type:
             return wider
         kept = [self.named(name) for name in names_of(before)]
         return wider.select(*kept, self.named(output.name).cast(output.type).alias(output.name))
 
+    def _compiled(self, expression: Expression, before: Schema, name: str = "") -> Any:
+        """:param name: of the new column."""
+
+        def make() -> Any:
+            column: Any = compile_expression(expression, before, self._f)
+            return column.alias(name) if name else column
+
+        # as text: 0.0 equals -0.0, and True equals 1
+        return self.known(("expression", repr(resolve(expression, before)), name), make)
+
     def _partial(self, data: DataFrame, node: PartialAggregateNode) -> DataFrame:
         """Only the value of every single row: the aggregation behind it combines before it shuffles, by itself."""
-        values = [self._initial(one).cast(one.output[0].type).alias(one.output[0].name) for one in node.aggregations]
+        values = [self._value(one) for one in node.aggregations]
         return data.select(*(self.named(name) for name in node.groups), *values)
+
+    def _value(self, one: Aggregation) -> Any:
+        (output,) = one.output
+        key = ("value", type(one.aggregator).__name__, _kind(one), one.reads, output.name, output.type)
+        return self.known(key, lambda: self._initial(one).cast(output.type).alias(output.name))
 
     def _initial(self, one: Aggregation) -> Any:
         if isinstance(one.aggregator, Count):
@@ -84,8 +114,11 @@ class Columns:
 
     def final(self, data: DataFrame, node: FinalAggregateNode) -> DataFrame:
         """Partial values of equal groups into one. Without groups one row comes even from none, with the zeros."""
-        merged = [self._f.expr(_merged(one)) for one in node.aggregations]
+        merged = [self._sql(_merged(one)) for one in node.aggregations]
         return data.groupBy(*(self.named(name) for name in node.groups)).agg(*merged)
+
+    def _sql(self, text: str) -> Any:
+        return self.known(("sql", text), lambda: self._f.expr(text))
 
 
 def _merged(one: Aggregation) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark_columns import Columns
@@ -22,12 +21,12 @@ _PLACED = (Grouping.CUSTOM, Grouping.IDENTITY)
 
 
 class Exchanges:
-    """:param functions: the module of column functions of the session in use."""
+    """:param columns: those of the session in use."""
 
-    def __init__(self, session: SparkSession, functions: ModuleType) -> None:
+    def __init__(self, session: SparkSession, columns: Columns) -> None:
         self._session = session
-        self._f: Any = functions
-        self._columns = Columns(functions)
+        self._f = columns.functions
+        self._columns = columns
 
     def united(self, union: UnionNode, inputs: list[DataFrame], *, placed: bool) -> DataFrame:
         """The rows of all inputs.

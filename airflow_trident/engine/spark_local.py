@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.engine.spark_archive import archive_options
 from airflow_trident.engine.spark_errors import root_cause
 from airflow_trident.engine.spark_java import MIN_JAVA, ONE_SHOT_JAVA_OPTIONS, QUIET_LOG, java_version, require_java
-from airflow_trident.engine.spark_session import Attached, Sessions, attach_classic
+from airflow_trident.engine.spark_session import Attached, Sessions, Sibling, attach_classic
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.staging.base import Slot
 
@@ -79,13 +79,16 @@ class LocalSessions(Sessions):
         self._one_shot = one_shot
         self._ui = ui
         self._session: SparkSession | None = None
+        self._sibling: Sibling | None = None
         self._mine = False
 
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         with _LOCK:
             if self._session is None:
                 self._session = self._existing() or self._start()
-            return attach_classic(self._session, slot)
+            if self._sibling is None:
+                self._sibling = Sibling.of(self._session)
+            return attach_classic(self._sibling, slot)
 
     def _existing(self) -> SparkSession | None:
         from pyspark import SparkContext
@@ -113,7 +116,7 @@ class LocalSessions(Sessions):
         return builder.getOrCreate()
 
     def close(self) -> None:
-        session, self._session = self._session, None
+        session, self._session, self._sibling = self._session, None, None
         if session is not None and self._mine:
             session.stop()
 

@@ -85,8 +85,8 @@ class PlanRun:
         self._attached = attached
         self._job = job
         self._native = native
-        self._columns = Columns(attached.functions)
-        self._exchanges = Exchanges(attached.session, attached.functions)
+        self._columns = Columns(attached.functions, attached.known)
+        self._exchanges = Exchanges(attached.session, self._columns)
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
@@ -215,7 +215,7 @@ class PlanRun:
         hinted = stage.partitions is not None or stage.at_most is not None
         if hinted or not all(map(self._in_jvm, stage.nodes)) or any(one.forks for one in self._job.plan.stages):
             return None
-        text = JvmText.read(self._attached.session, self._attached.functions, files, stage.before[0].name)
+        text = JvmText.read(self._attached.session, self._columns, files, stage.before[0].name)
         self._texts.append(text)
         return text
 

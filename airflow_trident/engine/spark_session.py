@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from threading import Thread
 from types import ModuleType
@@ -63,7 +63,8 @@ class Attached:
     """A session that belongs to one attempt until it is released.
 
     `functions`: the module of column functions that fits the session. `partitions`: how many a shuffle makes. `local`:
-    it runs on this machine, in a classic session.
+    it runs on this machine, in a classic session. `known`: columns that were made before, by what they mean; a column
+    belongs to no session, and making one is many calls to the JVM.
     """
 
     session: SparkSession
@@ -73,6 +74,7 @@ class Attached:
     let_go: Callable[[], None]
     ui_url: str = ""
     local: bool = False
+    known: dict[Hashable, Any] = field(default_factory=dict)
 
     def cancel(self) -> None:
         """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
@@ -125,13 +127,32 @@ def is_connect(session: Any) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
-def attach_classic(base: SparkSession, slot: Slot, conf: Mapping[str, str] | None = None) -> Attached:
-    """A sibling of a classic session: same application, own settings.
+@dataclass(frozen=True)
+class Sibling:
+    """A session beside a classic one: same application, own settings. Any number of attempts may share it, each in a
+    thread of its own: nothing of an attempt is kept in it."""
+
+    session: SparkSession
+    partitions: int
+    ui_url: str
+    local: bool
+    known: dict[Hashable, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: SparkSession) -> Sibling:
+        context = base.sparkContext
+        session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF})
+        local = str(context.master).partition("[")[0] == "local"
+        return cls(session, _partitions(session), context.uiWebUrl or "", local)
+
+
+def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
+    """An attempt in a sibling of a classic session.
 
     The tag is that of the calling thread's jobs: the job must run in the thread that attaches.
     """
-    context = base.sparkContext
-    session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF, **(conf or {})})
+    sibling = base if isinstance(base, Sibling) else Sibling.of(base)
+    context = sibling.session.sparkContext
     tag = tag_of(slot)
     context.addJobTag(tag)
     context.setJobDescription(f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}")
@@ -141,13 +162,14 @@ def attach_classic(base: SparkSession, slot: Slot, conf: Mapping[str, str] | Non
         context.setLocalProperty("spark.job.description", "")
 
     return Attached(
-        session=session,
+        session=sibling.session,
         functions=import_module("pyspark.sql.functions"),
-        partitions=_partitions(session),
+        partitions=sibling.partitions,
         stop_jobs=lambda: context.cancelJobsWithTag(tag),
         let_go=let_go,
-        ui_url=context.uiWebUrl or "",
-        local=str(context.master).partition("[")[0] == "local",
+        ui_url=sibling.ui_url,
+        local=sibling.local,
+        known=sibling.known,
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.engine.spark_columns import Columns
 from airflow_trident.protocol.spouts import TextFiles
 
 if TYPE_CHECKING:
@@ -28,17 +28,22 @@ class JvmText:
     observation: Any
 
     @classmethod
-    def read(cls, session: SparkSession, functions: ModuleType, files: TextFiles, field: str) -> JvmText:
+    def read(cls, session: SparkSession, columns: Columns, files: TextFiles, field: str) -> JvmText:
         from pyspark.sql import Observation
 
-        f: Any = functions
+        f = columns.functions
+
+        def line() -> Any:
+            value = f.col("value")
+            whole = f.when(value.endswith("\r"), f.substring(value, f.lit(1), f.length(value) - 1)).otherwise(value)
+            # broken UTF-8 is an error of an expression: then Python reads, which mends it
+            return f.validate_utf8(whole).alias(field)
+
         raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
-        value = f.col("value")
-        whole = f.when(value.endswith("\r"), f.substring(value, f.lit(1), f.length(value) - 1)).otherwise(value)
         observation = Observation()
-        # broken UTF-8 is an error of an expression: then Python reads, which mends it
-        lines = raw.select(f.validate_utf8(whole).alias(field))
-        return cls(files, lines.observe(observation, f.count(f.lit(1)).alias("rows")), observation)
+        lines = raw.select(columns.known(("line", field), line))
+        rows = columns.known("rows", lambda: f.count(f.lit(1)).alias("rows"))
+        return cls(files, lines.observe(observation, rows), observation)
 
     def rows(self) -> int:
         """How many lines there were; -1 if that does not become known."""
