@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_trident import Count, FileSpout, SqliteState, Topology
+from airflow_trident import Count, FileSpout, PostgresState, SqliteState, Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.spark import SparkEngine
 from airflow_trident.ledger.open import open_ledger
@@ -25,6 +25,9 @@ from benchmarks.data import FILES_PER_BATCH
 from benchmarks.measure import environment
 from benchmarks.peers import CORES, HEAP, common_conf
 
+POSTGRES = "benchmark_postgres"
+"""A connection, in the environment of contenders that use it."""
+
 
 def words_of(line: str) -> Iterator[str]:
     """A user's function, a line at a time."""
@@ -39,7 +42,11 @@ def topology_of(task: dict[str, Any]) -> Topology:
         if task.get("functions")
         else lines.each(explode(split_words(col("line"))), "word")
     )
-    state = SqliteState(task["state"], table="counts")
+    state = (
+        PostgresState(POSTGRES, schema=task["postgres"], table="counts")
+        if task.get("postgres")
+        else SqliteState(task["state"], table="counts")
+    )
     words.group_by("word").persistent_aggregate(state, Count(), "count", name="counts")
     return topology
 

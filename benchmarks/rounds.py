@@ -9,15 +9,19 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark_archive import FOLDER_VARIABLE, make_archive
 from airflow_trident.engine.spark_server import EmbeddedConnectServer
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
-from benchmarks.data import Made, digest_of_state, make
+from benchmarks.data import Made, digest_of, digest_of_state, make
 from benchmarks.measure import Run, run_contender
+from benchmarks.ours import POSTGRES
 from benchmarks.peers import CORES
 from benchmarks.scenarios import CONTENDERS, PER_BATCH, Scenario
+
+if TYPE_CHECKING:
+    from tests.postgres_fixtures import PostgresServer
 
 PROCESSES_RUN = 4
 """Of a contender that is the same process for every batch: so many batches are run."""
@@ -95,10 +99,13 @@ class Bench:
         if options.get("connect"):
             task["connect"] = self._connect_url()
             watched = (*watched, self._connect.status().pid)
+        if options.get("postgres"):
+            task["postgres"] = f"b{uuid.uuid4().hex[:12]}"
+            os.environ[f"AIRFLOW_CONN_{POSTGRES.upper()}"] = self._postgres().as_json
         self._use_archive(bool(options.get("archive")))
         try:
             run = run_contender(function, task, folder, also_watch=watched)
-            if batches == asked and digest_of_state(Path(task["state"])) != made.digest:
+            if batches == asked and self._digest(task) != made.digest:
                 measured.wrong.append(name)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -112,6 +119,21 @@ class Bench:
             peak_mb=run.peak_mb,
             facts={**run.facts, "reckoned_from": batches},
         )
+
+    def _digest(self, task: dict[str, Any]) -> str:
+        """Of what a contender left in its store."""
+        if "postgres" not in task:
+            return digest_of_state(Path(task["state"]))
+        with self._postgres().connect() as connection:
+            found = connection.execute(f'SELECT word, "count" FROM {task["postgres"]}.counts').fetchall()
+        return digest_of([(word, int(count)) for word, count in found])
+
+    @staticmethod
+    def _postgres() -> PostgresServer:
+        """That of the tests: it syncs nothing, and runs until this process ends."""
+        from tests.postgres_fixtures import running
+
+        return running()
 
     def _connect_url(self) -> str:
         self._connect.start()

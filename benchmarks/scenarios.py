@@ -19,6 +19,8 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "drain, max_pending 1": ("drain", {"max_pending": 1}),
     "drain, archive": ("drain", {"archive": True}),
     "drain, functions": ("drain", {"functions": True}),
+    "drain, PostgreSQL": ("drain", {"postgres": True}),
+    "drain, PostgreSQL, max_pending 1": ("drain", {"postgres": True, "max_pending": 1}),
     "phases on Connect": ("phases", {"connect": True}),
     "phases submitted": ("phases", {}),
     "phases submitted, archive": ("phases", {"archive": True}),
@@ -140,6 +142,13 @@ SCENARIOS = (
             Target(ours="phases submitted, archive", theirs="submit_per_batch", most=0.60, measure="wall_s"),
         ),
         runs={"main": 1, "full": 5},
+    ),
+    Scenario(
+        name="PostgreSQL, keys 1e5, 20 x 1e5",
+        corpus=Corpus(batches=20, lines=100_000, keys=100_000),
+        contenders=("drain, PostgreSQL, max_pending 1", "drain, PostgreSQL"),
+        targets=(Target(ours="drain, PostgreSQL", theirs="drain, PostgreSQL, max_pending 1", most=0.85),),
+        runs={"full": 5},
     ),
     Scenario(
         name="keys 1e5, 20 x 1e5",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from threading import Thread
+from threading import Lock, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,35 @@ class GivenSession(Sessions):
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         attach = attach_connect if is_connect(self._session) else attach_classic
         return attach(self._session, slot)
+
+
+class ApplicationSessions(Sessions):
+    """Of the application that spark-submit started this process for."""
+
+    def __init__(self) -> None:
+        self._sibling: Sibling | None = None
+        self._lock = Lock()
+
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        from pyspark.sql import SparkSession
+
+        with self._lock:
+            if self._sibling is None:
+                self._sibling = Sibling.of(SparkSession.builder.getOrCreate())
+        return attach_classic(self._sibling, slot)
+
+    def ended(self) -> bool:
+        """Did somebody else stop the application, or its JVM?"""
+        if self._sibling is None:
+            return False
+        try:
+            return bool(self._sibling.session.sparkContext._jsc.sc().isStopped())
+        except Exception:  # noqa: BLE001 - whoever does not answer has ended
+            return True
+
+    def close(self) -> None:
+        if self._sibling is not None:
+            self._sibling.session.stop()
 
 
 def is_connect(session: Any) -> bool:

@@ -44,10 +44,13 @@ Submit = Callable[[str, list[str]], None]
 _TAIL_LINES = 200
 
 
-def submit_conf() -> dict[str, str]:
-    """Settings for an application that runs one batch with this environment's Python; the caller's win over them."""
+def submit_conf(*, one_shot: bool = True) -> dict[str, str]:
+    """Settings for an application with this environment's Python; the caller's win over them.
+
+    :param one_shot: it runs one batch; see ONE_SHOT_JAVA_OPTIONS.
+    """
     return {
-        "spark.driver.extraJavaOptions": " ".join([ONE_SHOT_JAVA_OPTIONS, *archive_options()]),
+        "spark.driver.extraJavaOptions": " ".join([*([ONE_SHOT_JAVA_OPTIONS] if one_shot else []), *archive_options()]),
         "spark.pyspark.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.showConsoleProgress": "false",

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_trident.hooks import settings
-from airflow_trident.operators.base import airflow_outcome, owner
+from airflow_trident.operators.base import airflow_outcome, deferrable_default, owner
 from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.operators.engines import EngineKind
+from airflow_trident.operators.submitted_drain import Submission, SubmittedDrain
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.triggers.driver import TridentDriverTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_trident.topology.topology import Topology
+
+
+SUBMISSION_KEY = "trident_drain"
+"""Of the task's own state store, which outlives its tries: the drain that runs in the cluster."""
 
 
 class TridentDrainOperator(EngineOperator):
@@ -34,6 +44,10 @@ class TridentDrainOperator(EngineOperator):
     :param tries: attempts of one transaction within one run of the task.
     :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
+    :param deferrable: wait in the triggerer while the driver runs in a cluster; None: ``[trident] deferrable``.
+
+    With a connection of type ``spark`` the whole drain is submitted. In a standalone cluster's cluster mode a retry
+    takes up the driver that still runs instead of submitting a second one.
     """
 
     template_fields: Sequence[str] = (
@@ -55,6 +69,7 @@ class TridentDrainOperator(EngineOperator):
         tries: int = 3,
         on_failure: OnFailure | str = OnFailure.BLOCK,
         retention: int | None = None,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -64,10 +79,26 @@ class TridentDrainOperator(EngineOperator):
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = OnFailure(on_failure)
         self.retention = retention
+        self.deferrable = deferrable
+        self._submitted: SubmittedDrain | None = None
 
     def execute(self, context: Context) -> list[int]:
         with airflow_outcome():
-            result = self._drain(context)
+            result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
+        return self._done(result)
+
+    def resume(self, context: Context, event: Any = None) -> Any:
+        """The driver has ended, as far as the trigger could see: look, and take its result."""
+        return self.execute(context)
+
+    def on_kill(self) -> None:
+        """A submitted drain is ended where it runs, as a job is: an economy, never needed for correctness."""
+        if self._submitted is not None:
+            with suppress(Exception):
+                self._submitted.cancel()
+        super().on_kill()
+
+    def _done(self, result: DrainResult) -> list[int]:
         if not result.committed:
             raise AirflowSkipException(f"nothing new for topology {self.topology_name}: no transaction is begun.")
         self.current_txid = result.committed[-1]
@@ -94,16 +125,61 @@ class TridentDrainOperator(EngineOperator):
                     topology=self.topology,
                     engine=engine,
                     staging_root=settings.staging_root(self.staging_dir),
-                    attempts=Attempts(
-                        owner=owner(context), on_failure=self.on_failure, timeout_s=self.attempt_timeout_s
-                    ),
+                    attempts=self._attempts(context),
                     claim=self._claim(context),
                     limits=self._limits(),
-                    retention=self.retention or int(settings.number(settings.RETENTION, least=1)),
+                    retention=self._retention(),
                     progress=progress,
                 ).run()
         finally:
             self._running = None
+
+    # ---- submitted -------------------------------------------------------------------------------------------------
+
+    def _is_submitted(self) -> bool:
+        if self.engine is not EngineKind.SPARK or not self.spark_conn_id:
+            return False
+        return BaseHook.get_connection(self.spark_conn_id).conn_type == "spark"
+
+    def _drain_submitted(self, context: Context) -> DrainResult:
+        """Submit the drain, or take up the one that a former try submitted, and wait for its end."""
+        store = context["task_state_store"]
+        drain = self._submitted = SubmittedDrain(
+            topology=self.topology,
+            conn_id=str(self.spark_conn_id),
+            conf=self.spark_conf,
+            app_name=f"trident {self.topology_name}",
+            zookeeper_conn_id=self.zookeeper_conn_id,
+            staging_root=settings.staging_root(self.staging_dir),
+            say=self.log.info,
+        )
+        known = store.get(SUBMISSION_KEY)
+        if known:
+            submission = Submission.from_json(known)
+            self.log.info("taking up the drain that was submitted as %s", submission.driver_id)
+        else:
+            submission = drain.start(self._attempts(context), self._claim(context), self._limits(), self._retention())
+            if submission.driver is not None:
+                store.set(SUBMISSION_KEY, submission.as_json(), retention=NEVER_EXPIRE)
+        if submission.driver is not None and deferrable_default(self.deferrable) and submission.driver.active():
+            trigger = TridentDriverTrigger(
+                topology=self.topology_name,
+                driver_id=submission.driver_id,
+                masters=list(submission.masters),
+                zookeeper_conn_id=self.zookeeper_conn_id,
+            )
+            raise TaskDeferred(trigger=trigger, method_name="resume", timeout=None)
+        try:
+            return drain.finish(submission)
+        finally:
+            if drain.ended:  # the next try is a drain of its own
+                store.delete(SUBMISSION_KEY)
+
+    def _attempts(self, context: Context) -> Attempts:
+        return Attempts(owner=owner(context), on_failure=self.on_failure, timeout_s=self.attempt_timeout_s)
+
+    def _retention(self) -> int:
+        return self.retention or int(settings.number(settings.RETENTION, least=1))
 
     def _claim(self, context: Context) -> Claim:
         ti = context["ti"]

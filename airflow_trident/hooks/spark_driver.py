@@ -1,0 +1,90 @@
+"""A driver in a standalone cluster, by the REST interface of its masters, which have it with
+``spark.master.rest.enabled=true``. No Spark is needed to ask: a triggerer can."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.errors import SparkJobError
+
+_ACTIVE = frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"})
+"""UNKNOWN: the master recovers from a failure. Spark's DriverState."""
+_TIMEOUT_S = 10.0
+_MISSED = 10
+"""So many times in a row a master may not answer: it may be starting again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkDriver:
+    """:param masters: ``http://host:6066`` of each.
+    :param driver_id: as spark-submit told it.
+    """
+
+    masters: tuple[str, ...]
+    driver_id: str
+
+    def state(self) -> str:
+        """Spark's word for it; empty if no master knows the driver.
+
+        :raises SparkJobError: no master answers.
+        """
+        return str(self._ask(f"status/{self.driver_id}").get("driverState") or "")
+
+    def active(self) -> bool:
+        """:raises SparkJobError: no master answers."""
+        return self.state() in _ACTIVE
+
+    def kill(self) -> None:
+        """:raises SparkJobError: no master answers."""
+        self._ask(f"kill/{self.driver_id}", b"")
+
+    def _ask(self, what: str, body: bytes | None = None) -> dict[str, Any]:
+        """From the first master that answers; a body makes it a POST."""
+        reason = ""
+        for master in self.masters:
+            request = urllib.request.Request(f"{master}/v1/submissions/{what}", data=body)
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+                    said = reply.read()
+            except urllib.error.HTTPError as error:
+                said = error.read()  # an answer all the same
+            except OSError as error:
+                reason = str(getattr(error, "reason", error))
+                continue
+            try:
+                answer: dict[str, Any] = json.loads(said)
+            except ValueError:
+                reason = "what answers is no Spark master"
+                continue
+            return answer
+        raise SparkJobError(
+            f"no Spark master answers at {', '.join(self.masters)} ({reason})",
+            "Start the master with spark.master.rest.enabled=true; the connection's extra rest-port names another port "
+            "than 6066.",
+        )
+
+
+def wait_for_end(driver: SparkDriver, poll_s: float = 1.0, look: Callable[[], None] = lambda: None) -> str:
+    """Its last state, empty if the cluster has forgotten it.
+
+    :param look: called between two looks.
+    :raises SparkJobError: the masters have not answered for some time.
+    """
+    missed = 0
+    while True:
+        try:
+            state, missed = driver.state(), 0
+            if state not in _ACTIVE:
+                return state
+        except SparkJobError:
+            missed += 1
+            if missed >= _MISSED:
+                raise
+        look()
+        time.sleep(poll_s)

@@ -1,0 +1,98 @@
+"""The trigger behind a drain whose driver runs in a cluster: until the driver has ended, without a worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.spark_driver import SparkDriver
+from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
+from airflow_trident.triggers.hub import Hub, shared_hub
+from airflow_trident.triggers.turn import SETTLE_S
+
+
+class TridentDriverTrigger(BaseTrigger):
+    """Asks the cluster for the driver, and tells from the ledger how far its topology is.
+
+    :param topology: name of the topology.
+    :param driver_id: of Spark.
+    :param masters: REST addresses of the cluster's masters.
+    :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
+    :param poll_s: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        driver_id: str,
+        masters: list[str],
+        zookeeper_conn_id: str | None = None,
+        poll_s: float = 5.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.topology = topology
+        self.driver_id = driver_id
+        self.masters = masters
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "topology": self.topology,
+                "driver_id": self.driver_id,
+                "masters": self.masters,
+                "zookeeper_conn_id": self.zookeeper_conn_id,
+                "poll_s": self.poll_s,
+            },
+        )
+
+    @property
+    def driver(self) -> SparkDriver:
+        return SparkDriver(masters=tuple(self.masters), driver_id=self.driver_id)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        # An event sooner than that after the worker has deferred can fail the task.
+        await asyncio.sleep(SETTLE_S)
+        conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
+        ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
+        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+            committed = 0
+            while await self._active():
+                committed = await self._tell(hub, committed)
+                await asyncio.sleep(self.poll_s)
+            await self._tell(hub, committed)
+        self.log.info("Spark driver %s of topology %s has ended", self.driver_id, self.topology)
+        yield TriggerEvent({"driver_id": self.driver_id})
+
+    async def _active(self) -> bool:
+        try:
+            return await asyncio.to_thread(self.driver.active)
+        except SparkJobError as error:  # a master that starts again knows its drivers
+            self.log.warning("%s", error)
+            return True
+
+    async def _tell(self, hub: Hub, before: int) -> int:
+        """For people: whatever is wrong with the ledger, the driver meets it too."""
+        try:
+            view = await hub.with_ledger(self.topology, lambda ledger: ledger.view(0))
+        except TridentError:
+            return before
+        committed = view.pointer.committed
+        if committed != before:
+            self.log.info("topology %s: transactions up to %d are committed", self.topology, committed)
+        return committed
+
+    async def on_kill(self) -> None:
+        """A person ended the deferred task: the driver is killed. Without that the ledger would be as right."""
+        try:
+            await asyncio.to_thread(self.driver.kill)
+            self.log.warning("Spark driver %s of topology %s is killed", self.driver_id, self.topology)
+        except SparkJobError as error:
+            self.log.warning("Spark driver %s was not killed: %s", self.driver_id, error)

@@ -1,0 +1,188 @@
+"""A drain that is submitted as a whole: in a client's process, and with its driver in a standalone cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.engine.spark_java import spark_home, submit_environment
+from tests.airflow_fixtures import PROJECT, AirflowHome
+from tests.spark_fixtures import free_port, wait_for
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+
+HERE = {"SPARK_LOCAL_IP": "127.0.0.1"}
+DAG = """
+import os, time
+from airflow.sdk import DAG
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator
+
+def patient(word):
+    open("FOLDER/begun", "w").close()
+    while os.path.exists("FOLDER/blocked"):
+        time.sleep(0.1)
+    yield word.upper()
+
+def topology_of(name):
+    topology = Topology(name)
+    words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
+    words = words.each("word", patient, "loud string")
+    words.group_by("loud").persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
+    return topology
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m", "spark.cores.max": "1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+def play(name, conn_id, **arguments):
+    with DAG(name, schedule=None) as dag:
+        TridentDrainOperator(
+            task_id="drain", topology=topology_of(name), spark_conn_id=conn_id, spark_conf=SMALL, **arguments
+        )
+    return dag
+
+in_cluster = play("in_cluster", "spark_cluster", deferrable=True)
+as_client = play("as_client", "spark_client", max_transactions=2)
+
+def held(name):
+    (spec,) = topology_of(name).states.values()
+    with spec.factory.make_state(spec) as state:
+        return sorted([key[0], value[0]] for key, value in state.items())
+"""
+KILLED = """
+import os, time
+from plays import SMALL, held, in_cluster
+from airflow_trident.errors import SparkJobError
+from airflow_trident.hooks import settings
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.operators.submitted_drain import SubmittedDrain
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drain import DrainLimits
+from airflow_trident.runtime.phases import Attempts
+
+drain = SubmittedDrain(
+    topology=in_cluster.get_task("drain").topology, conn_id="spark_cluster", conf=SMALL, app_name="to be killed",
+    zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print,
+)
+submission = drain.start(Attempts(owner="somebody"), Claim(key="first"), DrainLimits(tries=1), 50)
+while not os.path.exists("FOLDER/begun"):
+    assert submission.driver.active(), submission.driver.state()
+    time.sleep(0.1)
+drain.cancel()
+try:
+    drain.finish(submission)
+except SparkJobError as error:
+    said = str(error)
+with ZooKeeperHook().get_ledger("in_cluster") as ledger:
+    found = [[tx.txid, tx.status, tx.attempt, tx.error] for tx in ledger.transactions()]
+left = os.listdir(os.path.join(settings.staging_root(None), "drains"))
+tell({"said": said, "found": found, "left": left})
+"""
+RUN = """
+from plays import DAG_NAME, held
+(ti,) = DAG_NAME.test().get_task_instances()
+tell({"state": ti.state, "committed": ti.xcom_pull("drain"), "held": held("DAG_NAME")})
+"""
+
+
+@pytest.fixture
+def spark_master(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A standalone cluster: its URL and the port of its REST interface."""
+    port, rest = free_port(), free_port()
+    settings = tmp_path / "master.conf"
+    settings.write_text(f"spark.master.rest.enabled true\nspark.master.rest.port {rest}\n")
+    url = f"spark://127.0.0.1:{port}"
+    path = f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {**submit_environment(), **HERE, "PYTHONPATH": path, "SPARK_DAEMON_MEMORY": "256m"}
+    started = []
+
+    def start(name: str, *arguments: str) -> None:
+        command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{rest}/v1/submissions/status/none", timeout=10):
+                return True
+        except OSError:
+            return False
+
+    try:
+        start(
+            "master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            "0",
+            "--properties-file",
+            str(settings),
+        )
+        wait_for(answers)
+        start(
+            "worker.Worker",
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            "0",
+            "-c",
+            "2",
+            "-m",
+            "2g",
+            "-d",
+            str(tmp_path / "work"),
+            url,
+        )
+        yield url, rest
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by_the_next(
+    airflow_home: AirflowHome, spark_master: tuple[str, int]
+) -> None:
+    folder = airflow_home.folder
+    airflow_home.write_dag("plays", DAG.replace("FOLDER", str(folder)))
+    master, rest = spark_master
+    cluster = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "cluster", "rest-port": rest}}
+    airflow_home.options |= {
+        "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
+        **HERE,
+        "AIRFLOW_CONN_SPARK_CLUSTER": json.dumps(cluster),
+        "AIRFLOW_CONN_SPARK_CLIENT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+    }
+    everything = [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
+
+    (folder / "blocked").touch()
+    killed = airflow_home.python(KILLED.replace("FOLDER", str(folder)))
+    assert "ended as KILLED" in killed["said"], killed
+    # of what was killed nothing is said to have failed, although one try was all that it had
+    assert [(txid, status, attempt) for txid, status, attempt, _ in killed["found"]] == [
+        (1, "processing", 0),
+        (2, "processing", 0),
+    ]
+    assert killed["left"] == []
+
+    (folder / "blocked").unlink()
+    result = airflow_home.python(RUN.replace("DAG_NAME", "in_cluster"))
+    assert result == {"state": "success", "committed": [1, 2, 3], "held": everything}
+    # it was deferred, and what went on after that took up the same driver
+    assert airflow_home.output.count("runs in the cluster as driver-") == 1
+    assert airflow_home.output.count("taking up the drain that was submitted as driver-") == 1
+
+    result = airflow_home.python(RUN.replace("DAG_NAME", "as_client"))
+    assert (result["state"], result["committed"]) == ("success", [1, 2])
+    assert "transaction 2, attempt 0: 3 rows into state" in airflow_home.output
