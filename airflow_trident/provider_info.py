@@ -54,7 +54,12 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_trident.sensors.ready", "airflow_trident.sensors.turn"],
             }
         ],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_trident.triggers.turn"]}],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_trident.triggers.turn", "airflow_trident.triggers.driver"],
+            }
+        ],
         "extra-links": [
             "airflow_trident.links.transaction.TransactionLink",
             "airflow_trident.links.spark.SparkUiLink",

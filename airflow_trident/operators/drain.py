@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_trident.hooks import settings
 from airflow_trident.operators.base import airflow_outcome, deferrable_default, owner
 from airflow_trident.operators.emitter import EngineOperator
-from airflow_trident.operators.engines import EngineKind
-from airflow_trident.operators.submitted_drain import Submission, SubmittedDrain
+from airflow_trident.operators.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure
@@ -84,7 +82,11 @@ class TridentDrainOperator(EngineOperator):
 
     def execute(self, context: Context) -> list[int]:
         with airflow_outcome():
-            result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
+            result = (
+                self._drain_submitted(context)
+                if is_submitted(self.engine, self.spark_conn_id)
+                else self._drain(context)
+            )
         return self._done(result)
 
     def resume(self, context: Context, event: Any = None) -> Any:
@@ -135,11 +137,6 @@ class TridentDrainOperator(EngineOperator):
             self._running = None
 
     # ---- submitted -------------------------------------------------------------------------------------------------
-
-    def _is_submitted(self) -> bool:
-        if self.engine is not EngineKind.SPARK or not self.spark_conn_id:
-            return False
-        return BaseHook.get_connection(self.spark_conn_id).conn_type == "spark"
 
     def _drain_submitted(self, context: Context) -> DrainResult:
         """Submit the drain, or take up the one that a former try submitted, and wait for its end."""

@@ -13,6 +13,7 @@ from airflow_trident.errors import SparkJobError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.spark_driver import SparkDriver, wait_for_end
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.operators.engines import EngineKind
 from airflow_trident.operators.spark_submit import HookSubmit
 from airflow_trident.runtime import drain_app
 from airflow_trident.runtime.drain_order import (
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 
 APPLICATION = os.path.abspath(drain_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
+
+
+def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
+    """Does this connection run a drain as an application of its own?"""
+    from airflow.sdk import BaseHook
+
+    if EngineKind(engine) is not EngineKind.SPARK or not conn_id:
+        return False
+    return BaseHook.get_connection(conn_id).conn_type == "spark"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.zookeeper
 EXPECTED_WORDS = sum(len(line.split()) for (line,) in LINES)
 
 
-def run(hosts: str, root: str, folder: Path, crash: str = "") -> int:
+def run(hosts: str, root: str, folder: Path, crash: str = "", *more: str) -> int:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.word_count", hosts, root, str(folder)],
+        [sys.executable, "-m", "tests.programs.word_count", hosts, root, str(folder), *more],
         env={**os.environ, VARIABLE: crash},
         cwd=REPOSITORY,
         check=False,
@@ -74,4 +74,21 @@ def test_p9_killed_at_every_point_one_after_the_other_ends_the_same(
         kills += 1
         assert kills <= 2 * len(CrashPoint)
     assert kills >= len(CrashPoint)
+    assert contents(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("pending", ["1", "3"])
+def test_p9_a_drain_killed_at_every_point_while_others_are_under_way_ends_the_same(
+    pending: str,
+    zookeeper: EmbeddedZooKeeper,
+    ledger_root: str,
+    tmp_path: Path,
+    undisturbed: dict[str, list[object]],
+) -> None:
+    points = ",".join(f"{point}@3:{tmp_path}/{point}" for point in CrashPoint)
+    kills = 0
+    while run(zookeeper.hosts, ledger_root, tmp_path, points, pending) != 0:
+        kills += 1
+        assert kills <= len(CrashPoint)
+    assert kills >= len(CrashPoint) - 1  # its first attempt begins with the transaction
     assert contents(tmp_path) == undisturbed

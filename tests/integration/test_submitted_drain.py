@@ -171,8 +171,8 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert "ended as KILLED" in killed["said"], killed
     # of what was killed nothing is said to have failed, although one try was all that it had
     assert [(txid, status, attempt) for txid, status, attempt, _ in killed["found"]] == [
-        (1, "processing", 0),
-        (2, "processing", 0),
+        (1, "PROCESSING", 0),
+        (2, "PROCESSING", 0),
     ]
     assert killed["left"] == []
 

@@ -1,4 +1,5 @@
-"""Run a small word count to its end in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER``.
+"""Run a small word count in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER [PENDING]``;
+with PENDING by a drain that has so many transactions under way.
 
 Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with a
 window: what the crash tests kill and run again.
@@ -14,7 +15,10 @@ from airflow_trident import Count, FixedBatchSpout, Function, Max, Min, SqliteSt
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drain import Drain, DrainLimits
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import Attempts
 
 LINES = [(f"line {number} of the file has word{number % 7} and word{number % 3}",) for number in range(20)]
 TITLES = [(f"title {number % 5}",) for number in range(12)]
@@ -51,9 +55,20 @@ def contents(folder: Path) -> dict[str, list[object]]:
     return found
 
 
-def main(hosts: str, root: str, folder: str) -> None:
+def main(hosts: str, root: str, folder: str, pending: str = "") -> None:
     made = topology(Path(folder))
     with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
+        if pending:
+            Drain(
+                ledger=ledger,
+                topology=made,
+                engine=engine,
+                staging_root=f"{folder}/staging",
+                attempts=Attempts(owner="drain"),
+                claim=Claim(key="drain"),
+                limits=DrainLimits(max_pending=int(pending)),
+            ).run()
+            return
         LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=f"{folder}/staging").run()
 
 

@@ -11,7 +11,9 @@ from airflow_trident.hooks import settings
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
+    from airflow_trident.operators.submitted_drain import SubmittedDrain
     from airflow_trident.runtime.backfill import Selection
+    from airflow_trident.topology.topology import Topology
 
 
 @trident_command
@@ -24,22 +26,28 @@ def drain(args: Namespace) -> int | None:
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     owner = owner_of_this_process()
-    with open_ledger(args) as ledger, _engine(args, conf, one_shot=False) as engine:
-        result = Drain(
-            ledger=ledger,
-            topology=topology,
-            engine=engine,
-            staging_root=settings.staging_root(args.staging_dir),
-            attempts=Attempts(owner=owner),
-            claim=Claim(key=f"drain/{owner}"),
-            limits=DrainLimits(
-                max_transactions=args.max_transactions,
-                max_time_s=args.max_time_s,
-                max_pending=args.max_pending or int(settings.number(settings.MAX_PENDING, least=1)),
-            ),
-            retention=int(settings.number(settings.RETENTION, least=1)),
-            progress=_say,
-        ).run()
+    attempts, claim = Attempts(owner=owner), Claim(key=f"drain/{owner}")
+    limits = DrainLimits(
+        max_transactions=args.max_transactions,
+        max_time_s=args.max_time_s,
+        max_pending=args.max_pending or int(settings.number(settings.MAX_PENDING, least=1)),
+    )
+    retention = int(settings.number(settings.RETENTION, least=1))
+    if (submitted := _submitted(args, conf, topology)) is not None:
+        result = submitted.finish(submitted.start(attempts, claim, limits, retention))
+    else:
+        with open_ledger(args) as ledger, _engine(args, conf, one_shot=False) as engine:
+            result = Drain(
+                ledger=ledger,
+                topology=topology,
+                engine=engine,
+                staging_root=settings.staging_root(args.staging_dir),
+                attempts=attempts,
+                claim=claim,
+                limits=limits,
+                retention=retention,
+                progress=_say,
+            ).run()
     if not result.committed:
         _say(f"topology {args.topology}: nothing new")
         return OK
@@ -167,6 +175,23 @@ def _engine(args: Namespace, conf: dict[str, str], *, one_shot: bool = True) -> 
         conf=conf,
         app_name=f"airflow trident {args.topology}",
         one_shot=one_shot,
+    )
+
+
+def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> SubmittedDrain | None:
+    """The drain as an application of its own; None where it runs in this process."""
+    from airflow_trident.operators.submitted_drain import SubmittedDrain, is_submitted
+
+    if not is_submitted(args.engine, args.spark_conn_id):
+        return None
+    return SubmittedDrain(
+        topology=topology,
+        conn_id=args.spark_conn_id,
+        conf=conf,
+        app_name=f"airflow trident {args.topology}",
+        zookeeper_conn_id=args.zookeeper_conn_id,
+        staging_root=settings.staging_root(args.staging_dir),
+        say=_say,
     )
 
 
