@@ -17,7 +17,8 @@ from tests.spark_fixtures import free_port, wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
-HERE = {"SPARK_LOCAL_IP": "127.0.0.1"}
+SOON = "-XX:TieredStopAtLevel=1"
+HERE = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": SOON, "SPARK_SUBMIT_OPTS": SOON}
 DAG = """
 import os, time
 from airflow.sdk import DAG
@@ -58,9 +59,9 @@ def held(name):
     with spec.factory.make_state(spec) as state:
         return sorted([key[0], value[0]] for key, value in state.items())
 """
-KILLED = """
+PROGRAM = """
 import os, time
-from plays import SMALL, held, in_cluster
+from plays import SMALL, as_client, held, in_cluster
 from airflow_trident.errors import SparkJobError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
@@ -69,6 +70,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drain import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 
+open("FOLDER/blocked", "w").close()
 drain = SubmittedDrain(
     topology=in_cluster.get_task("drain").topology, conn_id="spark_cluster", conf=SMALL, app_name="to be killed",
     zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print,
@@ -83,14 +85,15 @@ try:
 except SparkJobError as error:
     said = str(error)
 with ZooKeeperHook().get_ledger("in_cluster") as ledger:
-    found = [[tx.txid, tx.status, tx.attempt, tx.error] for tx in ledger.transactions()]
+    found = [[tx.txid, tx.status, tx.attempt] for tx in ledger.transactions()]
 left = os.listdir(os.path.join(settings.staging_root(None), "drains"))
-tell({"said": said, "found": found, "left": left})
-"""
-RUN = """
-from plays import DAG_NAME, held
-(ti,) = DAG_NAME.test().get_task_instances()
-tell({"state": ti.state, "committed": ti.xcom_pull("drain"), "held": held("DAG_NAME")})
+
+os.unlink("FOLDER/blocked")
+runs = {}
+for dag in (in_cluster, as_client):
+    (ti,) = dag.test().get_task_instances()
+    runs[dag.dag_id] = [ti.state, ti.xcom_pull("drain"), held(dag.dag_id)]
+tell({"said": said, "found": found, "left": left, "runs": runs})
 """
 
 
@@ -164,25 +167,18 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
         "AIRFLOW_CONN_SPARK_CLUSTER": json.dumps(cluster),
         "AIRFLOW_CONN_SPARK_CLIENT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
     }
-    everything = [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
+    result = airflow_home.python(PROGRAM.replace("FOLDER", str(folder)))
 
-    (folder / "blocked").touch()
-    killed = airflow_home.python(KILLED.replace("FOLDER", str(folder)))
-    assert "ended as KILLED" in killed["said"], killed
+    assert "ended as KILLED" in result["said"]
     # of what was killed nothing is said to have failed, although one try was all that it had
-    assert [(txid, status, attempt) for txid, status, attempt, _ in killed["found"]] == [
-        (1, "PROCESSING", 0),
-        (2, "PROCESSING", 0),
-    ]
-    assert killed["left"] == []
-
-    (folder / "blocked").unlink()
-    result = airflow_home.python(RUN.replace("DAG_NAME", "in_cluster"))
-    assert result == {"state": "success", "committed": [1, 2, 3], "held": everything}
+    assert result["found"] == [[1, "PROCESSING", 0], [2, "PROCESSING", 0]]
+    assert result["left"] == []
+    everything = [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
+    assert result["runs"]["in_cluster"] == ["success", [1, 2, 3], everything]
     # it was deferred, and what went on after that took up the same driver
-    assert airflow_home.output.count("runs in the cluster as driver-") == 1
-    assert airflow_home.output.count("taking up the drain that was submitted as driver-") == 1
-
-    result = airflow_home.python(RUN.replace("DAG_NAME", "as_client"))
-    assert (result["state"], result["committed"]) == ("success", [1, 2])
+    printed = airflow_home.output.partition("taking up the drain that was submitted as driver-")
+    assert printed[0].count("the drain of topology 'in_cluster' runs in the cluster as driver-") == 2
+    assert printed[1]
+    assert "runs in the cluster as driver-" not in printed[2]
+    assert result["runs"]["as_client"] == ["success", [1, 2], [["WORD0", 2], ["WORD1", 2], ["WORD2", 2]]]
     assert "transaction 2, attempt 0: 3 rows into state" in airflow_home.output
