@@ -91,7 +91,9 @@ class TridentDrainOperator(EngineOperator):
 
     def resume(self, context: Context, event: Any = None) -> Any:
         """The driver has ended, as far as the trigger could see: look, and take its result."""
-        return self.execute(context)
+        with airflow_outcome():
+            result = self._drain_submitted(context, resumed=True)
+        return self._done(result)
 
     def on_kill(self) -> None:
         """A submitted drain is ended where it runs, as a job is: an economy, never needed for correctness."""
@@ -138,8 +140,11 @@ class TridentDrainOperator(EngineOperator):
 
     # ---- submitted -------------------------------------------------------------------------------------------------
 
-    def _drain_submitted(self, context: Context) -> DrainResult:
-        """Submit the drain, or take up the one that a former try submitted, and wait for its end."""
+    def _drain_submitted(self, context: Context, *, resumed: bool = False) -> DrainResult:
+        """Submit the drain, or take up the one that a former try submitted, and wait for its end.
+
+        :param resumed: this very try submitted it.
+        """
         store = context["task_state_store"]
         drain = self._submitted = SubmittedDrain(
             topology=self.topology,
@@ -151,8 +156,8 @@ class TridentDrainOperator(EngineOperator):
             say=self.log.info,
         )
         known = store.get(SUBMISSION_KEY)
-        if known:
-            submission = Submission.from_json(known)
+        submission = Submission.from_json(known) if known else None
+        if submission is not None and (resumed or submission.has_something()):
             self.log.info("taking up the drain that was submitted as %s", submission.driver_id)
         else:
             submission = drain.start(self._attempts(context), self._claim(context), self._limits(), self._retention())

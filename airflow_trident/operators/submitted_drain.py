@@ -65,6 +65,13 @@ class Submission:
     def driver(self) -> SparkDriver | None:
         return SparkDriver(masters=self.masters, driver_id=self.driver_id) if self.driver_id else None
 
+    def has_something(self) -> bool:
+        """Does its driver still run, or has it left a result? Not so if it was killed with the task.
+
+        :raises SparkJobError: no master answers.
+        """
+        return (self.driver is not None and self.driver.active()) or os.path.exists(self.result)
+
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "masters": list(self.masters)}
 
