@@ -46,7 +46,9 @@ def test_queries_and_keys_on_the_command_line_and_in_a_task(airflow_home: Airflo
         LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(tmp_path / "staging")).run()
     airflow_home.write_dag("asking", DAG_FILE.format(folder=str(tmp_path)))
     place = f"--dag-file {airflow_home.dags}/asking.py"
-    answer, table, got, absent, no_state, no_query, no_number = Site(airflow_home, sys.modules[__name__]).tridents(
+    answer, table, got, absent, no_state, no_query, no_number, plan, no_plan = Site(
+        airflow_home, sys.modules[__name__]
+    ).tridents(
         f"query asked count_of a 10 -o json {place}",
         f"query asked count_of b 1 {place}",
         f"state get asked n a -o json {place}",
@@ -54,6 +56,8 @@ def test_queries_and_keys_on_the_command_line_and_in_a_task(airflow_home: Airflo
         f"state get asked m x {place}",
         f"query asked sum_of a {place}",
         f"query asked count_of a ten {place}",
+        f"plan {airflow_home.dags}/asking.py --query count_of",
+        f"plan {airflow_home.dags}/asking.py --query sum_of",
     )
     assert answer.json() == [{"word": "a", "product": 20}]
     assert (table.code, table.out.split()[0]) == (0, "word")
@@ -64,6 +68,9 @@ def test_queries_and_keys_on_the_command_line_and_in_a_task(airflow_home: Airflo
     assert "has no state 'm'. It has n." in no_state.error
     assert "has no query 'sum_of'. It has 'count_of'." in no_query.error
     assert "'ten' is no long" in no_number.error
+    assert plan.out.startswith("topology asked\n\nstream count_of: arguments of query count_of")
+    assert "=> handed on as ~result (word string, product long)" in plan.out
+    assert "has no query 'sum_of'. It has 'count_of'." in no_plan.error
     airflow_home.options["PYTHONPATH"] = f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}"
     told = airflow_home.python(
         """
