@@ -137,15 +137,15 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         self, client: Any, partition: str, numbers: tuple[int, int], left_bytes: int, *, at_least: int
     ) -> tuple[int, int]:
         """How many of the records fit, and their bytes."""
+        begin, end = numbers
         size = 0
-        for at in range(*numbers, AT_ONCE):
-            for number, length in enumerate(
-                self._ask(client, "STRLEN", partition, at, min(at + AT_ONCE, numbers[1])), at
-            ):
-                if size + length > left_bytes and number - numbers[0] >= at_least:
-                    return number - numbers[0], size
+        for at in range(begin, end, AT_ONCE):
+            lengths = self._ask(client, "STRLEN", partition, at, min(at + AT_ONCE, end))
+            for number, length in enumerate(lengths, at):
+                if size + length > left_bytes and number - begin >= at_least:
+                    return number - begin, size
                 size += length
-        return max(0, numbers[1] - numbers[0]), size
+        return max(0, end - begin), size
 
     def _ask(self, client: Any, command: str, partition: str, begin: int, end: int) -> list[Any]:
         # Not MGET: the keys of a cluster are on many nodes.

@@ -293,7 +293,7 @@ def test_max_bytes_ends_a_batch_and_a_larger_record_is_one_by_itself(where: dict
     stream = RedisStreamSpout(**where, streams=["s0", "s1"], fields="t string", max_bytes=12)
     for spout, lengths in (
         (RedisSpout(**where, fields="id long, value string", max_bytes=12), [[5, 5, 1], [99], [5]]),
-        (stream, [[4, 4], [99], [4]]),
+        (stream, [[4, 4], [4], [99]]),  # each stream is the first one in turn
     ):
         found, previous = [], None
         while (metadata := spout.coordinator().initialize_transaction(len(found) + 1, previous)) is not None:
