@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -206,48 +204,3 @@ def test_a_committer_applies_a_staged_batch_by_arrow_and_never_imports_spark(
         check=False,
     )
     assert done.stdout.splitlines()[-2:] == ["(1,)", "[]"], done.stderr
-
-
-class Deadly(LocalEngine):
-    """Something happens when transaction 2 is processed and not recorded yet."""
-
-    def __init__(self, happens: Callable[[str], None]) -> None:
-        super().__init__()
-        self.happens = happens
-
-    def run(self, job: Job) -> Manifest:
-        done = super().run(job)
-        if job.slot.txid == 2:
-            self.happens("processed")
-        return done
-
-
-@pytest.mark.zookeeper
-def test_p9_zookeeper_killed_while_a_batch_is_processed_and_while_one_is_committed_costs_no_record(
-    world: World, tmp_path: Path
-) -> None:
-    server, kills = EmbeddedZooKeeper(tmp_path / "zookeeper"), dict[str, int]()
-    pids = [server.start().pid]
-
-    def kill(when: str) -> None:
-        if when not in kills:
-            os.kill(pids[-1], signal.SIGKILL)
-            pids.append(server.start().pid)
-        kills[when] = kills.get(when, 0) + 1
-
-    try:
-        with open_ledger(ZooKeeperSettings(hosts=server.hosts), world.topology.name) as world.ledger:
-            result = Drain(
-                ledger=world.ledger,
-                topology=world.topology,
-                engine=Deadly(kill),
-                staging_root=world.staging,
-                attempts=Attempts(owner="drain"),
-                claim=Claim(key="drain/run-1"),
-                progress=lambda line: kill("committed") if "transaction 4," in line and "into state" in line else None,
-            ).run()
-            assert world.statuses() == [Status.COMMITTED] * 5
-    finally:
-        server.stop()
-    assert (result.committed, kills) == ((1, 2, 3, 4, 5), {"processed": 1, "committed": 1})
-    assert world.counts() == ALL
