@@ -3,9 +3,15 @@ comes from them is masked in the logs."""
 
 from __future__ import annotations
 
+import threading
+
 from airflow_trident import connections
 from airflow_trident.connections import Connection
 from airflow_trident.errors import ConfigurationError
+
+_ASKING = threading.Lock()
+"""A drain asks from several threads. A task's own process keeps their answers apart; ``dag.test()`` and ``airflow tasks
+test`` do not: an answer would reach another thread, or none (InProcessSupervisorComms of the task SDK)."""
 
 
 def install_resolver() -> None:
@@ -21,7 +27,8 @@ def from_airflow(conn_id: str) -> Connection:
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        found = BaseHook.get_connection(conn_id)
+        with _ASKING:
+            found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise connections.unknown(conn_id) from error
     try:
