@@ -84,15 +84,22 @@ class PartitionedSpout(Spout):
     # ---- the spout ---------------------------------------------------------------------------------------------
 
     def coordinator(self) -> Coordinator:
-        for name in ("max_partitions", "max_rows", "max_splits"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ConfigurationError(f"{self.describe()} has {name} = {limit}", "It must be at least 1.")
+        self.require_limits()
         wants_success = type(self).success is not PartitionedSpout.success
         return (_ToldOfSuccess if wants_success else PartitionedCoordinator)(self)
 
     def emitter(self) -> PartitionedEmitter:
         return PartitionedEmitter(self)
+
+    def require_limits(self, *others: str) -> None:
+        """
+        :param others: attributes that are limits as well; None: no limit.
+        :raises ConfigurationError: a limit is below 1.
+        """
+        for name in ("max_partitions", "max_rows", "max_splits", *others):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ConfigurationError(f"{self.describe()} has {name} = {limit}", "It must be at least 1.")
 
 
 class OpaquePartitionedSpout(PartitionedSpout):

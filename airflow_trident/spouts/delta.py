@@ -82,7 +82,11 @@ class DeltaSpout(Spout):
         conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        for name, number in (("max_files", max_files), ("max_bytes", max_bytes), ("max_rows", max_rows or 1)):
+        for name, number in (
+            ("max_files", max_files),
+            ("max_bytes", max_bytes),
+            ("max_rows", 1 if max_rows is None else max_rows),
+        ):
             if number < 1:
                 raise ConfigurationError(f"DeltaSpout with {name}={number}", "It must be at least 1.")
         if start not in tuple(Start) and not (isinstance(start, int) and start >= 0):

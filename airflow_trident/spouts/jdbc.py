@@ -58,7 +58,11 @@ class JdbcSpout(Spout):
     ) -> None:
         if bool(table) == bool(query):
             raise ConfigurationError("JdbcSpout with both or none of table and query", "Give one of them.")
-        least_of = {"max_rows": (max_rows, 1), "max_bytes": (max_bytes or 1, 1), "splits": (splits, 1)}
+        least_of = {
+            "max_rows": (max_rows, 1),
+            "max_bytes": (1 if max_bytes is None else max_bytes, 1),
+            "splits": (splits, 1),
+        }
         for name, (number, least) in {**least_of, "settle_s": (settle_s, 0)}.items():
             if number < least:
                 raise ConfigurationError(f"JdbcSpout with {name}={number}", f"It must be at least {least}.")

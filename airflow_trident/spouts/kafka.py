@@ -106,7 +106,11 @@ class KafkaSpout(Spout):
             topics=names, pattern=pattern, conn_id=conn_id, settings=_settings(bootstrap_servers, config), who=who
         )
         self._reach.require_complete()
-        for name, number in (("max_rows", max_rows), ("split_rows", split_rows), ("max_bytes", max_bytes or 1)):
+        for name, number in (
+            ("max_rows", max_rows),
+            ("split_rows", split_rows),
+            ("max_bytes", 1 if max_bytes is None else max_bytes),
+        ):
             if number < 1:
                 raise ConfigurationError(f"{who} with {name}={number}", "It must be at least 1.")
         first = FirstPoll(_one_of(who, "first_poll", str(first_poll).lower(), tuple(FirstPoll)))

@@ -71,6 +71,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
                 f"RedisSpout cannot give the fields {self.fields!r}",
                 'As in "id long, value string", or "partition int, id long, value string" with partitions.',
             )
+        self.require_limits("max_bytes")
 
     @property
     def schema(self) -> Schema:

@@ -78,6 +78,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
             raise ConfigurationError(
                 f"id_field={self.id_field!r} is no string of fields={self.fields!r}", "Declare it."
             )
+        self.require_limits("max_bytes")
 
     @property
     def schema(self) -> Schema:

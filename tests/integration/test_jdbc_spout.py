@@ -201,4 +201,4 @@ def test_max_bytes_is_judged_by_a_sample(postgres: PostgresServer, orders: str) 
     assert isinstance(metadata, dict)
     assert metadata["rows"] == 4
     with pytest.raises(ConfigurationError, match="max_bytes"):
-        spout(orders, max_bytes=-1)
+        spout(orders, max_bytes=0)

@@ -84,6 +84,7 @@ def test_where_a_partition_goes_on(logs: dict[Place, Log], begins: list[int], lo
         ({"pattern": "("}, "pattern='\\('"),
         ({"topics": "t", "bootstrap_servers": None}, "does not know its cluster"),
         ({"topics": "t", "max_rows": 0}, "max_rows=0"),
+        ({"topics": "t", "max_bytes": 0}, "max_bytes=0"),
         ({"topics": "t", "first_poll": "newest"}, "Use one of earliest"),
         ({"topics": "t", "first_poll": "timestamp"}, "belong together"),
         ({"topics": "t", "fields": "value long"}, "no field 'value long'"),
