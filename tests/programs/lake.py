@@ -1,37 +1,69 @@
-"""Run two streams to their end in one process, a Kafka topic and a Delta table, into states of one kind:
+"""Run streams of real sources to their end in one process, into states of one kind:
 ``python -m tests.programs.lake HOSTS ROOT FOLDER BROKER TOPIC KIND``. The crash tests kill it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from airflow_trident import Count, DeltaSpout, DeltaState, KafkaSpout, OpaqueKafkaSpout, Sum, Topology
+from airflow_trident import (
+    Count,
+    DeltaSpout,
+    DeltaState,
+    JdbcSpout,
+    KafkaSpout,
+    OpaqueKafkaSpout,
+    RedisSpout,
+    RedisState,
+    RedisStreamSpout,
+    Sum,
+    Topology,
+)
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.plan.states import StateFactory
+from airflow_trident.protocol.spouts import Spout
 from airflow_trident.runtime.local import LocalRunner
-from tests.postgres_fixtures import postgres_state
+from tests.postgres_fixtures import CONN_ID, postgres_state
 
-KINDS: dict[str, tuple[type[KafkaSpout], Callable[[Path], StateFactory]]] = {
-    "transactional, into PostgreSQL": (KafkaSpout, postgres_state),
-    "opaque, into Delta Lake": (OpaqueKafkaSpout, lambda folder: DeltaState(str(folder / "states"), fold_at=3)),
-}
+REDIS = "lake_redis"
+KINDS = (
+    "transactional, into PostgreSQL",
+    "opaque, into Delta Lake",
+    "Redis and JDBC, into Redis",
+)
+"""The first two: Kafka and Delta Lake."""
 
 
 def topology(folder: Path, broker: str, topic: str, kind: str) -> Topology:
     made = Topology("lake")
-    spout, make_states = KINDS[kind]
-    states = make_states(folder)
-    records = made.new_stream(
-        "records", spout(topic, bootstrap_servers=broker, fields="value string", max_rows=30, split_rows=10)
-    )
-    records.group_by("value").persistent_aggregate(states, Count(), "count")
-    orders = DeltaSpout(str(folder / "orders"), fields="customer string, cents long", start=0, max_files=1)
-    made.new_stream("orders", orders).group_by("customer").persistent_aggregate(states, "cents", Sum(), "total")
+    spouts, states = _parts(folder, broker, topic, kind)
+    for name, spout in spouts.items():
+        stream = made.new_stream(name, spout)
+        if name == "orders":
+            stream.group_by("customer").persistent_aggregate(states, "cents", Sum(), "total")
+        else:
+            stream.group_by("value").persistent_aggregate(states, Count(), name)
     return made
+
+
+def _parts(folder: Path, broker: str, topic: str, kind: str) -> tuple[dict[str, Spout], StateFactory]:
+    """The spouts, and where the states are. Of records, values; of orders, customers and cents."""
+    orders = "customer string, cents long"
+    if kind == KINDS[2]:
+        keys = {"keys": "{partition}:{n}", "counter": "{partition}:last", "num_partitions": 3}
+        return {
+            "records": RedisSpout(conn_id=REDIS, **keys, fields="part int, n long, value string", max_rows=30),
+            "entries": RedisStreamSpout(conn_id=REDIS, streams=("s0", "s1", "s2"), fields="value string", max_rows=30),
+            "orders": JdbcSpout(CONN_ID, table=topic.replace("-", "_"), fields=orders, max_rows=2, settle_s=0.0),
+        }, RedisState(conn_id=REDIS)
+    kafka = KafkaSpout if kind == KINDS[0] else OpaqueKafkaSpout
+    states = postgres_state(folder) if kind == KINDS[0] else DeltaState(str(folder / "states"), fold_at=3)
+    return {
+        "records": kafka(topic, bootstrap_servers=broker, fields="value string", max_rows=30, split_rows=10),
+        "orders": DeltaSpout(str(folder / "orders"), fields=orders, start=0, max_files=1),
+    }, states
 
 
 def main(hosts: str, root: str, folder: str, broker: str, topic: str, kind: str) -> None:
