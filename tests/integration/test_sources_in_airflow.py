@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.kafka]
 
 SECRETS = {"kafka": "k4fka-secret", "redis": "r3dis-secret", "delta": "d3lta-secret", "postgres": PASSWORD}
 DAG = """
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from airflow.sdk import DAG, task
 from airflow_trident import (
@@ -53,6 +54,7 @@ with DAG("threads", schedule=None) as threads:
     @task
     def as_a_drain_asks():
         install_resolver()
+        sys.setswitchinterval(1e-5)  # so that threads that are not kept apart meet
         wanted = ["src_kafka", "src_redis", "src_postgres", "src_delta"] * 25
         with ThreadPoolExecutor(8) as pool:
             found = [one.conn_type for one in pool.map(resolve, wanted)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from airflow.sdk import Connection as AirflowConnection
@@ -76,6 +79,22 @@ def test_inside_airflow_the_task_sdk_is_asked(which: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("airflow.sdk.BaseHook.get_connection", get_connection)
     assert resolve("db") == alone
     assert asked == ["db"]
+
+
+def test_threads_ask_airflow_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_resolver()
+    two, met = threading.Barrier(2), list[str]()
+
+    def get_connection(conn_id: str) -> AirflowConnection:
+        with suppress(threading.BrokenBarrierError):
+            two.wait(0.5)
+            met.append(conn_id)
+        return AirflowConnection(conn_id=conn_id, conn_type="redis")
+
+    monkeypatch.setattr("airflow.sdk.BaseHook.get_connection", get_connection)
+    with ThreadPoolExecutor(2) as pool:
+        assert [one.conn_id for one in pool.map(resolve, ["one", "other"])] == ["one", "other"]
+    assert met == []
 
 
 @pytest.mark.parametrize("installed", [True, False])
