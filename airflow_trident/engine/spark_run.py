@@ -32,6 +32,7 @@ from airflow_trident.engine.spark_worker import (
     count_path,
     partitions_for,
 )
+from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_TOLD = 300
+"""Characters of a job's description."""
+
+
 @dataclass(frozen=True)
 class Flow:
     """Rows on their way: a DataFrame, and the Python pass behind it that is not begun yet, because what comes next may
@@ -76,6 +81,12 @@ def _runs_in_every_partition(node: Node) -> bool:
     if isinstance(node, MultiReduceStepNode | PartitionAggregateNode):
         return not node.groups
     return isinstance(node, FinalAggregateNode) and not node.groups
+
+
+def _told(sink: SinkNode) -> str:
+    """The nodes that lead to it by name, for Spark's UI."""
+    text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
+    return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
 
 
 class PlanRun:
@@ -104,6 +115,7 @@ class PlanRun:
                 flow = self._stage(stage)
                 self._results.append(flow)
                 for sink in stage.sinks:
+                    self._attached.describe(_told(sink))
                     staged = self._stage_rows(sink, flow)
                     rows = sum(file.rows for file in staged)
                     self._job.progress(f"staged {rows} rows for state {sink.name}")

@@ -75,6 +75,8 @@ class Attached:
     ui_url: str = ""
     local: bool = False
     known: dict[Hashable, Any] = field(default_factory=dict)
+    describe: Callable[[str], None] = lambda _what: None
+    """Say, for Spark's UI, what the jobs that follow in this thread do."""
 
     def cancel(self) -> None:
         """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
@@ -184,7 +186,8 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
     context = sibling.session.sparkContext
     tag = tag_of(slot)
     context.addJobTag(tag)
-    context.setJobDescription(f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}")
+    whose = f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}"
+    context.setJobDescription(whose)
 
     def let_go() -> None:
         context.removeJobTag(tag)
@@ -199,6 +202,7 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         ui_url=sibling.ui_url,
         local=sibling.local,
         known=sibling.known,
+        describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
     )
 
 

@@ -89,6 +89,7 @@ class EngineOperator(TridentOperator):
             conn_id=self.spark_conn_id,
             conf=self.spark_conf,
             app_name=f"trident {self.topology_name}",
+            topology=self.topology,
             one_shot=self.one_batch,
         )
         return self._running

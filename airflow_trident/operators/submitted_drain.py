@@ -82,7 +82,9 @@ class Submission:
 
 @dataclass(kw_only=True)
 class SubmittedDrain:
-    """:param conn_id: connection of type ``spark``."""
+    """:param conn_id: connection of type ``spark``.
+    :param conf: settings that win over those for the topology's loads.
+    """
 
     topology: Topology
     conn_id: str
@@ -93,7 +95,9 @@ class SubmittedDrain:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._submit = HookSubmit(self.conn_id, self.conf, self.app_name, one_shot=False)
+        self._submit = HookSubmit(
+            self.conn_id, {**self.topology.spark_conf(), **self.conf}, self.app_name, one_shot=False
+        )
         self._submission: Submission | None = None
         self.ended = False
         """Is it known that the application runs no more?"""

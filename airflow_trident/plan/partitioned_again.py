@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TypeAlias
 
+from airflow_trident.errors import PlanError
 from airflow_trident.plan.commit_nodes import NewValuesNode, StateQueryNode
 from airflow_trident.plan.graph import Sinks, ordered
 from airflow_trident.plan.nodes import (
@@ -32,7 +33,7 @@ def partitioned_again(sinks: Sinks, levels: dict[int, int]) -> Again:
     for node in ordered(sinks):
         for one in node.inputs:
             if levels[id(one)] < levels[id(node)] and id(node) in by_partition:
-                again[levels[id(node)]] |= _since_repartition(one)
+                again[levels[id(node)]] |= _since_repartition(one, node)
     return again
 
 
@@ -49,22 +50,31 @@ def _by_partition(sinks: Sinks) -> set[int]:
     return found
 
 
-def _since_repartition(node: Node) -> set[int]:
+def _since_repartition(node: Node, reader: Node) -> set[int]:
     """The node and what is between it and the repartitions above it, these included, by `id`; nothing if there is no
-    repartition, or a query of a state in between, which would find something else later."""
+    repartition.
+
+    :raises PlanError: a query of a state is in between: asked once more, later, it would find something else.
+    """
     found: set[int] = set()
-    waiting, moved = [node], False
+    waiting: list[tuple[Node, StateQueryNode | None]] = [(node, None)]
+    moved = False
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, StateQueryNode):
-            return set()
+        one, query = waiting.pop()
+        query = one if isinstance(one, StateQueryNode) else query
         if isinstance(one, SourceNode | NewValuesNode):
             continue
         found.add(id(one))
-        if _moves(one):
+        if not _moves(one):
+            waiting += [(above, query) for above in one.inputs]
+        elif query is None:
             moved = True
         else:
-            waiting += one.inputs
+            raise PlanError(
+                f"{reader.name} works on whole partitions in the commit phase, and {query.name} stands between it and "
+                f"the repartition {one.name}: the tuples of the processing phase would not come to their partitions",
+                f"Repartition behind {query.name}, or ask it in the commit phase: after_commit=True.",
+            )
     return found if moved else set()
 
 

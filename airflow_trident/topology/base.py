@@ -42,7 +42,8 @@ class StreamBase:
         return names_of(self._node.schema)
 
     def name(self, label: str) -> Stream:
-        """Put a label before the names of the nodes that follow; it shows in plans and error texts."""
+        """Put a label before the names of the nodes that follow; it shows in plans and error texts, and in
+        Spark's UI."""
         return self._on(self._node, label)
 
     def __repr__(self) -> str:

@@ -195,8 +195,8 @@ class Topology:
 
     def spark_conf(self) -> dict[str, str]:
         """Settings of a Spark application that the loads of the largest stages ask for: whole cores per task, and
-        memory of the Python process beside it. Give them to the session or the operator: the sizes of executors belong
-        to the application and cannot be changed by a job in it."""
+        memory of the Python process beside it. Applications that tasks and commands start get them, below what their
+        own `spark_conf` says. A Connect server is an application already: give them to it."""
         stages = self.compile().stages
         conf = {}
         if cpu := max((stage.cpu_percent or 0 for stage in stages), default=0):

@@ -12,11 +12,19 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
 DAG = """
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, trident_transaction
+from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology, trident_transaction
+
+class Told(Function):
+    def execute(self, word):
+        from pyspark import TaskContext
+        task = TaskContext.get()
+        yield task.getLocalProperty("spark.job.description"), task.cpus()
 
 topology = Topology("words")
 words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
 words.group_by("word").persistent_aggregate(SqliteState("FOLDER/words.db"), Count(), "count")
+told = words.name("ask").each("word", Told(), "what string, cores int").set_cpu_load(150)
+told.partition_persist(SqliteState("FOLDER/told.db"), "what, cores", keys="what", name="told")
 SMALL = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "true", "spark.ui.port": "0"}
 
 def play(name, **arguments):
@@ -38,9 +46,10 @@ def states(dag):
 runs = [states(dag) for dag in (here, submitted, connected)]
 with create_session() as session:
     links = [one.value for one in session.query(XComModel).filter_by(dag_id="here", key="_link_SparkUiLink")]
-(spec,) = topology.states.values()
-with spec.factory.make_state(spec) as state:
-    held = sorted([key[0], value[0]] for key, value in state.items())
+held = {}
+for name, spec in topology.states.items():
+    with spec.factory.make_state(spec) as state:
+        held[name] = {key[0]: value[0] for key, value in state.items()}
 tell({"runs": runs, "links": links, "held": held})
 """
 
@@ -58,7 +67,10 @@ def test_a_batch_gives_the_same_on_every_kind_of_spark_connection(
     result = airflow_home.python(PROGRAM)
     done = dict.fromkeys(("words.coordinate", "words.emit", "words.commit"), "success")
     assert result["runs"] == [done] * 3
-    assert result["held"] == [["word0", 3], ["word1", 3], ["word2", 3]]
+    assert result["held"]["count"] == {"word0": 3, "word1": 3, "word2": 3}
+    nodes = "lines > ask.each-2 > ask.project-3 > told"
+    for txid in (1, 2):  # on Connect neither the application nor its descriptions are ours
+        assert result["held"]["told"][f"topology words, transaction {txid}, attempt 0: {nodes}"] == 2
     assert any(link.startswith("http") for link in result["links"])
     assert "DAGScheduler" not in airflow_home.output
     assert "py4j" not in airflow_home.output

@@ -1,14 +1,15 @@
 """Run a small word count in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER [PENDING]``;
 with PENDING by a drain that has so many transactions under way.
 
-Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with a
-window: what the crash tests kill and run again.
+Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with
+windows over counts and times: what the crash tests kill and run again.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_trident import Count, FixedBatchSpout, Function, Max, Min, SqliteState, Sum, Topology
@@ -30,6 +31,13 @@ class Split(Function):
         yield from line.split()
 
 
+class Clock(Function):
+    """An hour a line."""
+
+    def execute(self, line: str) -> Iterator[datetime]:
+        yield datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=int(line.split()[1]))
+
+
 def topology(folder: Path) -> Topology:
     made = Topology("crash_test")
     words = made.new_stream("lines", FixedBatchSpout("line string", LINES, 4)).each("line", Split(), "word")
@@ -41,6 +49,9 @@ def topology(folder: Path) -> Topology:
     most.new_values_stream().persistent_aggregate(store, "most", Sum(), "of_most")
     windows = words.sliding_window(10, 5, store, ("word", Min(), "first"), (Count(), "tuples"), bounds=True)
     windows.partition_persist(store, "window_end, first, tuples", keys="window_end", name="windows")
+    timed = words.each("line", Clock(), "at timestamp")
+    hours = timed.tumbling_window(timedelta(hours=5), store, ("word", Min(), "first"), time="at", bounds=True)
+    hours.partition_persist(store, "window_start, first", keys="window_start", name="hours")
     titles = made.new_stream("titles", FixedBatchSpout("title string", TITLES, 4))
     titles.persistent_aggregate(SqliteState(str(folder / "titles.db")), Count(), "titles")
     return made

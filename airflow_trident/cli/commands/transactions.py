@@ -36,7 +36,7 @@ def drain(args: Namespace) -> int | None:
     if (submitted := _submitted(args, conf, topology)) is not None:
         result = submitted.finish(submitted.start(attempts, claim, limits, retention))
     else:
-        with open_ledger(args) as ledger, _engine(args, conf, one_shot=False) as engine:
+        with open_ledger(args) as ledger, _engine(args, conf, topology, one_shot=False) as engine:
             result = Drain(
                 ledger=ledger,
                 topology=topology,
@@ -71,7 +71,7 @@ def backfill(args: Namespace) -> int | None:
         results = Backfill(
             ledger=ledger,
             topology=topology,
-            engine=lambda: _engine(args, conf),
+            engine=lambda: _engine(args, conf, topology),
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process(),
             retention=int(settings.number(settings.RETENTION, least=1)),
@@ -102,7 +102,7 @@ def replay(args: Namespace) -> int | None:
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    with open_ledger(args) as ledger, _engine(args, conf) as engine:
+    with open_ledger(args) as ledger, _engine(args, conf, topology) as engine:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
         differences = dry_replay(ledger, topology, args.txid, engine, root, _say)
@@ -124,7 +124,7 @@ def bisect(args: Namespace) -> int | None:
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    with open_ledger(args) as ledger, _engine(args, conf) as engine:
+    with open_ledger(args) as ledger, _engine(args, conf, topology) as engine:
         ledger.topology()
         found = find_poison(ledger, topology, args.txid, engine, _say)
     if found is None:
@@ -166,7 +166,7 @@ def skip(args: Namespace) -> int | None:
     return OK
 
 
-def _engine(args: Namespace, conf: dict[str, str], *, one_shot: bool = True) -> Engine:
+def _engine(args: Namespace, conf: dict[str, str], topology: Topology, *, one_shot: bool = True) -> Engine:
     from airflow_trident.operators.engines import EngineKind, make_engine
 
     return make_engine(
@@ -174,6 +174,7 @@ def _engine(args: Namespace, conf: dict[str, str], *, one_shot: bool = True) -> 
         conn_id=args.spark_conn_id,
         conf=conf,
         app_name=f"airflow trident {args.topology}",
+        topology=topology,
         one_shot=one_shot,
     )
 

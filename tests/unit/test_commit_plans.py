@@ -1,0 +1,30 @@
+"""Plans of the commit phase that cannot mean anything are refused when they are built."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_trident import Count, MapGet, Sum, Topology
+from airflow_trident.errors import PlanError
+from tests.commit_plan_fixtures import words
+from tests.plan_fixtures import PaperState
+
+
+def partition_wise(*, repartitioned_behind_the_query: bool) -> Topology:
+    """New values and tuples that asked a state before, brought together partition by partition."""
+    topology = Topology("shop")
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+    asked = stream.partition_by("word").state_query(counts, "word", MapGet(), "n")
+    if repartitioned_behind_the_query:
+        asked = asked.partition_by("word")
+    both = topology.merge([counts.new_values_stream().partition_by("word"), asked])
+    sums = both.group_by("word").partition_aggregate("n", Sum(), "sum")
+    sums.partition_persist(PaperState(), "word, sum", keys="word", name="sums")
+    return topology
+
+
+def test_a_query_between_a_repartition_and_what_works_on_whole_partitions_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"state_query\S* stands between it and the repartition partition_by"):
+        partition_wise(repartitioned_behind_the_query=False).compile()
+    assert partition_wise(repartitioned_behind_the_query=True).compile().commit
