@@ -105,15 +105,15 @@ class BackgroundServer(ABC):
         """Start the server and wait until it answers a request; if it runs already, say so and leave it alone.
 
         :raises ConfigurationError: what it needs is missing, the folder is not writable, or the port is taken.
-        :raises RetryableError: it did not come up; the end of its log is in the text.
+        :raises RetryableError: it did not come up, the end of its log is in the text; or one runs and does not answer.
         """
         self._require()
         with self._writing():
             self.data_dir.mkdir(parents=True, exist_ok=True)
             (self.data_dir / "start.lock").touch()
         with self._locked():
-            running = self.status()
-            if running.running:
+            running = self._found()
+            if running is not None:
                 return running
             port = self._choose_port()
             with self._writing():
@@ -168,6 +168,22 @@ class BackgroundServer(ABC):
         )
 
     # ---- starting ----------------------------------------------------------------------------------------------
+
+    def _found(self) -> ServerStatus | None:
+        """The server that runs already and answers. One that was killed stays in the process table until it has given
+        back what it holds: it is waited for, not taken for a server."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while (status := self.status()).running:
+            host, _, port = status.hosts.rpartition(":")
+            if self._serves(host, int(port)):
+                return status
+            if time.monotonic() >= deadline:
+                raise self.error(
+                    f"the {self.what} {status.pid} on {self.data_dir} runs and does not answer on {status.hosts}",
+                    f"See {self.log}; stop it and start it again.",
+                )
+            time.sleep(_POLL_S)
+        return None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

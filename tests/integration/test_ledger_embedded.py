@@ -101,6 +101,20 @@ def test_the_file_of_a_killed_server_is_seen_through(server: EmbeddedZooKeeper) 
     assert server.start().started_here is True
 
 
+def test_a_server_that_does_not_answer_is_not_taken_for_a_running_one(
+    server: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = server.start()
+    os.kill(hung.pid, signal.SIGSTOP)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("airflow_trident.servers.START_DEADLINE_S", 0.0)
+        with pytest.raises(LedgerUnavailableError, match=f"server {hung.pid} on .* runs and does not answer"):
+            server.start()
+    os.kill(hung.pid, signal.SIGKILL)
+    again = server.start()
+    assert (again.started_here, again.hosts) == (True, hung.hosts)
+
+
 def test_a_process_that_got_the_number_of_a_former_server_is_not_taken_for_it(server: EmbeddedZooKeeper) -> None:
     server.start()
     server.stop()
