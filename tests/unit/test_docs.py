@@ -300,9 +300,12 @@ def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
 # ---- the protocol ----------------------------------------------------------------------------------------------
 
 
-def test_the_tests_that_prove_a_promise_are_where_the_protocol_says() -> None:
-    rows = re.findall(r"^\| (P\d+) \|.*\| ([^|]+) \|$", text_of(DOCS / "protocol.md"), re.MULTILINE)
+def test_the_tests_that_prove_promises_and_show_failures_are_where_the_protocol_says() -> None:
+    promises, failures = text_of(DOCS / "protocol.md").split("## 6. Failure windows")
+    rows = re.findall(r"^\| (P\d+) \|.*\| ([^|]+) \|$", promises, re.MULTILINE)
     assert [promise for promise, _ in rows] == [f"P{number}" for number in range(1, 12)]
+    rows += re.findall(r"^\| ([a-zA-Z][^|]+) \| [^|]+ \|(.*)$", failures, re.MULTILINE)[1:]
+    assert len(rows) > 25
     for promise, proof in rows:
         files = re.findall(r"`(tests/\w+/\w+\.py)`(?: \(([^)]+)\))?", proof)
         assert files, promise
