@@ -35,7 +35,8 @@ _DIGEST = 64
 _KEYS_AT_ONCE = 500
 _MYSQL = ("mysql", "mariadb")
 _FLOATS = ("double", "float")
-_HAVE_NAN = ("sqlite", "postgresql")
+# SQLite stores NaN as null, and SQLAlchemy makes floats of all that it binds to a column of floats.
+_HAVE_NAN = ("postgresql",)
 Coder: TypeAlias = Callable[[Any], Any]
 
 
@@ -249,7 +250,7 @@ def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
     if type_text == "timestamp":
         return _without_zone, lambda value: value.replace(tzinfo=datetime.UTC)
     if type_text in _FLOATS:
-        return (encoder(type_text), decoder(type_text)) if dialect == "sqlite" else (_same, float)
+        return _same, float
     if type_text == "string" and dialect == "postgresql":
         return hide_zero, show_zero
     kinds: dict[str, Coder] = {"boolean": bool, "binary": bytes}
