@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_trident.types import Field, Schema
+from airflow_trident.types import Field, Schema, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,12 @@ def arrow_type(type_text: str) -> pa.DataType:
     if match := _DECIMAL.match(type_text):
         return pa.decimal128(int(match[1]), int(match[2]))
     if type_text.startswith("array<"):
-        return pa.list_(arrow_type(type_text[6:-1]))
+        return pa.list_(arrow_type(members(type_text)[0].type))
+    if type_text.startswith("map<"):
+        key, value = members(type_text)
+        return pa.map_(arrow_type(key.type), arrow_type(value.type))
+    if type_text.startswith("struct<"):
+        return pa.struct([pa.field(member.name, arrow_type(member.type)) for member in members(type_text)])
     simple = {
         "string": pa.string(),
         "long": pa.int64(),
@@ -59,6 +64,18 @@ def _array(field: Field, values: list[object]) -> pa.Array:
     return pa.array(values, type=arrow_type(field.type))
 
 
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The column as Python values: structs and maps are dicts.
+
+    :raises KeyError: a map has a key twice.
+    """
+    import pyarrow as pa
+
+    # Looking for maps costs ten times as much as the values themselves.
+    nested = pa.types.is_nested(column.type)
+    return column.to_pylist(maps_as_pydicts="strict") if nested else column.to_pylist()  # type: ignore[no-any-return]
+
+
 def table_to_rows(table: pa.Table) -> list[tuple[object, ...]]:
-    columns = [column.to_pylist() for column in table.columns]
+    columns = [python_values(column) for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows

@@ -21,12 +21,14 @@ SIMPLE_TYPES = ("string", "long", "int", "double", "float", "boolean", "binary",
 _ALIASES = {"bigint": "long", "integer": "int", "str": "string", "bool": "boolean", "bytes": "binary"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
-_ARRAY = re.compile(r"array<(.+)>\Z")
+_NESTED = re.compile(r"(array|map|struct)\s*<(.*)>\Z", re.DOTALL | re.IGNORECASE)
+_UNFIT_KEYS = ("float", "double")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A named, typed column. `type` is normalised Spark DDL: ``long``, ``array<string>``, ``decimal(10,2)``."""
+    """A named, typed column. `type` is normalised Spark DDL: ``long``, ``decimal(10,2)``, ``array<string>``,
+    ``map<string,long>``, ``struct<name:string,tags:array<string>>``."""
 
     name: str
     type: str
@@ -44,20 +46,83 @@ def parse_type(text: str) -> str:
     """Normalise a DDL type.
 
     :raises FieldError: the type is not one of string, long, int, double, float, boolean, binary, date, timestamp,
-        decimal(p,s), array<...>.
+        decimal(p,s), array<type>, map<type,type> (its keys of a simple type, but no real numbers: NaN and -0.0 are no
+        keys), struct<name:type,...>.
     """
+    if match := _NESTED.match(text.strip()):
+        return _parse_nested(match[1].lower(), match[2], text.strip())
     plain = text.strip().lower()
     plain = _ALIASES.get(plain, plain)
     if plain in SIMPLE_TYPES:
         return plain
     if match := _DECIMAL.match(plain):
         return f"decimal({match[1]},{match[2]})"
-    if match := _ARRAY.match(plain):
-        return f"array<{parse_type(match[1])}>"
     raise FieldError(
         f"unknown type {text.strip()!r}",
-        f"Use one of {', '.join(SIMPLE_TYPES)}, decimal(p,s), array<type>.",
+        f"Use one of {', '.join(SIMPLE_TYPES)}, decimal(p,s), array<type>, map<type,type>, struct<name:type,...>.",
     )
+
+
+def _parse_nested(kind: str, inside: str, text: str) -> str:
+    parts = _split(inside)
+    if kind == "array" and len(parts) == 1:
+        return f"array<{parse_type(inside)}>"
+    if kind == "map" and len(parts) == 2:
+        key, value = map(parse_type, parts)
+        if is_nested(key) or key in _UNFIT_KEYS:
+            raise FieldError(f"{text!r} has keys of type {key}", "Use a simple type that is no real number.")
+        return f"map<{key},{value}>"
+    if kind == "struct" and any(parts):
+        require_distinct(_member(part)[0].lower() for part in parts)
+        return f"struct<{','.join(map(_parse_member, parts))}>"
+    raise FieldError(f"unknown type {text!r}", "Write array<type>, map<type,type>, struct<name:type,...>.")
+
+
+def _parse_member(text: str) -> str:
+    name, written = _member(text)
+    if not _NAME.match(name) or not written:
+        raise FieldError(f"{text!r} is no member of a struct", "Write it as name:type.")
+    return f"{name}:{parse_type(written)}"
+
+
+def _member(text: str) -> tuple[str, str]:
+    """A member's name and type: ``name:type`` or, as in Spark, ``name type``."""
+    name, _, written = re.sub(r"^(\w+)\s*:\s*", r"\1 ", text.strip()).partition(" ")
+    return name, written.strip()
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the commas that are in no bracket."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def is_nested(type_text: str) -> bool:
+    """Does a value have parts: is it an array, a map or a struct?"""
+    return type_text.endswith(">")
+
+
+def has_members(type_text: str) -> bool:
+    """Is it a map or a struct, or are there any in it?"""
+    return "map<" in type_text or "struct<" in type_text
+
+
+def members(type_text: str) -> Schema:
+    """What a value of a nested, normalised type has in it: ``element`` of an array, ``key`` and ``value`` of a map, the
+    members of a struct; nothing of any other type."""
+    match = _NESTED.match(type_text)
+    if match is None:
+        return ()
+    kind, inside = match[1], _split(match[2])
+    if kind == "struct":
+        return tuple(Field(*_member(part)) for part in inside)
+    return tuple(map(Field, ("element",) if kind == "array" else ("key", "value"), inside))
 
 
 def split_spec(spec: FieldSpec) -> tuple[str, ...]:
@@ -65,7 +130,7 @@ def split_spec(spec: FieldSpec) -> tuple[str, ...]:
     texts = [spec] if isinstance(spec, str) else list(spec)
     parts: list[str] = []
     for text in texts:
-        parts.extend(part.strip() for part in re.split(r",(?![^(<]*[)>])", text))
+        parts.extend(_split(text))
     return tuple(part for part in parts if part)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from airflow_trident import (
     CombinerAggregator,
@@ -232,6 +233,42 @@ def arrays_and_reals_as_groups(topology: Topology) -> None:
     keep(topology.join([zeros, zeros], ["x", "x"], "x, one, other"), "pairs")
 
 
+class Basket(TypedDict):
+    fruit: str | None
+    tags: dict[str, int]
+
+
+def _basket(fruit: str | None, n: int | None) -> Basket:
+    return {"fruit": fruit, "tags": {} if n is None else {"n": n, "é": -n}}
+
+
+def _tags(basket: Basket) -> list[dict[str, int]]:
+    return [basket["tags"]]
+
+
+def _days(n: int) -> list[dict[datetime.date, list[dict[str, int]]]]:
+    return [{datetime.date(2024, 1, 1 + n): [{"n": n}]}]
+
+
+class Baskets(ReducerAggregator[list[Basket]]):
+    output_types = "array<struct<fruit:string,tags:map<string,long>>>"
+
+    def init(self) -> list[Basket]:
+        return []
+
+    def reduce(self, current: list[Basket], *values: Any) -> list[Basket]:
+        return sorted([*current, values[0]], key=repr)
+
+
+def maps_and_structs(topology: Topology) -> None:
+    stream = sales(topology).each("id", _days, "days map<date, array<struct<n: int>>>").shuffle()
+    keep(stream.each("days", lambda days: [max(days).day], "day int").project("day, days"), "days")
+    baskets = stream.project("fruit, n").map(_basket, "basket").shuffle()
+    keep(baskets.each("basket", _tags, "tags"), "tags")
+    keep(baskets.filter("basket", lambda basket: len(basket["tags"]) != 0), "full")
+    keep(baskets.aggregate("basket", Baskets(), "baskets"), "one")
+
+
 def a_filter_that_keeps_nan_behind_what_is_read_twice(topology: Topology) -> None:
     rows = [("a", math.nan), ("b", 0.0), ("c", math.nan), ("d", 2.0), ("e", None)]
     stream = topology.new_stream("reals", FixedBatchSpout("name string, x double", rows, splits=5))
@@ -259,6 +296,7 @@ TOPOLOGIES: dict[str, Callable[[Topology], None]] = {
         expressions,
         expressions_around_python,
         arrays_and_reals_as_groups,
+        maps_and_structs,
         a_filter_that_keeps_nan_behind_what_is_read_twice,
     )
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_trident.arrow import arrow_type
+from airflow_trident.arrow import arrow_type, python_values
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Frame:
         """The column as Python values; converted once."""
         column = self._columns[name]
         if not isinstance(column, list):
-            column = self._columns[name] = column.to_pylist()
+            column = self._columns[name] = python_values(column)
         return column
 
     def tuples(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

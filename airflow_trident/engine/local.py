@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.choosing import Choosing
 from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups, shown_key
@@ -237,7 +237,7 @@ def _vectors(node: EachNode | MapNode | FilterNode, rows: Iterable[Row], context
             yield from (row for row, keep in zip(whole, keeps, strict=True) if keep)
             return
         outputs = node.outputs if isinstance(node, EachNode) else node.schema
-        given = [column.to_pylist() for column in called(function, border, columns, len(whole), outputs)]
+        given = [python_values(column) for column in called(function, border, columns, len(whole), outputs)]
         for row, *values in zip(whole, *given, strict=True):
             yield (*row, *values) if isinstance(node, EachNode) else tuple(values)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.base import CombinerAggregator, MergeKind
+from airflow_trident.types import is_nested
 
 _EXACT = Context(prec=100, traps=[InvalidOperation, DivisionByZero, Overflow])
 """Decimal arithmetic by default rounds to 28 digits; Spark's has 38."""
@@ -80,7 +81,7 @@ class _Extreme(CombinerAggregator[Any]):
 
     def result_type(self, input_types: tuple[str, ...]) -> str:
         (given,) = _one_input(type(self).__name__, input_types)
-        if given.startswith("array"):
+        if is_nested(given):
             raise FieldError(f"{type(self).__name__} cannot compare fields of type {given}", "Give it a simple type.")
         return given
 

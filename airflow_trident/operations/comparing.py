@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.base import Aggregator, Collector, TransactionAttempt
-from airflow_trident.types import Field
+from airflow_trident.types import Field, Schema, has_members, is_nested
 
 
 @dataclass
@@ -53,9 +53,19 @@ class ComparisonAggregator(Aggregator[Best]):
         return int(left > right) - int(left < right)
 
 
+def groupable(verb: str, given: Schema) -> None:
+    """:raises FieldError: whether two values of a field's type are equal depends on who compares them."""
+    for one in given:
+        if has_members(one.type):
+            raise FieldError(
+                f"{verb} cannot compare the field {one.name!r} of type {one.type}",
+                "Take what tells tuples apart out of it first, with each().",
+            )
+
+
 def comparable(verb: str, given: Field) -> None:
     """:raises FieldError: values of its type have no order."""
-    if given.type.startswith("array"):
+    if is_nested(given.type):
         raise FieldError(
             f"{verb} cannot compare the field {given.name!r} of type {given.type}",
             "Give a comparator, or another field.",

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.types import Schema, select
+from airflow_trident.types import Schema, is_nested, select
 
 if TYPE_CHECKING:
     from airflow_trident.operations.expressions import Expression
@@ -173,7 +173,7 @@ def _arithmetic(call: _Call) -> Typed:
 
 def _comparison(call: _Call) -> Typed:
     wanted = call.common(call.arguments)
-    if kind(wanted) == "array":
+    if is_nested(wanted):
         raise call.wrong("values of a simple type")
     return call.typed("boolean", tuple(to(argument, wanted) for argument in call.arguments))
 

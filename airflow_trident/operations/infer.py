@@ -29,9 +29,19 @@ def type_of_annotation(annotation: Any) -> str | None:
     if origin is list and arguments:
         inner = type_of_annotation(arguments[0])
         return f"array<{inner}>" if inner else None
+    if origin is dict and len(arguments) == 2:
+        key, value = map(type_of_annotation, arguments)
+        return f"map<{key},{value}>" if key and value else None
+    if typing.is_typeddict(annotation):
+        return _struct(annotation)
     if origin is not tuple and len(arguments) == 1 and len(typing.get_args(annotation)) == 2:
         return type_of_annotation(arguments[0])
     return None
+
+
+def _struct(annotation: Any) -> str | None:
+    parts = {name: type_of_annotation(part) for name, part in typing.get_type_hints(annotation).items()}
+    return None if None in parts.values() else f"struct<{','.join(f'{name}:{part}' for name, part in parts.items())}>"
 
 
 def returned(function: Callable[..., Any]) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import datetime
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from airflow_trident.operations.conversions import convert, single
 from airflow_trident.operations.expression_types import kind
+from airflow_trident.types import is_nested, members
 
 _RANGES = {"int": 2**31, "long": 2**63}
 _EXACT: dict[str, type] = {
@@ -80,14 +81,42 @@ def _in_range(values: Sequence[Any], type_text: str) -> bool:
 
 
 def _fit(type_text: str) -> Callable[[Any], Any]:
-    if type_text.startswith("array<"):
-        inner = coercer(type_text[len("array<") : -1])
-        return lambda value: [inner(one) for one in _require(value, list, tuple)]
+    if is_nested(type_text):
+        return _nested(type_text)
     if kind(type_text) == "decimal":
         return _decimal(type_text)
     if type_text in _RANGES:
         return _whole(_RANGES[type_text])
     return _SIMPLE[type_text]
+
+
+def _nested(type_text: str) -> Callable[[Any], Any]:
+    fits = {member.name: coercer(member.type) for member in members(type_text)}
+    if kind(type_text) == "array":
+        element = fits["element"]
+        return lambda value: [element(one) for one in _require(value, list, tuple)]
+    if kind(type_text) == "map":
+        key, inner = _present(fits["key"]), fits["value"]
+        return lambda value: {key(name): inner(one) for name, one in _require(value, Mapping).items()}
+
+    def run(value: Any) -> dict[str, Any]:
+        given = dict(zip(fits, value, strict=True)) if isinstance(value, tuple) else _require(value, Mapping)
+        if given.keys() != fits.keys():
+            raise ValueError
+        return {name: fit(given[name]) for name, fit in fits.items()}
+
+    return run
+
+
+def _present(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For the keys of a map, which cannot be None."""
+
+    def run(value: Any) -> Any:
+        if value is None:
+            raise ValueError
+        return fit(value)
+
+    return run
 
 
 def _require(value: Any, *kinds: type) -> Any:

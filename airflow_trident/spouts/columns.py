@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import arrow_type
+from airflow_trident.types import members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +18,9 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
     import pyarrow as pa
 
     if type_text.startswith("array<"):
-        return pa.list_(reading_type(type_text[6:-1], format_name))
+        return pa.list_(reading_type(members(type_text)[0].type, format_name))
+    if type_text.startswith("struct<"):
+        return pa.struct([(member.name, reading_type(member.type, format_name)) for member in members(type_text)])
     by_text = "date" if format_name == "json" else "timestamp"
     return pa.string() if type_text == by_text else arrow_type(type_text)
 

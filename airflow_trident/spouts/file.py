@@ -19,7 +19,7 @@ from airflow_trident.spouts.consumed import BatchLimits, LateFiles, consumed_fro
 from airflow_trident.spouts.formats import FileFormat, Part, Reading, read_part
 from airflow_trident.spouts.lines import is_plain_text, line_start
 from airflow_trident.spouts.listing import FilePattern
-from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+from airflow_trident.types import FieldSpec, Json, Schema, is_nested, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -268,10 +268,15 @@ def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:
             f"FileSpout of text files has one string field, not ({', '.join(map(str, schema))})",
             "Name one field, and take lines apart with each().",
         )
-    if kind is FileFormat.CSV and (arrays := [field for field in schema if field.type.startswith("array<")]):
+    if kind is FileFormat.CSV and (nested := [field for field in schema if is_nested(field.type)]):
         raise ConfigurationError(
-            f"csv files cannot hold the field {arrays[0].name!r} of type {arrays[0].type}",
+            f"csv files cannot hold the field {nested[0].name!r} of type {nested[0].type}",
             "Declare it as a string and take it apart with each().",
+        )
+    if kind is FileFormat.JSON and (maps := [field for field in schema if "map<" in field.type]):
+        raise ConfigurationError(
+            f"json files are not read into the field {maps[0].name!r} of type {maps[0].type}",
+            "Declare the members as struct<name:type,...>, or read lines as text and take them apart with each().",
         )
     return schema
 

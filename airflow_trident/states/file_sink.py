@@ -21,7 +21,7 @@ from airflow_trident.plan.states import Applied, Capabilities, Marker, State, St
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import make_folder, storage_error, sync_folder, write_durably
 from airflow_trident.states.marker import admit
-from airflow_trident.types import ddl
+from airflow_trident.types import ddl, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,9 +52,10 @@ class FileSink(StateFactory):
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
     def make_state(self, spec: StateSpec) -> OpenFileSink:
-        if self.format == "csv" and any(field.type.startswith(("array", "binary")) for field in spec.staged):
+        if self.format == "csv" and any(is_nested(field.type) or field.type == "binary" for field in spec.staged):
             raise ConfigurationError(
-                f"FileSink {spec.name!r} cannot write arrays and bytes as csv", "Use parquet, or convert the fields."
+                f"FileSink {spec.name!r} cannot write nested values and bytes as csv",
+                "Use parquet, or convert the fields.",
             )
         if self.format == "json" and any("binary" in field.type for field in spec.staged):
             raise ConfigurationError(
@@ -137,7 +138,7 @@ class OpenFileSink(State):
 
             pa_csv.write_csv(table, file)
         else:
-            for row in table.to_pylist():
+            for row in table.to_pylist(maps_as_pydicts="strict"):
                 file.write(json.dumps(row, default=_plain, ensure_ascii=False).encode() + b"\n")
 
     def _finish(self, record: _Record) -> None:

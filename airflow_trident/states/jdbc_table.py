@@ -2,8 +2,8 @@
 
 ``_key``, the primary key, is a digest of the key fields: databases differ in what they index, and in which texts they
 take for equal. Beside it each field has a column of its own. What a database cannot hold exactly is kept as text:
-arrays everywhere, decimals in SQLite; NaN and infinities, where a database has none, are null in their column and in
-``trident_special`` as JSON.
+arrays, maps and structs everywhere, decimals in SQLite; NaN and infinities, where a database has none, are null in
+their column and in ``trident_special`` as JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from airflow_trident.states.merge import Changes, Key, Value
 from airflow_trident.states.postgres_copy import hide_zero, show_zero
 from airflow_trident.states.sqlite_table import KEY_COLUMN, decoder, encoder
 from airflow_trident.states.sqlite_table import Layout as KeyText
+from airflow_trident.types import is_nested
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -122,7 +123,7 @@ class Tables:
         import sqlalchemy as sa
         from sqlalchemy.dialects import mssql, mysql
 
-        if type_text == "string" or type_text.startswith("array"):
+        if type_text == "string" or is_nested(type_text):
             return self._text
         if type_text.startswith("decimal"):
             precision, scale = map(int, type_text[8:-1].split(","))
@@ -243,7 +244,7 @@ def upsert_into(table: sa.Table, dialect: str) -> Any:
 
 def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
     """To the database and back, of values that are not null."""
-    if type_text.startswith("array") or (type_text.startswith("decimal") and dialect == "sqlite"):
+    if is_nested(type_text) or (type_text.startswith("decimal") and dialect == "sqlite"):
         return encoder(type_text), decoder(type_text)
     if type_text.startswith("decimal"):
         return _same, Decimal

@@ -1,7 +1,8 @@
 """Values as PostgreSQL keeps them: a table of a batch as the text format of COPY, and back from rows.
 
 PostgreSQL's text has no zero character: U+0000 is stored as U+0001 U+0001, and U+0001 as U+0001 U+0002, which keeps
-their order. Arrays are JSON; in it bytes are hexadecimal, dates and timestamps ISO 8601, NaN and infinities text.
+their order. Arrays, maps and structs are JSON; in it bytes are hexadecimal, dates and timestamps ISO 8601, NaN and
+infinities text.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.types import Schema
+from airflow_trident.arrow import python_values
+from airflow_trident.states.nested import Coder, json_coder, optional
+from airflow_trident.types import Schema, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,14 +39,14 @@ def column_type(type_text: str) -> str:
     """The column of a field."""
     if type_text.startswith("decimal"):
         return type_text.replace("decimal", "numeric")
-    return "jsonb" if type_text.startswith("array") else _COLUMN_TYPES[type_text]
+    return "jsonb" if is_nested(type_text) else _COLUMN_TYPES[type_text]
 
 
 # ---- to the server ---------------------------------------------------------------------------------------------
 
 
 def copy_text(table: pa.Table, schema: Schema, keys: int) -> Iterator[memoryview]:
-    """The rows as COPY ... FROM STDIN takes them, in pieces. Columns stay in Arrow, except bytes and arrays.
+    """The rows as COPY ... FROM STDIN takes them, in pieces. Columns stay in Arrow, except bytes and nested values.
 
     :param keys: so many columns are the key: -0.0 is 0.0 in them.
     """
@@ -67,9 +70,10 @@ def _texts(column: pa.Array, type_text: str, *, is_key: bool) -> pa.Array:
     if type_text == "binary":
         found = (None if part is None else f"\\\\x{part.hex()}" for part in column.to_pylist())
         return pa.array(found, pa.string())
-    if type_text.startswith("array"):
-        encode = json_encoder(type_text)
-        found = (None if part is None else json.dumps(encode(part), ensure_ascii=False) for part in column.to_pylist())
+    if is_nested(type_text):
+        encode = json_coder(type_text, _json_encoder)
+        values = python_values(column)
+        found = (None if part is None else json.dumps(encode(part), ensure_ascii=False) for part in values)
         return _escaped(pa.array(found, pa.string()))
     if type_text == "string":
         for character, stored in (("\x01", "\x01\x02"), ("\0", "\x01\x01")):
@@ -90,8 +94,6 @@ def _escaped(column: pa.Array) -> pa.Array:
 
 # ---- one value -------------------------------------------------------------------------------------------------
 
-Coder = Callable[[Any], Any]
-
 
 def hide_zero(text: str) -> str:
     return text.replace("\x01", "\x01\x02").replace("\0", "\x01\x01") if "\x01" in text or "\0" in text else text
@@ -110,17 +112,14 @@ def parameter(type_text: str) -> Coder:
 
 def decoder(type_text: str) -> Coder:
     """From what the driver gives to the value that Arrow gives for the type."""
-    if type_text.startswith("array"):
-        return _optional(_json_decoder(type_text))
+    if is_nested(type_text):
+        return optional(json_coder(type_text, _json_decoder, decodes=True))
     kinds: dict[str, Coder] = {"string": show_zero, "timestamp": _utc}
-    return _optional(kinds[type_text]) if type_text in kinds else _same
+    return optional(kinds[type_text]) if type_text in kinds else _same
 
 
-def json_encoder(type_text: str) -> Coder:
-    """Inside an array."""
-    if type_text.startswith("array"):
-        inner = _optional(json_encoder(type_text[6:-1]))
-        return lambda value: [inner(part) for part in value]
+def _json_encoder(type_text: str) -> Coder:
+    """Inside a value with parts."""
     if type_text.startswith("decimal"):
         return lambda value: format(value, "f")
     kinds: dict[str, Coder] = {
@@ -135,9 +134,6 @@ def json_encoder(type_text: str) -> Coder:
 
 
 def _json_decoder(type_text: str) -> Coder:
-    if type_text.startswith("array"):
-        inner = _optional(_json_decoder(type_text[6:-1]))
-        return lambda value: [inner(part) for part in value]
     if type_text.startswith("decimal"):
         return Decimal
     kinds: dict[str, Coder] = {
@@ -149,10 +145,6 @@ def _json_decoder(type_text: str) -> Coder:
         "timestamp": datetime.datetime.fromisoformat,
     }
     return kinds.get(type_text, _same)
-
-
-def _optional(code: Coder) -> Coder:
-    return lambda value: None if value is None else code(value)
 
 
 def _same(value: Any) -> Any:

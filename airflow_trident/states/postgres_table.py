@@ -17,7 +17,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.states.postgres_copy import column_type
-from airflow_trident.types import Field, Schema, names_of
+from airflow_trident.types import Field, Schema, is_nested, names_of
 
 REMOVED = "trident_removed"
 MARKERS = "trident_applied"
@@ -234,7 +234,7 @@ def _shown(field: Field) -> str:
 
 
 def _is_native(kind: MergeKind | None, type_text: str) -> bool:
-    if kind is None or type_text.startswith("array"):
+    if kind is None or is_nested(type_text):
         return False
     return kind is not MergeKind.ADD or type_text in _ADDABLE or type_text.startswith("decimal")
 

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.arrow import python_values
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -255,7 +256,7 @@ class OpenSqliteState(State):
     def _changes(self, batch: pa.Table, layout: Layout) -> Changes:
         """What the batch does to the table of `layout`."""
         if layout.merges_natively:
-            columns = [batch.column(name).to_pylist() for name in names_of(layout.fields)]
+            columns = [python_values(batch.column(name)) for name in names_of(layout.fields)]
             return Changes(rows=layout.encode_rows(columns, batch.num_rows), removed=[], native=True)
         changes = merge(self._spec, batch, lambda keys: self._lookup(keys, layout))
         put = [(*key, *value) for key, value in changes.items() if value is not None]

@@ -2,7 +2,7 @@
 
 ``_key`` is the primary key: the key fields as canonical JSON text, because SQLite lets null keys be doubled. Beside it
 each field has its own column. SQLite has fewer types than a topology: dates, timestamps (ISO 8601, UTC), decimals and
-arrays (JSON) are text; NaN is the text ``NaN``, because SQLite stores it as null otherwise.
+arrays, maps and structs (JSON) are text; NaN is the text ``NaN``, because SQLite stores it as null otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -22,7 +22,8 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.states.merge import Key, Value, canonical_key
-from airflow_trident.types import Field
+from airflow_trident.states.nested import Coder, json_coder, optional
+from airflow_trident.types import Field, is_nested
 
 KEY_COLUMN = "_key"
 _AFFINITY = {
@@ -158,7 +159,7 @@ def _column(field: Field) -> str:
 
 
 def _is_native(kind: MergeKind | None, type_text: str) -> bool:
-    if kind is None or type_text.startswith(("decimal", "array")):
+    if kind is None or type_text.startswith("decimal") or is_nested(type_text):
         return False
     return kind is not MergeKind.ADD or type_text in _ADDABLE
 
@@ -178,22 +179,20 @@ def _merged(kind: MergeKind | None, field: Field, table: str) -> str:
 
 # ---- one value -------------------------------------------------------------------------------------------------
 
-Coder = Callable[[Any], Any]
-
 
 def encoder(type_text: str) -> Coder:
     """From Python to SQLite. Timestamps without a zone are UTC."""
     if type_text.startswith("decimal"):
-        return _optional(lambda value: format(value, "f"))
-    if type_text.startswith("array"):
-        inner = encoder(type_text[6:-1])
-        return _optional(lambda value: _json([_json_part(inner(part)) for part in value]))
+        return optional(lambda value: format(value, "f"))
+    if is_nested(type_text):
+        code = json_coder(type_text, _json_encoder)
+        return optional(lambda value: _json(code(value)))
     kinds: dict[str, Coder] = {
         "double": _float,
         "float": _float,
-        "boolean": _optional(int),
-        "date": _optional(lambda value: value.isoformat()),
-        "timestamp": _optional(_timestamp),
+        "boolean": optional(int),
+        "date": optional(lambda value: value.isoformat()),
+        "timestamp": optional(_timestamp),
     }
     return kinds.get(type_text, _same)
 
@@ -201,31 +200,32 @@ def encoder(type_text: str) -> Coder:
 def decoder(type_text: str) -> Coder:
     """From SQLite to Python: the values that Arrow gives for the type."""
     if type_text.startswith("decimal"):
-        return _optional(Decimal)
-    if type_text.startswith("array"):
-        inner = _json_decoder(type_text[6:-1])
-        return _optional(lambda value: [inner(part) for part in json.loads(value)])
+        return optional(Decimal)
+    if is_nested(type_text):
+        code = json_coder(type_text, _json_decoder, decodes=True)
+        return optional(lambda value: code(json.loads(value)))
     kinds: dict[str, Coder] = {
-        "double": _optional(float),
-        "float": _optional(float),
-        "boolean": _optional(bool),
-        "date": _optional(datetime.date.fromisoformat),
-        "timestamp": _optional(datetime.datetime.fromisoformat),
+        "double": optional(float),
+        "float": optional(float),
+        "boolean": optional(bool),
+        "date": optional(datetime.date.fromisoformat),
+        "timestamp": optional(datetime.datetime.fromisoformat),
     }
     return kinds.get(type_text, _same)
 
 
+def _json_encoder(type_text: str) -> Coder:
+    code = encoder(type_text)
+    return lambda value: _json_part(code(value))
+
+
 def _json_decoder(type_text: str) -> Coder:
-    return _optional(bytes.fromhex) if type_text == "binary" else decoder(type_text)
+    return optional(bytes.fromhex) if type_text == "binary" else decoder(type_text)
 
 
 def _json_part(value: Any) -> Any:
     """An encoded value inside JSON text."""
     return value.hex() if isinstance(value, bytes) else value
-
-
-def _optional(code: Coder) -> Coder:
-    return lambda value: None if value is None else code(value)
 
 
 def _same(value: Any) -> Any:

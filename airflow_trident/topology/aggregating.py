@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import PlanError
-from airflow_trident.operations.comparing import ComparisonAggregator, comparable
+from airflow_trident.operations.comparing import ComparisonAggregator, comparable, groupable
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PartitionAggregateNode
 from airflow_trident.topology.chained import ChainedAggregatorDeclarer
 from airflow_trident.topology.grouped import GroupedStream
@@ -32,6 +32,7 @@ class Aggregating(Repartitioning):
         """Group by `fields`; nothing moves until an aggregation follows (Trident: GroupedStream)."""
         keys = self._some("group_by", fields, "Without groups use aggregate() of the stream itself.")
         require_distinct(keys)
+        groupable("group_by", select(self.schema, keys, "group_by"))
         return GroupedStream(self._on(self._node), keys)
 
     def aggregate(self, *what: Any) -> Stream:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.comparing import groupable
 from airflow_trident.operations.multireduce import (
     GroupedMultiReducer,
     Joiner,
@@ -86,6 +87,7 @@ def joined(
     if not keys[0]:
         raise PlanError("join got no join fields", "Name the fields that must be equal in all streams.")
     _require_alike("join", streams, keys)
+    groupable("join", select(streams[0].schema, keys[0], "join"))
     types = _join_types(join_type, len(streams))
     if mode not in tuple(JoinOutFieldsMode):
         raise PlanError(f"join got the mode {mode!r}", "Give JoinOutFieldsMode.COMPACT or PRESERVE.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import PlanError
+from airflow_trident.operations.comparing import groupable
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.plan.nodes import Grouping, PartitionNode
 from airflow_trident.topology.local_verbs import PartitionLocal
 from airflow_trident.topology.names import at_least_one, positive
-from airflow_trident.types import FieldSpec
+from airflow_trident.types import FieldSpec, select
 
 if TYPE_CHECKING:
     from airflow_trident.topology.stream import Stream
@@ -21,6 +22,7 @@ class Repartitioning(PartitionLocal):
     def partition_by(self, fields: FieldSpec) -> Stream:
         """Bring tuples with equal values of `fields` into one partition."""
         keys = self._some("partition_by", fields, "Use global_() to bring all tuples together.")
+        groupable("partition_by", select(self.schema, keys, "partition_by"))
         return self._partition("partition_by", Grouping.FIELDS, keys=keys)
 
     def shuffle(self) -> Stream:

@@ -11,7 +11,7 @@ from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.plan.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
 from airflow_trident.topology.persisting import Persisting, require_factory
 from airflow_trident.topology.signatures import aggregations
-from airflow_trident.types import Field, Schema, names_of, require_distinct, select
+from airflow_trident.types import Field, Schema, is_nested, names_of, require_distinct, select
 
 if TYPE_CHECKING:
     from airflow_trident.topology.stream import Stream
@@ -126,5 +126,5 @@ def _require_atomic(state: object) -> StateFactory:
 
 def _smallest(schema: Schema) -> Field:
     """A field to keep where nothing is read: tuples are counted by it."""
-    fixed = (field for field in schema if not field.type.startswith(("string", "binary", "array")))
+    fixed = (field for field in schema if not is_nested(field.type) and field.type not in ("string", "binary"))
     return next(fixed, schema[0])

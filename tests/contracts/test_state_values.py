@@ -113,7 +113,7 @@ SAMPLES: dict[str, list[Any]] = {
     ],
     "decimal(10,2)": [Decimal("0.00"), Decimal("-99999999.99"), Decimal("1.10")],
 }
-ARRAYS: dict[str, list[Any]] = {
+NESTED: dict[str, list[Any]] = {
     "array<string>": [[], ["a", None, "\0"], None],
     "array<double>": [[0.5, math.inf, None], []],
     "array<binary>": [[b"\xff", None]],
@@ -121,6 +121,21 @@ ARRAYS: dict[str, list[Any]] = {
     "array<array<date>>": [[[datetime.date(2024, 1, 1)], [], None]],
     "array<timestamp>": [[datetime.datetime(2024, 1, 1, tzinfo=UTC)]],
     "array<decimal(5,1)>": [[Decimal("1.5"), None]],
+    "map<string,long>": [{}, {"": 1, "\0": None, '"é': -(2**63)}, None],
+    "map<long,array<string>>": [{2**62: ["a"], -1: None}],
+    "map<date,double>": [{datetime.date(2024, 2, 29): math.inf}],
+    "map<boolean,binary>": [{True: b"\xff", False: b""}],
+    "map<timestamp,map<string,int>>": [{datetime.datetime(2024, 1, 1, tzinfo=UTC): {"a": 1}}],
+    "struct<a:long,B:string>": [{"a": 1, "B": "x"}, {"a": None, "B": None}, None],
+    "struct<at:timestamp,price:decimal(5,1),inner:struct<raw:binary,day:date>,tags:map<string,array<float>>>": [
+        {
+            "at": datetime.datetime(2024, 1, 1, tzinfo=UTC),
+            "price": Decimal("1.5"),
+            "inner": {"raw": b"\0", "day": datetime.date(1, 1, 1)},
+            "tags": {"x": [0.5, None]},
+        }
+    ],
+    "array<struct<n:int,b:boolean>>": [[{"n": 1, "b": True}, None], []],
 }
 
 
@@ -142,12 +157,12 @@ def test_every_type_is_a_key_and_a_value_and_comes_back_as_it_was(factory: State
             assert any(same(value, sample) and type(value) is type(sample) for sample in samples), value
 
 
-@pytest.mark.parametrize("type_text", ARRAYS)
-def test_arrays_are_values(factory: StateFactory, type_text: str) -> None:
+@pytest.mark.parametrize("type_text", NESTED)
+def test_arrays_maps_and_structs_are_values(factory: StateFactory, type_text: str) -> None:
     spec = replace(combined(factory, "k long", f"v {type_text}"), updater=put_all)
     with factory.make_state(spec) as state:
-        apply(state, ticket(1), batch(spec, *enumerate(ARRAYS[type_text])))
-        assert [value for (_,), (value,) in sorted(state.items())] == ARRAYS[type_text]
+        apply(state, ticket(1), batch(spec, *enumerate(NESTED[type_text])))
+        assert [value for (_,), (value,) in sorted(state.items())] == NESTED[type_text]
 
 
 def put_all(state: Any, rows: Any) -> None:

@@ -197,10 +197,13 @@ def test_json_holds_every_type(tmp_path: Path) -> None:
         "a": ["x", None],
         "aa": [[1], [], None],
         "ad": ["2024-01-01"],
+        "st": {"day": "2024-01-01", "Inner": {"x": [1.5]}},
     }
     content = f"{json.dumps(row)}\r\n\n{{}}\n{json.dumps(dict.fromkeys(row))}"
     fields = f"{TYPED}, a array<string>, aa array<array<long>>, ad array<date>"
+    fields += ", st struct<day:date,Inner:struct<x:array<double>>>"
     first = ("é\0\U0001f600", *TYPED_ROW[1:], ["x", None], [[1], [], None], [datetime.date(2024, 1, 1)])
+    first = (*first, {"day": datetime.date(2024, 1, 1), "Inner": {"x": [1.5]}})
     nothing = (None,) * len(first)
     assert read(written(tmp_path, "a.json", content), format="json", fields=fields) == [first, nothing, nothing]
 
