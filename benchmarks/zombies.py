@@ -73,7 +73,10 @@ class World:
         name = f"zombies_{uuid.uuid4().hex[:8]}"
         self.topology = Topology(name)
         stream = self.topology.new_stream("rows", FixedBatchSpout("key string", rows, ROWS))
-        stream.group_by("key").persistent_aggregate(factory, Count(), "count", name="counts")
+        if factory.capabilities.appends:
+            stream.partition_persist(factory, "key", name="counts")
+        else:
+            stream.group_by("key").persistent_aggregate(factory, Count(), "count", name="counts")
         self.ledger = MemoryLedger(name)
         self.staging = str(folder / "staging")
         self.said: list[str] = []
@@ -122,7 +125,8 @@ class World:
     def result(self, name: str, case: str) -> Result:
         spec = self.topology.states["counts"]
         with spec.factory.make_state(spec) as state:
-            rows = sum(value[0] for _, value in state.items())
+            appends = spec.factory.capabilities.appends
+            rows = sum(1 if appends else value[0] for _, value in state.items())
         return Result(name, case, rows, ", ".join(self.said))
 
 
@@ -254,16 +258,16 @@ def _until(flag: Path) -> None:
 # ---- all -------------------------------------------------------------------------------------------------------
 
 
-def states() -> dict[str, Callable[[Path], StateFactory]]:
-    """Those of the contract tests, with real servers, and those that apply and lose the answer."""
-    from tests.state_fixtures import FACTORIES
+def stores() -> dict[str, Callable[[Path], StateFactory]]:
+    """States and sinks of the contract tests, with real servers, and those that apply and lose the answer."""
+    from tests.state_fixtures import FACTORIES, SINKS
 
-    return dict(FACTORIES)
+    return {**FACTORIES, **{f"sink: {name}": factory for name, factory in SINKS.items()}}
 
 
 def matrix(*, with_stock: bool = True) -> list[Result]:
-    """Every state, and the stock writers."""
-    results = [result for name, factory_of in states().items() for result in ours(name, factory_of)]
+    """Every state and sink, and the stock writers."""
+    results = [result for name, factory_of in stores().items() for result in ours(name, factory_of)]
     if with_stock:
         results += [stock(mode, old_ends_last=last) for mode in ("overwrite", "append") for last in (True, False)]
     return results

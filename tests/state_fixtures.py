@@ -17,12 +17,14 @@ from airflow_trident.operations.base import CombinerAggregator, ReducerAggregato
 from airflow_trident.plan.states import Applied, MapState, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.states.delta import DeltaState
+from airflow_trident.states.file_sink import FileSink
 from airflow_trident.states.jdbc import JdbcState
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.redis import RedisState
 from airflow_trident.states.sqlite import SqliteState
+from airflow_trident.states.table_sink import TableSink
 from airflow_trident.types import parse_declared
-from tests.postgres_fixtures import jdbc_state, postgres_state
+from tests.postgres_fixtures import CONN_ID, jdbc_state, postgres_state
 from tests.redis_fixtures import settings_of_a_new_database
 
 # ---- the implementations ---------------------------------------------------------------------------------------
@@ -94,6 +96,12 @@ FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
     "delta": lambda folder: DeltaState(str(folder / "states")),
     "delta that loses its answers": lambda folder: Forgetful(DeltaState(str(folder / "states"), fold_at=2)),
     "memory that loses its answers": lambda folder: Forgetful(MemoryState(str(folder))),
+}
+
+
+SINKS: dict[str, Callable[[Path], StateFactory]] = {
+    "files": lambda folder: FileSink(str(folder / "out")),
+    "table": lambda folder: TableSink(CONN_ID, schema=postgres_state(folder).schema),
 }
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,28 +25,16 @@ from airflow_trident.errors import (
     PlanError,
 )
 from airflow_trident.operations.aggregators import Count
-from airflow_trident.plan.states import Applied, State, StateFactory, StateSpec
+from airflow_trident.plan.states import Applied, State, StateSpec
 from airflow_trident.states.file_sink import META, FileSink
 from airflow_trident.states.sqlite import SqliteState
-from airflow_trident.states.table_sink import OpenTableSink, TableSink
+from airflow_trident.states.table_sink import OpenTableSink
 from airflow_trident.types import parse_declared
-from tests.postgres_fixtures import CONN_ID, PostgresServer, postgres_state, running
-from tests.state_fixtures import batch, ticket
+from tests.postgres_fixtures import PostgresServer
+from tests.state_fixtures import SINKS, batch, ticket
 
 FIELDS = parse_declared("word string, n long, tags array<string>, at timestamp")
 ROWS: list[tuple[Any, ...]] = [("a", 1, ["x", None], None), ("a", 1, ["x", None], None), (None, 2, None, None)]
-
-
-def table_sink(folder: Path) -> StateFactory:
-    running()
-    schema = postgres_state(folder).schema
-    return TableSink(CONN_ID, schema=schema)
-
-
-SINKS: dict[str, Callable[[Path], StateFactory]] = {
-    "files": lambda folder: FileSink(str(folder / "out")),
-    "table": table_sink,
-}
 
 
 @pytest.fixture(params=SINKS)
