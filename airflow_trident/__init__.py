@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.postgres import PostgresState as PostgresState
     from airflow_trident.states.redis import RedisState as RedisState
+    from airflow_trident.states.redis_plain import NonTransactionalRedisState as NonTransactionalRedisState
     from airflow_trident.states.sqlite import SqliteState as SqliteState
     from airflow_trident.states.table_sink import TableSink as TableSink
     from airflow_trident.topology.stream import Stream as Stream
@@ -130,6 +131,7 @@ __all__ = [
     "MinWithComparator",
     "MultiReducer",
     "Negate",
+    "NonTransactionalRedisState",
     "OpaqueKafkaSpout",
     "OpaquePartitionedSpout",
     "OpaqueRedisSpout",
@@ -257,6 +259,7 @@ _MODULES = {
     "states.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),
     "states.redis": ("RedisState",),
+    "states.redis_plain": ("NonTransactionalRedisState",),
     "errors": ("FailedException", "TridentError"),
     "operators.coordinator": ("TridentCoordinatorOperator",),
     "operators.emitter": ("TridentEmitterOperator",),

@@ -19,14 +19,22 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.marker import admit
-from airflow_trident.states.merge import Key, Value, canonical_key, does_not_fit, merge, merge_before
-from airflow_trident.states.redis_map import SPLIT, RedisLayout, RedisMap, require_no_eviction, stage
+from airflow_trident.states.merge import Key, Value, canonical_key, merge, merge_before
+from airflow_trident.states.redis_map import (
+    SPLIT,
+    RedisLayout,
+    RedisMap,
+    adds,
+    amounts,
+    overflow,
+    require_no_eviction,
+    stage,
+)
 from airflow_trident.states.redis_record import Record, decode_record, encode_record
 from airflow_trident.states.redis_scripts import APPLY, Said, Turn
 from airflow_trident.states.redis_session import Session
@@ -170,8 +178,8 @@ class OpenRedisState(State):
 
     def _changes(self, batch: pa.Table, turn: Turn) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         """What to stage: amounts to add, or new values; and new values of what is kept, for a late batch."""
-        if self._adds:
-            return self._amounts(batch), {}
+        if adds(self._spec):
+            return amounts(self._spec, self._map.addresses, batch), {}
         taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
         spec = self._spec
         if turn is Turn.LATE:
@@ -184,41 +192,18 @@ class OpenRedisState(State):
 
         return self._map.texts(merge(spec, batch, lookup)), {}
 
-    @property
-    def _adds(self) -> bool:
-        """Can the server do the arithmetic exactly?"""
-        spec = self._spec
-        is_sum = len(spec.combiners) == 1 and spec.combiners[0].merge_kind is MergeKind.ADD
-        return is_sum and spec.values[0].type == "long"
-
-    def _amounts(self, batch: pa.Table) -> dict[bytes, bytes]:
-        columns = [batch.column(name).to_pylist() for name in self._spec.key_names]
-        amounts = batch.column(self._spec.value_names[0]).to_pylist()
-        keys = zip(*columns, strict=True) if columns else [()] * len(amounts)
-        sums: dict[bytes, int] = {}
-        for key, amount in zip(keys, amounts, strict=True):
-            address = self._map.addresses.encode(canonical_key(key))
-            sums[address] = sums.get(address, 0) + (amount or 0)
-        for amount in sums.values():
-            if not -(2**63) <= amount < 2**63:
-                raise self._overflow()
-        return {address: b"%d" % amount for address, amount in sums.items()}
-
-    def _overflow(self) -> Exception:
-        return does_not_fit(self._spec, f"{self._spec.value_names[0]} is beyond the largest 64-bit number")
-
     def _run(self, op: str, known: Record | None, step: _Step) -> Said:
         """The atomic step."""
         keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
         expected = known.text if known else b""
-        flags = [str(int(self._adds)), str(int(self._spec.opaque))]
+        flags = [str(int(adds(self._spec))), str(int(self._spec.opaque))]
         counts = [len(step.changes), len(step.before), step.kept]
         answer = self._client.eval(
             APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts
         )
         said = Said(answer.decode())
         if said is Said.OVERFLOW:
-            raise self._overflow()
+            raise overflow(self._spec)
         if said is Said.TAKEN:
             raise ConfigurationError(
                 f"{self._data} of Redis at {self._server.place} is there, without a record of state "

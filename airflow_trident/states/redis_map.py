@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.extras import require_extra
+from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.redis_server import EXTRA, RedisServer
-from airflow_trident.states.merge import Changes, Key, Value
+from airflow_trident.states.merge import Changes, Key, Value, canonical_key, does_not_fit
 from airflow_trident.states.redis_text import GONE, SEPARATOR, Addresses, Texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 STAGED_FOR_S = 3600
 """What a killed committer staged is gone after this."""
@@ -63,7 +67,7 @@ class RedisMap:
         found: dict[bytes, bytes | None] = {}
         if self.layout == RedisLayout.STRING:
             for some in parts(addresses):
-                found.update(zip(some, self.client.mget([self._prefix + one for one in some]), strict=True))
+                found.update(zip(some, self.client.mget([self.prefix + one for one in some]), strict=True))
         else:
             for name, members in self._by_hash(addresses).items():
                 for some in parts(list(members.items())):
@@ -78,12 +82,13 @@ class RedisMap:
             name, field = self.data.encode(), address
             if self.layout == SPLIT:
                 head, _, field = address.partition(SEPARATOR)
-                name = self._prefix + head
+                name = self.prefix + head
             groups.setdefault(name, {})[field] = address
         return groups
 
     @property
-    def _prefix(self) -> bytes:
+    def prefix(self) -> bytes:
+        """What the names of several hashes or keys begin with."""
         return self.data.encode() + SEPARATOR
 
     def read(self, name: str) -> Changes:
@@ -109,11 +114,11 @@ class RedisMap:
         elif self.layout == RedisLayout.STRING:
             for some in parts(self._names()):
                 texts = self.client.mget(some)
-                yield from zip((name[len(self._prefix) :] for name in some), texts, strict=True)
+                yield from zip((name[len(self.prefix) :] for name in some), texts, strict=True)
         else:
             for name in self._names():
                 for field, text in self.client.hscan_iter(name, count=AT_ONCE):
-                    yield name[len(self._prefix) :] + SEPARATOR + field, text
+                    yield name[len(self.prefix) :] + SEPARATOR + field, text
 
     def _names(self) -> list[bytes]:
         return list(dict.fromkeys(self.client.scan_iter(match=_literally(self.data) + ":*", count=AT_ONCE)))
@@ -123,6 +128,37 @@ class RedisMap:
             return int(self.client.hlen(self.data))
         names = self._names()
         return len(names) if self.layout == RedisLayout.STRING else sum(int(self.client.hlen(name)) for name in names)
+
+
+# ---- what a server adds ----------------------------------------------------------------------------------------
+
+
+def adds(spec: StateSpec) -> bool:
+    """Can the server do the arithmetic exactly?"""
+    is_sum = len(spec.combiners) == 1 and spec.combiners[0].merge_kind is MergeKind.ADD
+    return is_sum and spec.values[0].type == "long"
+
+
+def amounts(spec: StateSpec, addresses: Addresses, batch: pa.Table) -> dict[bytes, bytes]:
+    """What to add to each key."""
+    columns = [batch.column(name).to_pylist() for name in spec.key_names]
+    given = batch.column(spec.value_names[0]).to_pylist()
+    keys = zip(*columns, strict=True) if columns else [()] * len(given)
+    sums: dict[bytes, int] = {}
+    for key, amount in zip(keys, given, strict=True):
+        address = addresses.encode(canonical_key(key))
+        sums[address] = sums.get(address, 0) + (amount or 0)
+    for amount in sums.values():
+        if not -(2**63) <= amount < 2**63:
+            raise overflow(spec)
+    return {address: b"%d" % amount for address, amount in sums.items()}
+
+
+def overflow(spec: StateSpec) -> Exception:
+    return does_not_fit(spec, f"{spec.value_names[0]} is beyond the largest 64-bit number")
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------
 
 
 def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
