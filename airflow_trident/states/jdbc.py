@@ -27,7 +27,7 @@ from airflow_trident.plan.states import Applied, Capabilities, Marker, State, St
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.sql import EXTRA, make_engine, said, scheme_of
 from airflow_trident.states.checks import require_plain_keys
-from airflow_trident.states.jdbc_table import BEFORE, MARKERS, REMOVED, SPECIAL, Tables, digest
+from airflow_trident.states.jdbc_table import REMOVED, SPECIAL, Tables, digest
 from airflow_trident.states.marker import admit
 from airflow_trident.states.merge import Key, Value, canonical_key, merge, merge_before
 from airflow_trident.states.postgres_table import default_table
@@ -73,7 +73,7 @@ class JdbcState(StateFactory):
 
     def __post_init__(self) -> None:
         if self.table is not None and (
-            not 1 <= len(self.table) <= _LONGEST_TABLE or self.table.lower().startswith((BEFORE, MARKERS, "sqlite_"))
+            not 1 <= len(self.table) <= _LONGEST_TABLE or self.table.lower().startswith(("trident_", "sqlite_"))
         ):
             raise ConfigurationError(
                 f"{self.table!r} cannot be the table of a state", f"Give it a name of 1 to {_LONGEST_TABLE} letters."

@@ -28,7 +28,8 @@ from airflow_trident.types import is_nested
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-MARKERS = "trident_applied"
+# Not the name that PostgresState uses: both may be in one schema.
+MARKERS = "trident_jdbc_applied"
 BEFORE = "trident_before_"
 REMOVED = "trident_removed"
 SPECIAL = "trident_special"

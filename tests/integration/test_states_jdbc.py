@@ -29,7 +29,7 @@ from airflow_trident.sql import make_engine
 from airflow_trident.states.jdbc import JdbcState, OpenJdbcState
 from airflow_trident.types import parse_declared
 from tests.faults.postgres_proxy import PostgresProxy
-from tests.postgres_fixtures import PASSWORD, PostgresServer, jdbc_state
+from tests.postgres_fixtures import PASSWORD, PostgresServer, jdbc_state, postgres_state
 from tests.state_fixtures import batch, combined, content, counts, jdbc_sqlite, keep_longest, product, ticket
 
 pytestmark = pytest.mark.usefixtures("postgres")
@@ -247,6 +247,14 @@ def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(tmp_path: Pa
         open_state(counts(replace(factory, table="of_others"), name="new"))
 
 
+def test_a_postgres_state_may_be_in_the_same_schema(tmp_path: Path) -> None:
+    for factory in (postgres_state(tmp_path), jdbc_state(tmp_path, table="other"), postgres_state(tmp_path)):
+        spec = counts(factory)
+        with spec.factory.make_state(spec) as state:
+            state.apply(ticket(1), batch(spec, ("a", 2)))
+            assert list(state.items()) == [(("a",), (2,))]
+
+
 @pytest.mark.parametrize("options", [{"table": ""}, {"table": "x" * 48}, {"table": "Trident_Applied"}])
 def test_a_table_that_cannot_be_is_refused_when_the_dag_is_built(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the table"):
@@ -258,8 +266,8 @@ def test_a_table_that_cannot_be_is_refused_when_the_dag_is_built(options: dict[s
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        ("DELETE FROM trident_applied", "is gone"),
-        ("UPDATE trident_applied SET holes = 'x'", "cannot be read"),
+        ("DELETE FROM trident_jdbc_applied", "is gone"),
+        ("UPDATE trident_jdbc_applied SET holes = 'x'", "cannot be read"),
         ("DROP TABLE words_counts", "its table words_counts is gone"),
     ],
 )

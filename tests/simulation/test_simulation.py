@@ -16,7 +16,7 @@ from tests.simulation.history import Verdict, play
 from tests.simulation.mutants import first_found
 from tests.simulation.opaque_mutants import MUTANTS
 
-HISTORIES = int(os.environ.get("AIRFLOW_TRIDENT_HISTORIES", "1500"))
+HISTORIES = int(os.environ.get("AIRFLOW_TRIDENT_HISTORIES", "800"))
 WITHIN_SEEDS = 1_000
 """Every defect is found by one of so many histories."""
 
