@@ -67,7 +67,7 @@ def test_p9_killed_at_every_point_one_after_the_other_each_record_counts_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if kind == KINDS[2]:
+    if kind in KINDS[2:]:
         write_to_redis_and_postgres(topic, postgres, monkeypatch)
     else:
         write_to_kafka_and_delta(topic, tmp_path)

@@ -13,6 +13,8 @@ from airflow_trident import (
     JdbcSpout,
     KafkaSpout,
     OpaqueKafkaSpout,
+    OpaqueRedisSpout,
+    OpaqueRedisStreamSpout,
     RedisSpout,
     RedisState,
     RedisStreamSpout,
@@ -32,6 +34,7 @@ KINDS = (
     "transactional, into PostgreSQL",
     "opaque, into Delta Lake",
     "Redis and JDBC, into Redis",
+    "opaque Redis and JDBC, into Redis",
 )
 """The first two: Kafka and Delta Lake."""
 
@@ -51,11 +54,13 @@ def topology(folder: Path, broker: str, topic: str, kind: str) -> Topology:
 def _parts(folder: Path, broker: str, topic: str, kind: str) -> tuple[dict[str, Spout], StateFactory]:
     """The spouts, and where the states are. Of records, values; of orders, customers and cents."""
     orders = "customer string, cents long"
-    if kind == KINDS[2]:
+    if kind in KINDS[2:]:
+        by_key = RedisSpout if kind == KINDS[2] else OpaqueRedisSpout
+        by_stream = RedisStreamSpout if kind == KINDS[2] else OpaqueRedisStreamSpout
         keys = {"keys": "{partition}:{n}", "counter": "{partition}:last", "num_partitions": 3}
         return {
-            "records": RedisSpout(conn_id=REDIS, **keys, fields="part int, n long, value string", max_rows=30),
-            "entries": RedisStreamSpout(conn_id=REDIS, streams=("s0", "s1", "s2"), fields="value string", max_rows=30),
+            "records": by_key(conn_id=REDIS, **keys, fields="part int, n long, value string", max_rows=30),
+            "entries": by_stream(conn_id=REDIS, streams=("s0", "s1", "s2"), fields="value string", max_rows=30),
             "orders": JdbcSpout(CONN_ID, table=topic.replace("-", "_"), fields=orders, max_rows=2, settle_s=0.0),
         }, RedisState(conn_id=REDIS)
     kafka = KafkaSpout if kind == KINDS[0] else OpaqueKafkaSpout
