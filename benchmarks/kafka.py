@@ -88,7 +88,10 @@ def _partitions(topic: Topic) -> int:
 def speed(spark: Any, broker: KafkaBroker, rows: int, runs: int) -> list[str]:
     topic = Topic(broker, "speed").create(PARTITIONS)
     fill(topic, rows)
-    ways = {"Spark's connector": connector(spark, topic), "KafkaSpout": Ours(spark, topic, rows)}
+    ways: dict[str, Callable[[], Totals]] = {
+        "Spark's connector": connector(spark, topic),
+        "KafkaSpout": Ours(spark, topic, rows),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs + 1):  # the first round warms up
         for name, run in ways.items():

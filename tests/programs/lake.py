@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from airflow_trident import (
     Count,
@@ -57,7 +58,7 @@ def _parts(folder: Path, broker: str, topic: str, kind: str) -> tuple[dict[str, 
     if kind in KINDS[2:]:
         by_key = RedisSpout if kind == KINDS[2] else OpaqueRedisSpout
         by_stream = RedisStreamSpout if kind == KINDS[2] else OpaqueRedisStreamSpout
-        keys = {"keys": "{partition}:{n}", "counter": "{partition}:last", "num_partitions": 3}
+        keys: dict[str, Any] = {"keys": "{partition}:{n}", "counter": "{partition}:last", "num_partitions": 3}
         return {
             "records": by_key(conn_id=REDIS, **keys, fields="part int, n long, value string", max_rows=30),
             "entries": by_stream(conn_id=REDIS, streams=("s0", "s1", "s2"), fields="value string", max_rows=30),
