@@ -24,7 +24,7 @@ from airflow_trident.states.redis import RedisState
 from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.states.table_sink import TableSink
 from airflow_trident.types import parse_declared
-from tests.postgres_fixtures import CONN_ID, jdbc_state, postgres_state
+from tests.postgres_fixtures import CONN_ID, jdbc_state, postgres_state, running
 from tests.redis_fixtures import settings_of_a_new_database
 
 # ---- the implementations ---------------------------------------------------------------------------------------
@@ -99,9 +99,14 @@ FACTORIES: dict[str, Callable[[Path], StateFactory]] = {
 }
 
 
+def table_sink(folder: Path) -> TableSink:
+    running()
+    return TableSink(CONN_ID, schema=postgres_state(folder).schema)
+
+
 SINKS: dict[str, Callable[[Path], StateFactory]] = {
     "files": lambda folder: FileSink(str(folder / "out")),
-    "table": lambda folder: TableSink(CONN_ID, schema=postgres_state(folder).schema),
+    "table": table_sink,
 }
 
 
