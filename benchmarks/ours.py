@@ -15,7 +15,7 @@ from airflow_trident.engine.spark import SparkEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.operations.expressions import col, explode, split_words
+from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drain import Drain, DrainLimits
@@ -40,7 +40,7 @@ def topology_of(task: dict[str, Any]) -> Topology:
     words = (
         lines.each("line", words_of, "word string")
         if task.get("functions")
-        else lines.each(explode(split_words(col("line"))), "word")
+        else lines.each(explode(split(col("line"), " ")), "word")
     )
     state = (
         PostgresState(POSTGRES, schema=task["postgres"], table="counts")

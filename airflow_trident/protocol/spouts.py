@@ -52,10 +52,13 @@ class Split:
 class TextFiles:
     """A batch that is the lines of these files: valid UTF-8 without byte order mark, ended by ``\\n`` or ``\\r\\n``.
 
+    `rows`: how many lines that is. `returns`: is a ``\\r`` anywhere?
     `require_same`: raises SourceChangedError if they are no longer what the transaction recorded.
     """
 
     paths: tuple[str, ...]
+    rows: int
+    returns: bool
     require_same: Callable[[], None]
 
 

@@ -17,7 +17,7 @@ from airflow_trident.errors import ConfigurationError, DamagedInputError, Source
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind, TextFiles
 from airflow_trident.spouts.consumed import BatchLimits, LateFiles, consumed_from_json, next_batch
 from airflow_trident.spouts.formats import FileFormat, Part, Reading, read_part
-from airflow_trident.spouts.lines import is_plain_text, line_start
+from airflow_trident.spouts.lines import line_start, plain_text
 from airflow_trident.spouts.listing import FilePattern
 from airflow_trident.types import FieldSpec, Json, Schema, is_nested, parse_declared
 
@@ -167,8 +167,7 @@ class FileEmitter(Emitter):
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
     def text_files(self, metadata: Json) -> TextFiles | None:
-        """Unpacked files under names that mean nothing else to Spark, and none whose first or last bytes it takes in
-        another way."""
+        """Unpacked files under names that mean nothing else to Spark, and none whose bytes it takes in another way."""
         if self.reading.format is not FileFormat.TEXT:
             return None
         base, _ = self._base()
@@ -179,9 +178,18 @@ class FileEmitter(Emitter):
                 _require_same(path, {"size": size, "mtime_ns": mtime_ns})
 
         require_same()
-        if not all(size and is_plain_text(path) for path, size, _ in files):
-            return None
-        return TextFiles(tuple(path for path, _, _ in files), require_same)
+        found = []
+        for path, _, _ in files:
+            text = plain_text(path)
+            if text is None:
+                return None
+            found.append(text)
+        return TextFiles(
+            paths=tuple(path for path, _, _ in files),
+            rows=sum(text.lines for text in found),
+            returns=any(text.returns for text in found),
+            require_same=require_same,
+        )
 
     def _base(self) -> tuple[str, tuple[str, ...]]:
         try:

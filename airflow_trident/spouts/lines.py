@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -46,19 +47,40 @@ def line_start(file: BinaryIO, offset: int, size: int) -> int:
     return size
 
 
-def is_plain_text(path: str) -> bool:
-    r"""May Hadoop's line reader, which Spark uses, read this file with the same result? It expands patterns in names,
-    goes by their endings, takes away a byte order mark, and does not tell whether a last ``\r`` belongs to a line.
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    r"""What is in a file: how many lines, and whether a ``\r`` is anywhere."""
+
+    lines: int
+    returns: bool
+
+
+def plain_text(path: str) -> PlainText | None:
+    r"""What is in the file, if Hadoop's line reader, which Spark uses, reads it with the same result; else None.
+
+    It expands patterns in names, goes by their endings, takes away a byte order mark, does not tell whether a last
+    ``\r`` belongs to a line, and passes bytes on that are no UTF-8. The whole file is looked at here, one or two
+    seconds for a gigabyte: expressions that looked at each line cost the JVM a tenth of its time for a word count.
     """
     if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
-        return False
+        return None
+    lines, returns, last = 0, False, b""
     try:
         with open(path, "rb") as file:
-            begin = file.read(3)
-            file.seek(-1, os.SEEK_END)
-            return begin != b"\xef\xbb\xbf" and file.read(1) != b"\r"
-    except OSError:
-        return False  # who reads it says what is wrong
+            if file.read(3) == b"\xef\xbb\xbf":
+                return None
+            file.seek(0)
+            for chunk in whole_lines(file):
+                if _valid(chunk) is not chunk:
+                    return None
+                lines += chunk.count(b"\n")
+                returns = returns or b"\r" in chunk
+                last = chunk[-1:]
+    except (OSError, LineTooLongError):
+        return None  # who reads it says what is wrong
+    if last in (b"", b"\r"):
+        return None
+    return PlainText(lines + (last != b"\n"), returns)
 
 
 def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[bytes]:

@@ -313,6 +313,12 @@ def test_what_is_an_error_in_python_is_one_in_the_jvm(attached: Attached, expres
     assert is_expression_error(caught.value)
 
 
+def test_a_text_is_split_alike_by_whatever_means_something_in_a_regular_expression(attached: Attached) -> None:
+    delimiters = [*map(chr, range(1, 127)), "é", "\\E", "a.", ". ", "猫", "\\Q", "||"]
+    text = f"x{'y'.join(delimiters)}{''.join(delimiters)}"
+    compare(attached, [split(col("s"), one) for one in delimiters], [row_with(s=text), row_with(s=""), row_with()])
+
+
 TEXTS = [
     *(
         "",

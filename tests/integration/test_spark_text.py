@@ -59,9 +59,17 @@ def reader_of(engine: SparkEngine, job: Job) -> str:
         ([MARK, b"more\n"], "Python"),
         ([RETURN, b"more\n"], "Python"),
         ([EMPTY, b"more\n"], "Python"),
-        ([*PLAIN, BROKEN], "the JVM"),  # which finds it out, and leaves it to Python
+        ([*PLAIN, BROKEN], "Python"),
+        ([b"a\n" * 3_000_000 + b"\xff\n"], "Python"),
     ],
-    ids=["plain", "byte order mark", "carriage return at the end", "empty file", "broken UTF-8"],
+    ids=[
+        "plain",
+        "byte order mark",
+        "carriage return at the end",
+        "empty file",
+        "broken UTF-8",
+        "broken UTF-8 far behind",
+    ],
 )
 def test_lines_and_their_number_are_those_of_the_spout(
     spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path, contents: list[bytes], reader: str
