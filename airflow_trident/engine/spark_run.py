@@ -21,7 +21,7 @@ from airflow_trident.engine.spark_columns import Columns
 from airflow_trident.engine.spark_exchange import TARGET, Exchanges
 from airflow_trident.engine.spark_session import Attached
 from airflow_trident.engine.spark_ship import ship
-from airflow_trident.engine.spark_text import JvmText
+from airflow_trident.engine.spark_text import read_text
 from airflow_trident.engine.spark_worker import (
     MARKER,
     PARTS,
@@ -101,7 +101,7 @@ class PlanRun:
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
-        self._texts: list[JvmText] = []
+        self._texts: list[TextFiles] = []
         self._root = os.path.abspath(os.path.expanduser(job.staging_root))
         self._counts = os.path.join(self._root, job.slot.path, f"rows-read-{uuid.uuid4().hex}")
 
@@ -197,8 +197,10 @@ class PlanRun:
             splits = tuple(emitter.splits(self._job.metadata[source.name]))
         if emitter is None or not splits:
             return self._nothing(source, nodes)
-        if (text := self._text(stage, emitter.text_files(self._job.metadata[source.name]))) is not None:
-            return Flow(text.data, source.schema, len(text.files.paths)), nodes
+        if self._may_be_text(stage) and (files := emitter.text_files(self._job.metadata[source.name])) is not None:
+            self._texts.append(files)
+            data = read_text(session, self._columns, files, stage.before[0].name)
+            return Flow(data, source.schema, len(files.paths)), nodes
         self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = self._with_tail(nodes, last + 1)
@@ -220,16 +222,12 @@ class PlanRun:
         after = fused[-1].schema if fused else source.schema
         return Flow(numbers, after, partitions, work, f"stream {source.name!r}"), rest
 
-    def _text(self, stage: Stage, files: TextFiles | None) -> JvmText | None:
-        """Text for the JVM, if no Python touches it and what comes of it is computed once."""
-        if files is None or not self._native or not self._attached.local:
-            return None
+    def _may_be_text(self, stage: Stage) -> bool:
+        """May the JVM read it, if it is text? If no Python touches it and what comes of it is computed once."""
         hinted = stage.partitions is not None or stage.at_most is not None
-        if hinted or not all(map(self._in_jvm, stage.nodes)) or any(one.forks for one in self._job.plan.stages):
-            return None
-        text = JvmText.read(self._attached.session, self._columns, files, stage.before[0].name)
-        self._texts.append(text)
-        return text
+        if not self._native or not self._attached.local or hinted:
+            return False
+        return all(map(self._in_jvm, stage.nodes)) and not any(one.forks for one in self._job.plan.stages)
 
     def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
         """A stream that has nothing in this batch: one empty partition."""
@@ -341,12 +339,12 @@ class PlanRun:
         return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
 
     def _require_same(self) -> None:
-        for text in self._texts:
-            text.files.require_same()
+        for files in self._texts:
+            files.require_same()
 
     def _rows_read(self) -> int:
         """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""
-        total = sum(text.files.rows for text in self._texts)
+        total = sum(files.rows for files in self._texts)
         for stream, splits in self._splits.items():
             for split in splits:
                 try:

@@ -6,7 +6,6 @@ has looked at are those that Spark reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark_columns import Columns
@@ -16,23 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True)
-class JvmText:
-    """`data`: one column, the lines."""
+def read_text(session: SparkSession, columns: Columns, files: TextFiles, field: str) -> DataFrame:
+    """The lines, as one column of this name."""
+    f = columns.functions
 
-    files: TextFiles
-    data: DataFrame
+    def line() -> Any:
+        value = f.col("value")
+        if files.returns:
+            ends = value.endswith("\r")
+            value = f.when(ends, f.substring(value, f.lit(1), f.length(value) - 1)).otherwise(value)
+        return value.alias(field)
 
-    @classmethod
-    def read(cls, session: SparkSession, columns: Columns, files: TextFiles, field: str) -> JvmText:
-        f = columns.functions
-
-        def line() -> Any:
-            value = f.col("value")
-            if files.returns:
-                ends = value.endswith("\r")
-                value = f.when(ends, f.substring(value, f.lit(1), f.length(value) - 1)).otherwise(value)
-            return value.alias(field)
-
-        raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
-        return cls(files, raw.select(columns.known(("line", field, files.returns), line)))
+    raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
+    return raw.select(columns.known(("line", field, files.returns), line))

@@ -104,6 +104,23 @@ def test_python_reads_where_python_runs_on_the_lines_or_a_name_would_mean_someth
         assert run(spark_engine, job) == run(LocalEngine(), job)
 
 
+def test_files_that_python_reads_on_the_executors_are_not_read_by_the_driver_before(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = put(tmp_path / "files", [b"a b\n"])
+
+    def functions(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(files))).each("line", str.split, "word string"))
+
+    looked_at: list[str] = []
+    monkeypatch.setattr("airflow_trident.spouts.file.plain_text", looked_at.append)
+    job = job_of(functions)
+    assert run(spark_engine, job) == run(LocalEngine(), job)
+    assert looked_at == []
+    run(spark_engine, job_of(whole(files)))
+    assert looked_at == [str(files / "0.txt")]
+
+
 def test_a_file_that_changed_since_it_was_recorded_is_named(
     spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
 ) -> None:
