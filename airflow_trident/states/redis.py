@@ -8,7 +8,7 @@ Counts and sums of longs are added by the server; other aggregators read, merge 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,25 +19,16 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
+from airflow_trident.redis_server import RedisServer, RedisSettings
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.marker import admit
-from airflow_trident.states.merge import Key, Value, canonical_key, merge, merge_before
-from airflow_trident.states.redis_map import (
-    SPLIT,
-    RedisLayout,
-    RedisMap,
-    adds,
-    amounts,
-    overflow,
-    require_no_eviction,
-    stage,
-)
+from airflow_trident.states.merge import Key, Value, merge, merge_before
+from airflow_trident.states.redis_map import SPLIT, RedisLayout, overflow, stage
+from airflow_trident.states.redis_open import OpenRedisMap
 from airflow_trident.states.redis_record import Record, decode_record, encode_record
 from airflow_trident.states.redis_scripts import APPLY, Said, Turn
-from airflow_trident.states.redis_session import Session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,28 +88,19 @@ class RedisState(RedisSettings, StateFactory):
         return f"RedisState({', '.join(parts)})"
 
 
-class OpenRedisState(State):
+class OpenRedisState(OpenRedisMap):
     """See :class:`RedisState`. One client; not for sharing between threads at the same time."""
 
     def __init__(self, factory: RedisState, server: RedisServer, spec: StateSpec) -> None:
         self._factory = factory
-        self._server = server
-        self._spec = spec
         self._layout = SPLIT if factory.hash_by is not None else str(factory.layout)
         self._base = f"{{{factory.key or f'{spec.topology}/{spec.name}'}}}"
         self._record, self._before, self._data = (f"{self._base}:{name}" for name in ("record", "before", "data"))
-        self._session = Session(server)
-        self._map = RedisMap(self._session.client, self._data, self._layout, spec)
-        try:
-            self._session.call(lambda: require_no_eviction(self._client, server))
-            self._read()
-        except BaseException:
-            self._session.close()
-            raise
+        super().__init__(server, self._data, self._layout, spec)
 
-    @property
-    def _client(self) -> Any:
-        return self._session.client
+    def _check(self) -> None:
+        super()._check()
+        self._read()
 
     # ---- the marker --------------------------------------------------------------------------------------------
 
@@ -178,8 +160,8 @@ class OpenRedisState(State):
 
     def _changes(self, batch: pa.Table, turn: Turn) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         """What to stage: amounts to add, or new values; and new values of what is kept, for a late batch."""
-        if adds(self._spec):
-            return amounts(self._spec, self._map.addresses, batch), {}
+        if self._map.adds:
+            return self._map.amounts(batch), {}
         taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
         spec = self._spec
         if turn is Turn.LATE:
@@ -196,7 +178,7 @@ class OpenRedisState(State):
         """The atomic step."""
         keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
         expected = known.text if known else b""
-        flags = [str(int(adds(self._spec))), str(int(self._spec.opaque))]
+        flags = [str(int(self._map.adds)), str(int(self._spec.opaque))]
         counts = [len(step.changes), len(step.before), step.kept]
         answer = self._client.eval(
             APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts
@@ -245,22 +227,6 @@ class OpenRedisState(State):
 
     def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
         return self._session.call(lambda: self._map.lookup(keys))
-
-    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
-        """The value of each key, None where there is none."""
-        return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
-
-    def items(self) -> Iterator[tuple[Key, Value]]:
-        """Each key once. Read by SCAN, while batches may be applied: not all values are of one transaction then."""
-        with redis_errors(self._server.place, StoreUnavailableError):
-            yield from self._map.items()
-
-    def count(self) -> int:
-        """How many keys the state has. One command for one hash; otherwise the names of all keys are read."""
-        return self._session.patiently(self._map.count)
-
-    def close(self) -> None:
-        self._session.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,29 +129,28 @@ class RedisMap:
         names = self._names()
         return len(names) if self.layout == RedisLayout.STRING else sum(int(self.client.hlen(name)) for name in names)
 
+    # ---- what the server adds ----------------------------------------------------------------------------------
 
-# ---- what a server adds ----------------------------------------------------------------------------------------
+    @property
+    def adds(self) -> bool:
+        """Can the server do the arithmetic exactly?"""
+        combiners = self.spec.combiners
+        is_sum = len(combiners) == 1 and combiners[0].merge_kind is MergeKind.ADD
+        return is_sum and self.spec.values[0].type == "long"
 
-
-def adds(spec: StateSpec) -> bool:
-    """Can the server do the arithmetic exactly?"""
-    is_sum = len(spec.combiners) == 1 and spec.combiners[0].merge_kind is MergeKind.ADD
-    return is_sum and spec.values[0].type == "long"
-
-
-def amounts(spec: StateSpec, addresses: Addresses, batch: pa.Table) -> dict[bytes, bytes]:
-    """What to add to each key."""
-    columns = [batch.column(name).to_pylist() for name in spec.key_names]
-    given = batch.column(spec.value_names[0]).to_pylist()
-    keys = zip(*columns, strict=True) if columns else [()] * len(given)
-    sums: dict[bytes, int] = {}
-    for key, amount in zip(keys, given, strict=True):
-        address = addresses.encode(canonical_key(key))
-        sums[address] = sums.get(address, 0) + (amount or 0)
-    for amount in sums.values():
-        if not -(2**63) <= amount < 2**63:
-            raise overflow(spec)
-    return {address: b"%d" % amount for address, amount in sums.items()}
+    def amounts(self, batch: pa.Table) -> dict[bytes, bytes]:
+        """What to add at each address."""
+        columns = [batch.column(name).to_pylist() for name in self.spec.key_names]
+        given = batch.column(self.spec.value_names[0]).to_pylist()
+        keys = zip(*columns, strict=True) if columns else [()] * len(given)
+        sums: dict[bytes, int] = {}
+        for key, amount in zip(keys, given, strict=True):
+            address = self.addresses.encode(canonical_key(key))
+            sums[address] = sums.get(address, 0) + (amount or 0)
+        for amount in sums.values():
+            if not -(2**63) <= amount < 2**63:
+                raise overflow(self.spec)
+        return {address: b"%d" % amount for address, amount in sums.items()}
 
 
 def overflow(spec: StateSpec) -> Exception:

@@ -6,20 +6,18 @@ it, too. A commit that is repeated changes it again: at least once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError, UserCodeError
+from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.extras import require_extra
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.redis_server import EXTRA, RedisServer, RedisSettings, redis_errors
+from airflow_trident.redis_server import EXTRA, RedisServer, RedisSettings
 from airflow_trident.states.checks import require_plain_keys
-from airflow_trident.states.merge import Key, Value, canonical_key, merge
-from airflow_trident.states.redis_map import RedisLayout, RedisMap, adds, amounts, parts, require_no_eviction
-from airflow_trident.states.redis_session import Session
+from airflow_trident.states.merge import merge
+from airflow_trident.states.redis_map import RedisLayout, parts
+from airflow_trident.states.redis_open import OpenRedisMap
 from airflow_trident.states.redis_text import GONE
 
 if TYPE_CHECKING:
@@ -57,20 +55,27 @@ class NonTransactionalRedisState(RedisSettings, StateFactory):
         return f"NonTransactionalRedisState({', '.join(filter(None, (self.place, str(self.layout), self.key)))})"
 
 
-class OpenNonTransactionalRedisState(State):
-    """See :class:`NonTransactionalRedisState`. One client; not for sharing between threads at the same time."""
+@dataclass(frozen=True)
+class _Commands:
+    """Those of a layout: they get where a key is, and a value."""
+
+    put: str
+    add: str
+    remove: str
+
+
+_COMMANDS = {
+    RedisLayout.HASH: _Commands("HSET", "HINCRBY", "HDEL"),
+    RedisLayout.STRING: _Commands("SET", "INCRBY", "DEL"),
+}
+
+
+class OpenNonTransactionalRedisState(OpenRedisMap):
+    """See :class:`NonTransactionalRedisState`."""
 
     def __init__(self, factory: NonTransactionalRedisState, server: RedisServer, spec: StateSpec) -> None:
-        self._server = server
-        self._spec = spec
-        self._session = Session(server)
-        name = factory.key or f"{spec.topology}/{spec.name}"
-        self._map = RedisMap(self._session.client, name, str(factory.layout), spec)
-        try:
-            self._session.call(lambda: require_no_eviction(self._session.client, server))
-        except BaseException:
-            self._session.close()
-            raise
+        self._commands = _COMMANDS[RedisLayout(factory.layout)]
+        super().__init__(server, factory.key or f"{spec.topology}/{spec.name}", str(factory.layout), spec)
 
     def marker(self) -> Marker | None:
         """None, always: it does not know what is applied."""
@@ -81,23 +86,32 @@ class OpenNonTransactionalRedisState(State):
 
         :raises StoreUnavailableError: a part of the batch may be applied.
         """
-        spec = self._spec
-        if adds(spec):
-            self._session.call(lambda: self._add(amounts(spec, self._map.addresses, batch)))
-        else:
-            self._session.call(lambda: self._write(self._map.texts(merge(spec, batch, self._map.lookup))))
+        self._session.call(lambda: self._send(self._changes(batch)))
         return Applied.APPLIED
 
-    def _add(self, sums: dict[bytes, bytes]) -> None:
-        """By the server, so that what others add meanwhile stays."""
-        name, prefix = self._map.data, self._map.prefix
-        for some in parts(list(sums.items())):
-            with self._session.client.pipeline(transaction=False) as many:
-                for address, amount in some:
-                    if self._map.layout == RedisLayout.STRING:
-                        many.execute_command("INCRBY", prefix + address, amount)
-                    else:
-                        many.execute_command("HINCRBY", name, address, amount)
+    def _changes(self, batch: pa.Table) -> list[tuple[Any, ...]]:
+        """A command for each key. Sums are left to the server, so that what others add meanwhile stays."""
+        if self._map.adds:
+            sums = self._map.amounts(batch)
+            return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
+        texts = self._map.texts(merge(self._spec, batch, self._map.lookup))
+        return [
+            (self._commands.remove, *self._place(address))
+            if text == GONE
+            else (self._commands.put, *self._place(address), text)
+            for address, text in texts.items()
+        ]
+
+    def _place(self, address: bytes) -> tuple[bytes, ...]:
+        if self._map.layout == RedisLayout.STRING:
+            return (self._map.prefix + address,)
+        return self._map.data.encode(), address
+
+    def _send(self, commands: list[tuple[Any, ...]]) -> None:
+        for some in parts(commands):
+            with self._client.pipeline(transaction=False) as many:
+                for command in some:
+                    many.execute_command(*command)
                 try:
                     many.execute()
                 except require_extra("redis.exceptions", EXTRA).ResponseError as error:
@@ -113,38 +127,3 @@ class OpenNonTransactionalRedisState(State):
             node=self._spec.name,
             fields=name,
         )
-
-    def _write(self, texts: dict[bytes, bytes]) -> None:
-        client, name, prefix = self._session.client, self._map.data, self._map.prefix
-        put = [(address, text) for address, text in texts.items() if text != GONE]
-        gone = [address for address, text in texts.items() if text == GONE]
-        with client.pipeline(transaction=False) as many:
-            for some in parts(put):
-                if self._map.layout == RedisLayout.STRING:
-                    for address, text in some:  # one by one: in a cluster they are on several nodes
-                        many.set(prefix + address, text)
-                else:
-                    many.execute_command("HSET", name, *chain.from_iterable(some))
-            for some in parts(gone):
-                if self._map.layout == RedisLayout.STRING:
-                    for address in some:
-                        many.delete(prefix + address)
-                else:
-                    many.hdel(name, *some)
-            many.execute()
-
-    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
-        """The value of each key, None where there is none."""
-        return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
-
-    def items(self) -> Iterator[tuple[Key, Value]]:
-        """Each key once. Read by SCAN, while others may write."""
-        with redis_errors(self._server.place, StoreUnavailableError):
-            yield from self._map.items()
-
-    def count(self) -> int:
-        """How many keys the state has."""
-        return self._session.patiently(self._map.count)
-
-    def close(self) -> None:
-        self._session.close()

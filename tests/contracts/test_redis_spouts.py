@@ -26,11 +26,6 @@ from tests.redis_fixtures import settings_of_a_new_database, shared_server
 TEXTS = ["", "a", "x y", "é\U0001f600", "@user #tag", "null", "last"]
 
 
-@pytest.fixture
-def where() -> dict[str, Any]:
-    return settings_of_a_new_database()
-
-
 def client_of(where: dict[str, Any]) -> Any:
     return shared_server().client(where["db"])
 

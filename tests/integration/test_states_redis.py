@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,8 @@ from airflow_trident.errors import (
 from airflow_trident.operations.aggregators import Count, Max, Sum
 from airflow_trident.plan.states import Applied, StateSpec
 from airflow_trident.states.redis import OpenRedisState, RedisState
-from tests.redis_fixtures import Server, own_server, settings_of_a_new_database, shared_server
+from tests.redis_fixtures import Server, own_server
 from tests.state_fixtures import apply, batch, combined, content, counts, product, ticket
-
-
-@pytest.fixture
-def where() -> dict[str, Any]:
-    return settings_of_a_new_database()
-
-
-@pytest.fixture
-def client(where: dict[str, Any]) -> Iterator[Any]:
-    with shared_server().client(where["db"], decode_responses=True) as opened:
-        yield opened
 
 
 def tables(factory: RedisState) -> StateSpec:

@@ -20,16 +20,11 @@ from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue_redis import RedisStateProvider
 from airflow_trident.states.redis import RedisState
 from tests.faults.redis_proxy import Cut, RedisProxy, once
-from tests.redis_fixtures import own_server, settings_of_a_new_database, shared_server
+from tests.redis_fixtures import own_server, shared_server
 from tests.state_fixtures import apply, batch, content, counts, product, ticket
 
 SPECS = {"added by the store": counts, "merged by us": product}
 ROWS = [(f"w{number}", 1 + number % 3) for number in range(50)]
-
-
-@pytest.fixture
-def where() -> dict[str, Any]:
-    return settings_of_a_new_database()
 
 
 @pytest.fixture
@@ -207,12 +202,11 @@ def test_a_committer_killed_at_any_request_and_run_again_ends_as_one_that_was_no
 def test_a_server_killed_while_batches_come_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     with own_server(tmp_path) as server:
         spec = counts(RedisState(host="127.0.0.1", port=server.port, timeout_s=60.0))
-        kill = threading.Event()
+        kills = threading.Semaphore(0)  # counts: the next one may be wanted while the server is still starting
 
         def killer() -> None:
             for _ in range(3):
-                kill.wait()
-                kill.clear()
+                kills.acquire()
                 server.kill()
                 server.start()
 
@@ -221,7 +215,7 @@ def test_a_server_killed_while_batches_come_loses_nothing_and_doubles_nothing(tm
         with spec.factory.make_state(spec) as state:
             for txid in range(1, 41):
                 if txid in (5, 15, 25):
-                    kill.set()
+                    kills.release()
                 assert state.apply(ticket(txid), batch(spec, *ROWS)) is Applied.APPLIED
             thread.join()
             assert content(state) == {(word,): (40 * n,) for word, n in ROWS}

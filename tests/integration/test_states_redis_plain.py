@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,10 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.repair import repair
-from tests.redis_fixtures import Server, own_server, settings_of_a_new_database, shared_server
+from tests.redis_fixtures import Server, own_server
 from tests.state_fixtures import batch, combined, content, counts, product, ticket
 
 LAYOUTS = ("hash", "string")
-
-
-@pytest.fixture
-def where() -> dict[str, Any]:
-    return settings_of_a_new_database()
-
-
-@pytest.fixture
-def client(where: dict[str, Any]) -> Iterator[Any]:
-    with shared_server().client(where["db"], decode_responses=True) as opened:
-        yield opened
 
 
 def stored(client: Any, layout: str, name: str = "n") -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_trident.demo.tweet_text import TABLES, generated_tweets, plain_counts
 from tests.airflow_fixtures import PROJECT, AirflowHome
-from tests.redis_fixtures import settings_of_a_new_database, shared_server
+from tests.redis_fixtures import shared_server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
@@ -35,11 +35,6 @@ for _ in range(3):
     ran.append({ti.task_id: ti.state for ti in done.get_task_instances()}["tweets.commit"])
 tell({"ran": ran, "dags": sorted(bag.dags)})
 """
-
-
-@pytest.fixture
-def where() -> dict[str, Any]:
-    return settings_of_a_new_database()
 
 
 def tables_in_redis(where: dict[str, Any], form: str) -> dict[str, Counter[str]]:

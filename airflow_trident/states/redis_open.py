@@ -1,0 +1,56 @@
+"""A map in Redis that is open for reading: what its states have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from airflow_trident.errors import StoreUnavailableError
+from airflow_trident.plan.states import State, StateSpec
+from airflow_trident.redis_server import RedisServer, redis_errors
+from airflow_trident.states.merge import Key, Value, canonical_key
+from airflow_trident.states.redis_map import RedisMap, require_no_eviction
+from airflow_trident.states.redis_session import Session
+
+
+class OpenRedisMap(State):
+    """One client; not for sharing between threads at the same time.
+
+    :param data: see `RedisMap`, as `layout`.
+    :raises ConfigurationError: the server may remove keys.
+    """
+
+    def __init__(self, server: RedisServer, data: str, layout: str, spec: StateSpec) -> None:
+        self._server = server
+        self._spec = spec
+        self._session = Session(server)
+        self._map = RedisMap(self._session.client, data, layout, spec)
+        try:
+            self._session.call(self._check)
+        except BaseException:
+            self._session.close()
+            raise
+
+    @property
+    def _client(self) -> Any:
+        return self._session.client
+
+    def _check(self) -> None:
+        """Asked when it is opened."""
+        require_no_eviction(self._client, self._server)
+
+    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The value of each key, None where there is none."""
+        return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """Each key once. Read by SCAN, while others may write: not all values are of one transaction then."""
+        with redis_errors(self._server.place, StoreUnavailableError):
+            yield from self._map.items()
+
+    def count(self) -> int:
+        """How many keys the state has. One command for one hash; otherwise the names of all keys are read."""
+        return self._session.patiently(self._map.count)
+
+    def close(self) -> None:
+        self._session.close()
