@@ -1,4 +1,5 @@
-"""A drain that is submitted as a whole: in a client's process, and with its driver in a standalone cluster."""
+"""A drain that is submitted as a whole: in a client's process, and with its driver in a standalone cluster. The secrets
+of its connections get there, and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from airflow_trident.engine.spark_java import spark_home, submit_environment
 from tests.airflow_fixtures import PROJECT, AirflowHome
+from tests.postgres_fixtures import PASSWORD, PostgresServer
 from tests.spark_fixtures import free_port, wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
@@ -22,7 +25,7 @@ HERE = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": SOON, "SPARK_SU
 DAG = """
 import os, time
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator
+from airflow_trident import Count, FixedBatchSpout, PostgresState, Topology, TridentDrainOperator
 
 def patient(word):
     open("FOLDER/begun", "w").close()
@@ -34,7 +37,7 @@ def topology_of(name):
     topology = Topology(name)
     words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
     words = words.each("word", patient, "loud string")
-    words.group_by("loud").persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
+    words.group_by("loud").persistent_aggregate(PostgresState("store", schema="SCHEMA"), Count(), "count")
     return topology
 
 SMALL = {
@@ -60,7 +63,7 @@ def held(name):
         return sorted([key[0], value[0]] for key, value in state.items())
 """
 PROGRAM = """
-import os, time
+import os, subprocess, sys, time
 from plays import SMALL, as_client, held, in_cluster
 from airflow_trident.errors import SparkJobError
 from airflow_trident.hooks import settings
@@ -70,6 +73,8 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drain import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 
+started = []
+sys.addaudithook(lambda event, said: started.append(repr(said)) if event in ("subprocess.Popen", "os.exec") else None)
 open("FOLDER/blocked", "w").close()
 drain = SubmittedDrain(
     topology=in_cluster.get_task("drain").topology, conn_id="spark_cluster", conf=SMALL, app_name="to be killed",
@@ -79,13 +84,15 @@ submission = drain.start(Attempts(owner="somebody"), Claim(key="first"), DrainLi
 while not os.path.exists("FOLDER/begun"):
     assert submission.driver.active(), submission.driver.state()
     time.sleep(0.1)
+running = subprocess.run(["ps", "-Awwo", "args"], capture_output=True, text=True, check=True).stdout
 drain.cancel()
 try:
     drain.finish(submission)
 except SparkJobError as error:
     said = str(error)
 with ZooKeeperHook().get_ledger("in_cluster") as ledger:
-    found = [[tx.txid, tx.status, tx.attempt] for tx in ledger.transactions()]
+    kept = list(ledger.transactions())
+    found = [[tx.txid, tx.status, tx.attempt] for tx in kept]
 left = os.listdir(os.path.join(settings.staging_root(None), "drains"))
 
 os.unlink("FOLDER/blocked")
@@ -93,7 +100,7 @@ runs = {}
 for dag in (in_cluster, as_client):
     (ti,) = dag.test().get_task_instances()
     runs[dag.dag_id] = [ti.state, ti.xcom_pull("drain"), held(dag.dag_id)]
-tell({"said": said, "found": found, "left": left, "runs": runs})
+tell({"said": said, "found": found, "left": left, "runs": runs, "shown": [running, repr(kept), *started]})
 """
 
 
@@ -155,16 +162,17 @@ def spark_master(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by_the_next(
-    airflow_home: AirflowHome, spark_master: tuple[str, int]
+    airflow_home: AirflowHome, spark_master: tuple[str, int], postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    folder = airflow_home.folder
-    airflow_home.write_dag("plays", DAG.replace("FOLDER", str(folder)))
+    folder, schema = airflow_home.folder, "submitted_drain"
+    airflow_home.write_dag("plays", DAG.replace("FOLDER", str(folder)).replace("SCHEMA", schema))
     master, rest = spark_master
     cluster = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "cluster", "rest-port": rest}}
     airflow_home.options |= {
         "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
         **HERE,
         "AIRFLOW_CONN_SPARK_CLUSTER": json.dumps(cluster),
+        "AIRFLOW_CONN_STORE": postgres.as_json,
         "AIRFLOW_CONN_SPARK_CLIENT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
     }
     result = airflow_home.python(PROGRAM.replace("FOLDER", str(folder)))
@@ -182,3 +190,11 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert "runs in the cluster as driver-" not in printed[2]
     assert result["runs"]["as_client"] == ["success", [1, 2], [["WORD0", 2], ["WORD1", 2], ["WORD2", 2]]]
     assert "transaction 2, attempt 0: 3 rows into state" in airflow_home.output
+
+    # its driver was seen running, and what was started and written says nothing of the password
+    assert "drain_app.py" in result["shown"][0]
+    written = [path for place in (tmp_path, folder) for path in place.rglob("*") if path.is_file()]
+    assert any("stderr" in path.name for path in written)
+    for text in [*result["shown"], airflow_home.output, *(path.read_text(errors="replace") for path in written)]:
+        assert PASSWORD not in text
+        assert quote(PASSWORD, safe="") not in text
