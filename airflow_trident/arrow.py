@@ -30,6 +30,8 @@ def arrow_type(type_text: str) -> pa.DataType:
         "string": pa.string(),
         "long": pa.int64(),
         "int": pa.int32(),
+        "short": pa.int16(),
+        "byte": pa.int8(),
         "double": pa.float64(),
         "float": pa.float32(),
         "boolean": pa.bool_(),

@@ -17,12 +17,22 @@ from airflow_trident.errors import FieldError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What may be put into metadata: it must survive ``json.dumps``/``json.loads`` unchanged."""
 
-SIMPLE_TYPES = ("string", "long", "int", "double", "float", "boolean", "binary", "date", "timestamp")
-_ALIASES = {"bigint": "long", "integer": "int", "str": "string", "bool": "boolean", "bytes": "binary"}
+WHOLE_TYPES = {"byte": 2**7, "short": 2**15, "int": 2**31, "long": 2**63}
+"""The whole numbers from -limit to below limit."""
+REAL_TYPES = ("float", "double")
+SIMPLE_TYPES = ("string", *WHOLE_TYPES, *REAL_TYPES, "boolean", "binary", "date", "timestamp")
+_ALIASES = {
+    "tinyint": "byte",
+    "smallint": "short",
+    "integer": "int",
+    "bigint": "long",
+    "str": "string",
+    "bool": "boolean",
+    "bytes": "binary",
+}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
 _NESTED = re.compile(r"(array|map|struct)\s*<(.*)>\Z", re.DOTALL | re.IGNORECASE)
-_UNFIT_KEYS = ("float", "double")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +55,9 @@ FieldSpec: TypeAlias = "str | Sequence[str]"
 def parse_type(text: str) -> str:
     """Normalise a DDL type.
 
-    :raises FieldError: the type is not one of string, long, int, double, float, boolean, binary, date, timestamp,
-        decimal(p,s), array<type>, map<type,type> (its keys of a simple type, but no real numbers: NaN and -0.0 are no
-        keys), struct<name:type,...>.
+    :raises FieldError: the type is not one of string, byte, short, int, long, float, double, boolean, binary, date,
+        timestamp, decimal(p,s), array<type>, map<type,type> (its keys of a simple type, but no real numbers: NaN and
+        -0.0 are no keys), struct<name:type,...>.
     """
     if match := _NESTED.match(text.strip()):
         return _parse_nested(match[1].lower(), match[2], text.strip())
@@ -69,7 +79,7 @@ def _parse_nested(kind: str, inside: str, text: str) -> str:
         return f"array<{parse_type(inside)}>"
     if kind == "map" and len(parts) == 2:
         key, value = map(parse_type, parts)
-        if is_nested(key) or key in _UNFIT_KEYS:
+        if is_nested(key) or key in REAL_TYPES:
             raise FieldError(f"{text!r} has keys of type {key}", "Use a simple type that is no real number.")
         return f"map<{key},{value}>"
     if kind == "struct" and any(parts):

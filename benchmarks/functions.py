@@ -8,9 +8,7 @@ read the same files and end in the same sums.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -21,13 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_trident import FileSpout, MemoryState, Sum, Topology, VectorFilter, VectorFunction
-from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_session import GivenSession
 from airflow_trident.operations.expressions import col, length, lit
-from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
 from benchmarks.peers import session
+from benchmarks.ways import compared, staged
 
 Totals = dict[int, int]
 FILES = 4
@@ -85,18 +79,11 @@ def topology_of(path: str, how: How) -> Topology:
 
 def ours(spark: Any, path: str, how: How) -> Callable[[], Totals]:
     topology = topology_of(path, how)
-    spout = topology.spouts["words"]
-    metadata = spout.coordinator().initialize_transaction(1, None)
-    engine = SparkEngine(GivenSession(spark))
+    metadata = {"words": topology.spouts["words"].coordinator().initialize_transaction(1, None)}
 
     def run() -> Totals:
-        with tempfile.TemporaryDirectory() as staging:
-            slot = Slot(topology="functions", incarnation="none", txid=1, attempt=0)
-            job = Job(plan=topology.compile(), slot=slot, metadata={"words": metadata}, staging_root=staging)
-            manifest = engine.run(job)
-            rows = StagingArea(staging).read(manifest, "totals", topology.states["totals"].staged).to_pylist()
         totals: Totals = {}
-        for row in rows:
+        for row in staged(spark, topology, metadata):
             size, total = row.values()
             totals[size] = totals.get(size, 0) + total
         return totals
@@ -143,23 +130,11 @@ def main() -> int:
             "one UDF each, pickled": udfs(spark, folder, arrow=False),
             "one UDF each, Arrow": udfs(spark, folder, arrow=True),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        expected = ways["one UDF each, pickled"]()  # this and the first round warm everything up
-        for number in range(given.runs + 1):
-            for name, run in ways.items():
-                began = time.perf_counter()
-                assert run() == expected, f"{name} gave other sums"
-                if number:
-                    seconds[name].append(time.perf_counter() - began)
+        expected = ways["one UDF each, pickled"]()
+        table = compared(ways, expected, rows=given.rows, runs=given.runs, to="native expressions")
     spark.stop()
     print(f"{given.rows:,} rows, three operations, n = {given.runs}\n")
-    print("| way | s | rows/s | time / native (median of rounds) |")
-    print("|---|---|---|---|")
-    native = seconds["native expressions"]
-    for name, runs in seconds.items():
-        median = statistics.median(runs)
-        ratio = statistics.median(one / other for one, other in zip(runs, native, strict=True))
-        print(f"| {name} | {median:.2f} | {given.rows / median:,.0f} | {ratio:.2f} |")
+    print("\n".join(table))
     return 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 import uuid
@@ -20,44 +19,33 @@ import pyspark
 from confluent_kafka import Producer
 
 from airflow_trident import Count, KafkaSpout, MemoryState, Sum, Topology
-from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_session import GivenSession
 from airflow_trident.errors import TridentError
 from airflow_trident.operations.expressions import col, length
-from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
 from benchmarks.peers import session
+from benchmarks.ways import compared, staged
 from tests.kafka_fixtures import KafkaBroker, Topic
 
 PARTITIONS = 4
 VALUE_BYTES = 100
-CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+CONNECTOR, SPOUT = "Spark's connector", "KafkaSpout"
+PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 Totals = tuple[int, int]
 """Records, and the sum of their lengths."""
 
 
-class Ours:
-    """One batch of all that a topic had when it was first looked at."""
+def ours(spark: Any, topic: Topic, rows: int) -> Callable[[], Totals]:
+    """One batch of all that the topic has now."""
+    topology = Topology("kafka")
+    spout = KafkaSpout(topic.name, bootstrap_servers=topic.broker.hosts, fields="value string", max_rows=rows)
+    sized = topology.new_stream("records", spout).each(length(col("value")), "size")
+    sized.persistent_aggregate(MemoryState(), (Count(), "records"), ("size", Sum(), "total"), name="totals")
+    metadata = {"records": spout.coordinator().initialize_transaction(1, None)}
 
-    def __init__(self, spark: Any, topic: Topic, rows: int) -> None:
-        self._engine = SparkEngine(GivenSession(spark))
-        self._topology = Topology("kafka")
-        spout = KafkaSpout(topic.name, bootstrap_servers=topic.broker.hosts, fields="value string", max_rows=rows)
-        sized = self._topology.new_stream("records", spout).each(length(col("value")), "size")
-        totals = ((Count(), "records"), ("size", Sum(), "total"))
-        sized.persistent_aggregate(MemoryState(), *totals, name="totals")
-        self.metadata: Any = spout.coordinator().initialize_transaction(1, None)
+    def run() -> Totals:
+        parts = staged(spark, topology, metadata)
+        return sum(part["records"] for part in parts), sum(part["total"] or 0 for part in parts)
 
-    def __call__(self) -> Totals:
-        spec = self._topology.states["totals"]
-        with tempfile.TemporaryDirectory() as staging:
-            slot = Slot(topology="kafka", incarnation="none", txid=1, attempt=0)
-            plan = self._topology.compile()
-            job = Job(plan=plan, slot=slot, metadata={"records": self.metadata}, staging_root=staging)
-            manifest = self._engine.run(job)
-            rows = StagingArea(staging).read(manifest, "totals", spec.staged).to_pylist()
-        return sum(row["records"] for row in rows), sum(row["total"] or 0 for row in rows)
+    return run
 
 
 def connector(spark: Any, topic: Topic) -> Callable[[], Totals]:
@@ -88,23 +76,8 @@ def _partitions(topic: Topic) -> int:
 def speed(spark: Any, broker: KafkaBroker, rows: int, runs: int) -> list[str]:
     topic = Topic(broker, "speed").create(PARTITIONS)
     fill(topic, rows)
-    ways: dict[str, Callable[[], Totals]] = {
-        "Spark's connector": connector(spark, topic),
-        "KafkaSpout": Ours(spark, topic, rows),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(runs + 1):  # the first round warms up
-        for name, run in ways.items():
-            began = time.perf_counter()
-            assert run() == (rows, rows * VALUE_BYTES), f"{name} read something else"
-            if number:
-                seconds[name].append(time.perf_counter() - began)
-    lines = ["| way | s | rows/s | time / connector (median of rounds) |", "|---|---|---|---|"]
-    for name, taken in seconds.items():
-        median = statistics.median(taken)
-        ratio = statistics.median(one / other for one, other in zip(taken, seconds["Spark's connector"], strict=True))
-        lines.append(f"| {name} | {median:.2f} | {rows / median:,.0f} | {ratio:.2f} |")
-    return lines
+    ways = {CONNECTOR: connector(spark, topic), SPOUT: ours(spark, topic, rows)}
+    return compared(ways, (rows, rows * VALUE_BYTES), rows=rows, runs=runs, to=CONNECTOR)
 
 
 def fill(topic: Topic, rows: int) -> None:
@@ -129,14 +102,11 @@ def compacted(spark: Any, broker: KafkaBroker) -> list[str]:
     topic.create(segment_ms="100", min_cleanable_dirty_ratio="0.01", min_compaction_lag_ms="0")
     for number in range(20):
         topic.send([("k", f"old {number}")])
-    ways: dict[str, Callable[[], Totals]] = {
-        "Spark's connector": connector(spark, topic),
-        "KafkaSpout": Ours(spark, topic, 1000),
-    }
+    ways = {CONNECTOR: connector(spark, topic), SPOUT: ours(spark, topic, 1000)}
     first = {name: _said(run) for name, run in ways.items()}
     topic.set("cleanup.policy", "compact")
     until = time.monotonic() + 120
-    while _said(ways["Spark's connector"]) == first["Spark's connector"] and time.monotonic() < until:
+    while _said(ways[CONNECTOR]) == first[CONNECTOR] and time.monotonic() < until:
         topic.send([("k", "newer")])  # rolls the segment
     return [
         "| way | a range, read first | and after compaction |",
@@ -158,7 +128,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--jars", help="the connector's jars, with commas; default: fetch them from Maven Central")
     given = parser.parse_args()
-    spark = session(conf={"spark.jars": given.jars} if given.jars else {"spark.jars.packages": CONNECTOR})
+    spark = session(conf={"spark.jars": given.jars} if given.jars else {"spark.jars.packages": PACKAGE})
     spark.sparkContext.setLogLevel("OFF")  # what is refused is shown in the table
     with tempfile.TemporaryDirectory() as folder:
         broker = KafkaBroker(Path(folder) / "kafka")

@@ -19,7 +19,7 @@ from airflow_trident.operations.calls import Border
 from airflow_trident.operations.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
-from airflow_trident.types import Schema, is_nested
+from airflow_trident.types import REAL_TYPES, Schema, is_nested
 
 AggregateStep: TypeAlias = PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode
 
@@ -136,7 +136,7 @@ def group_rows(folds: Sequence[Fold], key: tuple[Any, ...], values: Sequence[Any
 
 def key_of_groups(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:
     """From the values of the group fields to what tells groups apart: an array's elements; NaN is one group."""
-    if any(is_nested(field.type) or field.type in ("float", "double") for field in groups):
+    if any(is_nested(field.type) or field.type in REAL_TYPES for field in groups):
         return _hashable
     return lambda key: key
 

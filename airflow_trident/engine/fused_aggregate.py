@@ -20,7 +20,7 @@ from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.needs import aggregate_reads
 from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
-from airflow_trident.types import Schema, is_nested, names_of, select
+from airflow_trident.types import REAL_TYPES, Schema, is_nested, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ def is_builtin(node: AggregateStep) -> bool:
 def _by_arrow(node: AggregateStep, before: Schema) -> bool:
     """Arrow groups by neither nested values nor as we do by reals (NaN, -0.0), and its min and max pass over NaN."""
     used = select(before, aggregate_reads(node), node.name)
-    exact = {field.name: not is_nested(field.type) and field.type not in ("float", "double") for field in used}
+    exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
     extremes = [one for one in node.aggregations if one.combiner and one.combiner.merge_kind is not MergeKind.ADD]
     return (
         is_builtin(node)

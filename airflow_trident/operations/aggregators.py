@@ -12,11 +12,11 @@ from typing import Any
 
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.base import CombinerAggregator, MergeKind
-from airflow_trident.types import is_nested
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, is_nested
 
 _EXACT = Context(prec=100, traps=[InvalidOperation, DivisionByZero, Overflow])
 """Decimal arithmetic by default rounds to 28 digits; Spark's has 38."""
-_SUMMABLE = {"int": "long", "long": "long", "float": "double", "double": "double"}
+_SUMMABLE = {**dict.fromkeys(WHOLE_TYPES, "long"), **dict.fromkeys(REAL_TYPES, "double")}
 
 
 class Count(CombinerAggregator[int]):
@@ -38,7 +38,7 @@ class Count(CombinerAggregator[int]):
 
 
 class Sum(CombinerAggregator[Any]):
-    """The sum of one numeric field: long for int and long, double for float and double, decimal(38,s) for decimal."""
+    """The sum of one numeric field: long for whole numbers, double for float and double, decimal(38,s) for decimal."""
 
     merge_kind: MergeKind | None = MergeKind.ADD
 
@@ -59,7 +59,8 @@ class Sum(CombinerAggregator[Any]):
             return f"decimal(38,{given.rstrip(')').split(',')[1].strip()})"
         if given not in _SUMMABLE:
             raise FieldError(
-                f"Sum cannot add fields of type {given}", "Give it a number: int, long, float, double, decimal."
+                f"Sum cannot add fields of type {given}",
+                "Give it a number: byte, short, int, long, float, double, decimal.",
             )
         return _SUMMABLE[given]
 

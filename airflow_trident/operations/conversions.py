@@ -12,11 +12,11 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from airflow_trident.operations.expression_types import MAX_PRECISION, decimal_parts, kind
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES
 
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TEXT_PATTERNS: dict[str, str] = {
-    "int": r"[+-]?[0-9]+",
-    "long": r"[+-]?[0-9]+",
+    **dict.fromkeys(WHOLE_TYPES, r"[+-]?[0-9]+"),
     "double": r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:Infinity|inf)|NaN",
     "boolean": r"true|false",
     "date": _DATE,
@@ -26,7 +26,6 @@ TEXT_PATTERNS: dict[str, str] = {
 """Which texts may be cast to a type, spaces (U+0020) at both ends apart; valid in Python's and Java's syntax alike."""
 
 _CONTEXT = Context(prec=MAX_PRECISION, rounding=ROUND_HALF_UP)
-_RANGES = {"int": 2**31, "long": 2**63}
 
 
 def convert(given: str, wanted: str) -> Callable[[Any], Any]:
@@ -42,7 +41,7 @@ def convert(given: str, wanted: str) -> Callable[[Any], Any]:
 
 
 def _whole(wanted: str) -> Callable[[Any], int]:
-    limit = _RANGES[wanted]
+    limit = WHOLE_TYPES[wanted]
 
     def run(value: Any) -> int:
         if isinstance(value, float) and not math.isfinite(value):
@@ -113,21 +112,18 @@ def single(value: float) -> float:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "int": _whole("int"),
-    "long": _whole("long"),
+    **{wanted: _whole(wanted) for wanted in WHOLE_TYPES},
     "double": float,
     "boolean": lambda text: text == "true",
     "date": datetime.date.fromisoformat,
     "timestamp": _timestamp,
 }
 _PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
-    **{
-        (given, wanted): _whole(wanted) for given in ("int", "long", "float", "double", "boolean") for wanted in _RANGES
-    },
-    **{(given, "double"): float for given in ("int", "long", "float", "decimal")},
-    **{(given, "float"): single for given in ("int", "double")},
-    **{(given, "boolean"): bool for given in ("int", "long")},
-    **{(given, "string"): str for given in ("int", "long")},
+    **{(given, wanted): _whole(wanted) for given in (*WHOLE_TYPES, *REAL_TYPES, "boolean") for wanted in WHOLE_TYPES},
+    **{(given, "double"): float for given in (*WHOLE_TYPES, "float", "decimal")},
+    **{(given, "float"): single for given in ("byte", "short", "int", "double")},
+    **{(given, "boolean"): bool for given in WHOLE_TYPES},
+    **{(given, "string"): str for given in WHOLE_TYPES},
     ("boolean", "string"): lambda value: "true" if value else "false",
     ("date", "string"): datetime.date.isoformat,
     ("date", "timestamp"): _midnight,

@@ -14,26 +14,25 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.types import Schema, is_nested, select
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
 
 if TYPE_CHECKING:
     from airflow_trident.operations.expressions import Expression
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
-_WHOLE = ("int", "long")
-_REAL = ("float", "double")
-_DIGITS = {"int": 10, "long": 19}
+_DIGITS = {name: len(str(limit)) for name, limit in WHOLE_TYPES.items()}
 MAX_PRECISION = 38
 
+_OF_WHOLE = ("double", "boolean", "string", "decimal")
 # What can be cast into what so that Python and the JVM agree. Not double to string: Java prints doubles differently.
 CASTS: dict[str, frozenset[str]] = {
-    "int": frozenset({"long", "float", "double", "boolean", "string", "decimal"}),
-    "long": frozenset({"int", "double", "boolean", "string", "decimal"}),
-    "float": frozenset({"int", "long", "double"}),
-    "double": frozenset({"int", "long", "float"}),
+    **dict.fromkeys(("byte", "short", "int"), frozenset({*WHOLE_TYPES, *_OF_WHOLE, "float"})),
+    "long": frozenset({*WHOLE_TYPES, *_OF_WHOLE}),
+    "float": frozenset({*WHOLE_TYPES, "double"}),
+    "double": frozenset({*WHOLE_TYPES, "float"}),
     "decimal": frozenset({"double", "decimal"}),
-    "boolean": frozenset({"int", "long", "string"}),
-    "string": frozenset({"int", "long", "double", "boolean", "date", "timestamp"}),
+    "boolean": frozenset({*WHOLE_TYPES, "string"}),
+    "string": frozenset({*WHOLE_TYPES, "double", "boolean", "date", "timestamp"}),
     "date": frozenset({"string", "timestamp"}),
     "timestamp": frozenset({"string", "date"}),
 }
@@ -151,9 +150,9 @@ def common_type(left: str, right: str) -> str | None:
     """The type that holds the values of both; None if there is none."""
     if left == right:
         return left
-    numbers = {*_WHOLE, *_REAL}
+    numbers = {*WHOLE_TYPES, *REAL_TYPES}
     if left in numbers and right in numbers:
-        return "long" if left in _WHOLE and right in _WHOLE else "double"
+        return "long" if left in WHOLE_TYPES and right in WHOLE_TYPES else "double"
     wide = [decimal_parts(part) or ((_DIGITS[part], 0) if part in _DIGITS else None) for part in (left, right)]
     if wide[0] is None or wide[1] is None:
         return None
@@ -163,9 +162,9 @@ def common_type(left: str, right: str) -> str | None:
 
 
 def _arithmetic(call: _Call) -> Typed:
-    if not all(given in (*_WHOLE, *_REAL) for given in call.types):
-        raise call.wrong("numbers: int, long, float, double")
-    wanted = "long" if all(given in _WHOLE for given in call.types) else "double"
+    if not all(given in (*WHOLE_TYPES, *REAL_TYPES) for given in call.types):
+        raise call.wrong("numbers that are no decimals")
+    wanted = "long" if all(given in WHOLE_TYPES for given in call.types) else "double"
     if call.expression.op == "/":
         wanted = "double"
     return call.typed(wanted, tuple(to(argument, wanted) for argument in call.arguments))

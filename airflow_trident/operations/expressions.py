@@ -6,7 +6,8 @@ defines what it means. Only what both can do alike is offered.
 Meaning, in short:
 
 * Null: an operation on a null is null, except ``coalesce``, ``is_null``, ``when`` and the three-valued ``&`` and ``|``.
-* Whole numbers (int, long) are calculated as long; an overflow is an error. Any double or float makes it a double.
+* Whole numbers (byte, short, int, long) are calculated as long; an overflow is an error. Any double or float makes it
+  a double.
 * ``/`` always gives a double; division and remainder by zero give null. A remainder has the sign of its left side.
 * NaN equals NaN and is greater than every other number. Text is compared by code points.
 * ``trim`` strips spaces only; ``split_words`` splits at runs of ASCII whitespace; positions count characters from 1.

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.base import Operation
-from airflow_trident.types import Field, Schema, ddl
+from airflow_trident.types import WHOLE_TYPES, Field, Schema, ddl
 
 Row = tuple[Any, ...]
 
@@ -116,5 +116,5 @@ class TupleCollectionGet(QueryFunction):
 
 
 def _kind(field: Field) -> str:
-    """An int finds what is under the same long."""
-    return "long" if field.type == "int" else field.type
+    """A whole number finds what is under the same one of another type."""
+    return "long" if field.type in WHOLE_TYPES else field.type

@@ -11,13 +11,11 @@ from typing import Any
 
 from airflow_trident.operations.conversions import convert, single
 from airflow_trident.operations.expression_types import kind
-from airflow_trident.types import is_nested, members
+from airflow_trident.types import WHOLE_TYPES, is_nested, members
 
-_RANGES = {"int": 2**31, "long": 2**63}
 _EXACT: dict[str, type] = {
     "string": str,
-    "int": int,
-    "long": int,
+    **dict.fromkeys(WHOLE_TYPES, int),
     "double": float,
     "boolean": bool,
     "binary": bytes,
@@ -74,9 +72,9 @@ def coerce_column(values: Sequence[Any], type_text: str) -> Sequence[Any]:
 
 
 def _in_range(values: Sequence[Any], type_text: str) -> bool:
-    if type_text not in _RANGES:
+    if type_text not in WHOLE_TYPES:
         return True
-    limit, numbers = _RANGES[type_text], [value for value in values if value is not None]
+    limit, numbers = WHOLE_TYPES[type_text], [value for value in values if value is not None]
     return bool(-limit <= min(numbers) and max(numbers) < limit)
 
 
@@ -85,8 +83,8 @@ def _fit(type_text: str) -> Callable[[Any], Any]:
         return _nested(type_text)
     if kind(type_text) == "decimal":
         return _decimal(type_text)
-    if type_text in _RANGES:
-        return _whole(_RANGES[type_text])
+    if type_text in WHOLE_TYPES:
+        return _whole(WHOLE_TYPES[type_text])
     return _SIMPLE[type_text]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 from airflow_trident.operations.expression_types import Typed, resolve
 from airflow_trident.operations.expressions import Expression, Op
 from airflow_trident.plan.graph import Sinks, readers_of, rebuilt
 from airflow_trident.plan.nodes import EachNode, FilterNode, Node, PartitionNode, ProjectNode, SourceNode, UnionNode
-from airflow_trident.types import names_of, select
+from airflow_trident.types import WHOLE_TYPES, names_of, select
 
 
 def push_filters(sinks: Sinks) -> Sinks:
@@ -82,7 +83,8 @@ def _renamed(expression: Expression, names: dict[str, str]) -> Expression:
 
 
 _OVERFLOWS = frozenset({Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.NEGATE, Op.ABS})
-_WIDENS = frozenset({("int", "long"), ("int", "double"), ("long", "double"), ("float", "double")})
+_NUMBERS = (*WHOLE_TYPES, "double")
+_WIDENS = frozenset({*combinations(_NUMBERS, 2), ("float", "double")})
 
 
 def _is_total(typed: Typed) -> bool:

@@ -20,7 +20,7 @@ from airflow_trident.plan.compile import RESULT
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.base import Slot
 from airflow_trident.topology.topology import Topology
-from airflow_trident.types import Field, Json, Schema, is_nested, names_of
+from airflow_trident.types import WHOLE_TYPES, Field, Json, Schema, is_nested, names_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +121,7 @@ def _parser(type_text: str) -> Callable[[str], Any]:
     if is_nested(type_text):
         return json.loads
     parsers: dict[str, Callable[[str], Any]] = {
-        "long": int,
-        "int": int,
+        **dict.fromkeys(WHOLE_TYPES, int),
         "double": float,
         "float": float,
         "boolean": _boolean,

@@ -11,6 +11,7 @@ from airflow_trident.arrow import arrow_schema
 from airflow_trident.delta import DeltaPlace
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.columns import fitted
 from airflow_trident.spouts.delta_log import Added, DeltaLog, Version
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
@@ -82,13 +83,7 @@ class DeltaSpout(Spout):
         conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        for name, number in (
-            ("max_files", max_files),
-            ("max_bytes", max_bytes),
-            ("max_rows", 1 if max_rows is None else max_rows),
-        ):
-            if number < 1:
-                raise ConfigurationError(f"DeltaSpout with {name}={number}", "It must be at least 1.")
+        require_at_least(1, "DeltaSpout", max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
         if start not in tuple(Start) and not (isinstance(start, int) and start >= 0):
             raise ConfigurationError(
                 f"DeltaSpout with start={start!r}", "Use snapshot, latest, or the number of a version."

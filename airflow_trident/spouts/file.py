@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind, TextFiles
+from airflow_trident.spouts.checks import require_simple_types
 from airflow_trident.spouts.consumed import BatchLimits, LateFiles, consumed_from_json, next_batch
 from airflow_trident.spouts.formats import FileFormat, Part, Reading, read_part
 from airflow_trident.spouts.lines import line_start, plain_text
 from airflow_trident.spouts.listing import FilePattern
-from airflow_trident.types import FieldSpec, Json, Schema, is_nested, parse_declared
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -276,11 +277,8 @@ def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:
             f"FileSpout of text files has one string field, not ({', '.join(map(str, schema))})",
             "Name one field, and take lines apart with each().",
         )
-    if kind is FileFormat.CSV and (nested := [field for field in schema if is_nested(field.type)]):
-        raise ConfigurationError(
-            f"csv files cannot hold the field {nested[0].name!r} of type {nested[0].type}",
-            "Declare it as a string and take it apart with each().",
-        )
+    if kind is FileFormat.CSV:
+        require_simple_types("csv files", schema)
     if kind is FileFormat.JSON and (maps := [field for field in schema if "map<" in field.type]):
         raise ConfigurationError(
             f"json files are not read into the field {maps[0].name!r} of type {maps[0].type}",

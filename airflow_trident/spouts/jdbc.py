@@ -14,6 +14,7 @@ from airflow_trident.arrow import rows_to_table
 from airflow_trident.connections import Connection, resolve
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.jdbc_source import JdbcSource
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
@@ -58,14 +59,8 @@ class JdbcSpout(Spout):
     ) -> None:
         if bool(table) == bool(query):
             raise ConfigurationError("JdbcSpout with both or none of table and query", "Give one of them.")
-        least_of = {
-            "max_rows": (max_rows, 1),
-            "max_bytes": (1 if max_bytes is None else max_bytes, 1),
-            "splits": (splits, 1),
-        }
-        for name, (number, least) in {**least_of, "settle_s": (settle_s, 0)}.items():
-            if number < least:
-                raise ConfigurationError(f"JdbcSpout with {name}={number}", f"It must be at least {least}.")
+        require_at_least(1, "JdbcSpout", max_rows=max_rows, max_bytes=max_bytes, splits=splits)
+        require_at_least(0, "JdbcSpout", settle_s=settle_s)
         self._conn_id = conn_id
         self._connection = connection
         self._schema = parse_declared(fields)

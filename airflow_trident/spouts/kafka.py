@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident import connections
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.kafka_client import KafkaCluster, TopicGoneError
 from airflow_trident.spouts.kafka_ranges import (
     Batch,
@@ -106,13 +107,7 @@ class KafkaSpout(Spout):
             topics=names, pattern=pattern, conn_id=conn_id, settings=_settings(bootstrap_servers, config), who=who
         )
         self._reach.require_complete()
-        for name, number in (
-            ("max_rows", max_rows),
-            ("split_rows", split_rows),
-            ("max_bytes", 1 if max_bytes is None else max_bytes),
-        ):
-            if number < 1:
-                raise ConfigurationError(f"{who} with {name}={number}", "It must be at least 1.")
+        require_at_least(1, who, max_rows=max_rows, split_rows=split_rows, max_bytes=max_bytes)
         first = FirstPoll(_one_of(who, "first_poll", str(first_poll).lower(), tuple(FirstPoll)))
         if (first.otherwise is FirstPoll.TIMESTAMP) != (start_time is not None):
             raise ConfigurationError(

@@ -15,8 +15,9 @@ from airflow_trident.errors import ConfigurationError, DamagedInputError, Source
 from airflow_trident.protocol.partitioned import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
+from airflow_trident.spouts.checks import require_simple_types
 from airflow_trident.spouts.columns import fitted
-from airflow_trident.types import Field, FieldSpec, Json, Schema, is_nested, parse_declared
+from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,12 +79,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
             raise ConfigurationError(
                 f"id_field={self.id_field!r} is no string of fields={self.fields!r}", "Declare it."
             )
-        nested = [one for one in self.schema if is_nested(one.type)]
-        if nested:
-            raise ConfigurationError(
-                f"entries of a Redis stream cannot hold the field {nested[0].name!r} of type {nested[0].type}",
-                "Declare it as a string and take it apart with each().",
-            )
+        require_simple_types("entries of a Redis stream", self.schema)
         self.require_limits("max_bytes")
 
     @property

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_trident.operations.expressions import Expression, Op
-from airflow_trident.types import Schema
+from airflow_trident.types import WHOLE_TYPES, Schema
 
-_TYPES: dict[str, type] = {"int": int, "long": int, "date": datetime.date}
+_TYPES: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), "date": datetime.date}
 """Whose statistics mean what the values mean: not reals (NaN is left out of them), not text (it may be cut)."""
 _TURNED = {Op.LESS: Op.GREATER, Op.LESS_EQUAL: Op.GREATER_EQUAL, Op.GREATER: Op.LESS, Op.GREATER_EQUAL: Op.LESS_EQUAL}
 

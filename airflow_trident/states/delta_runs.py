@@ -21,7 +21,7 @@ from airflow_trident.errors import CorruptRecordError
 from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import Marker, StateSpec
 from airflow_trident.states.merge import Key, Value, canonical_key, merge
-from airflow_trident.types import Field, Schema, names_of
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,9 +32,9 @@ DELETED = Field("_deleted", "boolean")
 PARTITIONS: Schema = (Field(COMMIT, "long"), Field(ORDER, "long"), Field(TXID, "long"))
 _FOOTER = b"trident"
 _GROUP_ROWS = 8192
-_ORDERED = ("long", "int", "date", "timestamp")
+_ORDERED = (*WHOLE_TYPES, "date", "timestamp")
 _FAST: dict[MergeKind | None, tuple[str, ...]] = {
-    MergeKind.ADD: ("long", "int", "double", "float"),
+    MergeKind.ADD: (*WHOLE_TYPES, *REAL_TYPES),
     MergeKind.MIN: _ORDERED,
     MergeKind.MAX: _ORDERED,
 }
@@ -279,7 +279,7 @@ def now_ms() -> int:
 
 def _scale(type_text: str) -> int | None:
     """Digits behind the point of a type whose sums may overflow; None for others."""
-    if type_text in ("int", "long"):
+    if type_text in WHOLE_TYPES:
         return 0
     return int(type_text.rstrip(")").split(",")[1]) if type_text.startswith("decimal(") else None
 
@@ -287,7 +287,7 @@ def _scale(type_text: str) -> int | None:
 def _largest(type_text: str) -> int:
     if type_text.startswith("decimal("):
         return int("9" * int(type_text.removeprefix("decimal(").split(",")[0]))
-    return 2**31 - 1 if type_text == "int" else 2**63 - 1
+    return WHOLE_TYPES.get(type_text, 2**63) - 1
 
 
 def _groups(metadata: Any, wanted: Sequence[Any]) -> list[int]:

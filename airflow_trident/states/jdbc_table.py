@@ -23,7 +23,7 @@ from airflow_trident.states.merge import Changes, Key, Value
 from airflow_trident.states.postgres_copy import hide_zero, show_zero
 from airflow_trident.states.sqlite_table import KEY_COLUMN, decoder, encoder
 from airflow_trident.states.sqlite_table import Layout as KeyText
-from airflow_trident.types import is_nested
+from airflow_trident.types import REAL_TYPES, is_nested
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -36,7 +36,6 @@ SPECIAL = "trident_special"
 _DIGEST = 64
 _KEYS_AT_ONCE = 500
 _MYSQL = ("mysql", "mariadb")
-_FLOATS = ("double", "float")
 # SQLite stores NaN as null, and SQLAlchemy makes floats of all that it binds to a column of floats.
 _HAVE_NAN = ("postgresql",)
 Coder: TypeAlias = Callable[[Any], Any]
@@ -102,7 +101,7 @@ class Tables:
 
     @property
     def _hides_floats(self) -> bool:
-        return self.dialect not in _HAVE_NAN and any(one.type in _FLOATS for one in self._fields)
+        return self.dialect not in _HAVE_NAN and any(one.type in REAL_TYPES for one in self._fields)
 
     @property
     def _fields(self) -> tuple[Any, ...]:
@@ -136,7 +135,13 @@ class Tables:
                 return mysql.DATETIME(fsp=6)
             # Of the type without parameters SQL Server keeps milliseconds only.
             return mssql.DATETIME2() if self.dialect == "mssql" else sa.DateTime()  # type: ignore[no-untyped-call]
-        kinds = {"long": sa.BigInteger, "int": sa.Integer, "boolean": sa.Boolean, "date": sa.Date}
+        kinds = {
+            "long": sa.BigInteger,
+            "int": sa.Integer,
+            **dict.fromkeys(("short", "byte"), sa.SmallInteger),
+            "boolean": sa.Boolean,
+            "date": sa.Date,
+        }
         return kinds.get(type_text, sa.Double)()
 
     # ---- values ------------------------------------------------------------------------------------------------
@@ -251,7 +256,7 @@ def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
         return _same, Decimal
     if type_text == "timestamp":
         return _without_zone, lambda value: value.replace(tzinfo=datetime.UTC)
-    if type_text in _FLOATS:
+    if type_text in REAL_TYPES:
         return _same, float
     if type_text == "string" and dialect == "postgresql":
         return hide_zero, show_zero

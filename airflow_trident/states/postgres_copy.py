@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import python_values
 from airflow_trident.states.nested import Coder, json_coder, optional
-from airflow_trident.types import Schema, is_nested
+from airflow_trident.types import REAL_TYPES, Schema, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,7 @@ _COLUMN_TYPES = {
     "string": 'text COLLATE "C"',
     "long": "bigint",
     "int": "integer",
+    **dict.fromkeys(("short", "byte"), "smallint"),
     "double": "double precision",
     "float": "real",
     "boolean": "boolean",
@@ -79,7 +80,7 @@ def _texts(column: pa.Array, type_text: str, *, is_key: bool) -> pa.Array:
         for character, stored in (("\x01", "\x01\x02"), ("\0", "\x01\x01")):
             column = pc.replace_substring(column, character, stored)
         return _escaped(column)
-    if is_key and type_text in ("double", "float"):
+    if is_key and type_text in REAL_TYPES:
         column = pc.add(column, pa.scalar(0.0, column.type))
     return column.cast(pa.string())
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_trident.states.sqlite_table import decoder, encoder
-from airflow_trident.types import Field
+from airflow_trident.types import WHOLE_TYPES, Field
 
 NULL = b"\\N"
 GONE = b"\\D"
@@ -66,7 +66,7 @@ def _plain(part: Any) -> bytes:
 def _read(content: bytes, type_text: str, decode: Callable[[Any], Any]) -> Any:
     if content == NULL:
         return None
-    if type_text in ("long", "int", "boolean"):
+    if type_text in WHOLE_TYPES or type_text == "boolean":
         return decode(int(content))
     whole = content.replace(b"\\\\", b"\\")
     return whole if type_text == "binary" else decode(whole.decode())

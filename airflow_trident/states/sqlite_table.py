@@ -24,12 +24,11 @@ from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.states.merge import Key, Value, canonical_key
 from airflow_trident.states.nested import Coder, json_coder, optional
-from airflow_trident.types import Field, is_nested
+from airflow_trident.types import WHOLE_TYPES, Field, is_nested
 
 KEY_COLUMN = "_key"
 _AFFINITY = {
-    "long": "INTEGER",
-    "int": "INTEGER",
+    **dict.fromkeys(WHOLE_TYPES, "INTEGER"),
     "boolean": "INTEGER",
     "double": "REAL",
     "float": "REAL",

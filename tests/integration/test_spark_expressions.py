@@ -44,14 +44,14 @@ pytestmark = pytest.mark.spark
 
 SCHEMA: Schema = parse_declared(
     "a long, b long, i int, x double, y double, f float, s string, t string, p boolean, q boolean, "
-    "words array<string>, d decimal(6,2), day date, at timestamp"
+    "words array<string>, d decimal(6,2), day date, at timestamp, h short, g byte"
 )
 DAY, AT = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 23, 59, 59, 123_400, datetime.UTC)
 OLD, OLD_AT = datetime.date(1, 1, 1), datetime.datetime(1582, 10, 4, 0, 0, 1, tzinfo=datetime.UTC)
 ROWS: list[tuple[Any, ...]] = [
     (None,) * len(SCHEMA),
-    (7, 2, -3, 1.5, -0.0, 0.25, "The CAT  sat", "CAT", True, False, ["a", None, ""], Decimal("1.25"), DAY, AT),
-    (0, 0, 0, 0.0, 0.0, 0.0, "", "", False, None, [], Decimal("0.00"), OLD, OLD_AT),
+    (7, 2, -3, 1.5, -0.0, 0.25, "The CAT  sat", "CAT", True, False, ["a", None, ""], Decimal("1.25"), DAY, AT, 300, -5),
+    (0, 0, 0, 0.0, 0.0, 0.0, "", "", False, None, [], Decimal("0.00"), OLD, OLD_AT, 0, 0),
     (
         -7,
         3,
@@ -67,6 +67,8 @@ ROWS: list[tuple[Any, ...]] = [
         Decimal("-1.25"),
         DAY,
         AT,
+        -1,
+        None,
     ),
     (
         2**53 + 1,
@@ -83,9 +85,11 @@ ROWS: list[tuple[Any, ...]] = [
         Decimal("9999.99"),
         OLD,
         AT,
+        None,
+        1,
     ),
-    (1, 10, 5, 1e300, 1e-300, -1.5, "\uffff", "😀", False, False, ["😀"], Decimal("-0.01"), DAY, OLD_AT),
-    (5, None, 2, None, 3.5, None, "\\E,\\Q", ",", None, None, None, None, None, None),
+    (1, 10, 5, 1e300, 1e-300, -1.5, "\uffff", "😀", False, False, ["😀"], Decimal("-0.01"), DAY, OLD_AT, -32768, -128),
+    (5, None, 2, None, 3.5, None, "\\E,\\Q", ",", None, None, None, None, None, None, 32767, 127),
 ]
 
 
@@ -178,7 +182,7 @@ def leaves(*expressions: Any) -> list[Make]:
 
 
 LEAVES: dict[str, list[Make]] = {
-    "long": leaves(col("a"), col("b"), col("i"), 0, 1, -3, 10, lit(None, "long")),
+    "long": leaves(col("a"), col("b"), col("i"), col("h"), col("g"), 0, 1, -3, 10, lit(None, "long")),
     "double": leaves(col("x"), col("y"), col("f"), 0.0, -0.5, 1e10, math.nan, math.inf, lit(None, "double")),
     "string": leaves(col("s"), col("t"), "", "a", "größe Σ", lit(None, "string")),
     "boolean": leaves(col("p"), col("q"), True, False, lit(None, "boolean")),
@@ -210,7 +214,8 @@ INNER: dict[str, list[Make]] = {
         lambda make: length(make.of("string")),
         lambda make: size(make.of("array")),
         lambda make: make.of("double").cast("long"),
-        lambda make: make.of("boolean").cast("int"),
+        lambda make: make.of("boolean").cast(make.random.choice(["int", "short", "byte"])),
+        lambda make: (make.of("long") % 100).cast("byte"),
     ],
     "double": [
         *chosen("double"),
@@ -301,6 +306,11 @@ BIG, SMALL = 2**63 - 1, -(2**63)
         (col("x").cast("int"), row_with(x=-(2.0**31) - 1)),
         (col("a").cast("decimal(3,0)"), row_with(a=1000)),
         (col("d").cast("decimal(3,1)"), row_with(d=Decimal("99.99"))),
+        (col("a").cast("short"), row_with(a=2**15)),
+        (col("h").cast("byte"), row_with(h=-129)),
+        (col("x").cast("byte"), row_with(x=128.5)),
+        (col("f").cast("short"), row_with(f=math.inf)),
+        (col("s").cast("byte"), row_with(s="128")),
         (col("s").cast("long"), row_with(s="9223372036854775808")),
         (col("s").cast("int"), row_with(s="2147483648")),
         (col("s").cast("date"), row_with(s="2023-02-29")),
@@ -346,7 +356,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("wanted", ["int", "long", "double", "boolean", "date", "timestamp"])
+@pytest.mark.parametrize("wanted", ["byte", "short", "int", "long", "double", "boolean", "date", "timestamp"])
 def test_a_text_is_cast_alike_and_refused_alike(attached: Attached, wanted: str) -> None:
     """All texts that Python takes are cast in one query; for the others, the JVM's own test of the text says no."""
     expression = col("s").cast(wanted)

@@ -17,6 +17,8 @@ from airflow_trident.types import Field, members, parse_declared, parse_type
     ("written", "normal"),
     [
         (" BIGINT ", "long"),
+        ("SMALLINT", "short"),
+        ("tinyint", "byte"),
         ("Decimal( 10 , 2 )", "decimal(10,2)"),
         ("Array< ARRAY<int> >", "array<array<int>>"),
         ("map<string, decimal(3, 1)>", "map<string,decimal(3,1)>"),

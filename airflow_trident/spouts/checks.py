@@ -1,0 +1,30 @@
+"""What spouts ask of their parameters when they are built."""
+
+from __future__ import annotations
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.types import Schema, is_nested
+
+
+def require_at_least(least: int, what: str, **limits: float | None) -> None:
+    """
+    :param what: the spout, for the error text.
+    :param limits: by name; None: no limit.
+    :raises ConfigurationError: one is lower.
+    """
+    for name, limit in limits.items():
+        if limit is not None and limit < least:
+            raise ConfigurationError(f"{what} with {name}={limit}", f"It must be at least {least}.")
+
+
+def require_simple_types(what: str, schema: Schema) -> None:
+    """
+    :param what: holds only texts, for the error text.
+    :raises ConfigurationError: a field is an array, a map or a struct.
+    """
+    for field in schema:
+        if is_nested(field.type):
+            raise ConfigurationError(
+                f"{what} cannot hold the field {field.name!r} of type {field.type}",
+                "Declare it as a string and take it apart with each().",
+            )

@@ -1,0 +1,49 @@
+"""Several ways to the same result on one session, in interleaved rounds, and a table of how long they take."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from airflow_trident import Topology
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_session import GivenSession
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.base import Slot
+
+Result = TypeVar("Result")
+
+
+def staged(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows that one batch stages for the only state of a topology."""
+    ((name, spec),) = topology.states.items()
+    with tempfile.TemporaryDirectory() as staging:
+        slot = Slot(topology=topology.name, incarnation="none", txid=1, attempt=0)
+        job = Job(plan=topology.compile(), slot=slot, metadata=dict(metadata), staging_root=staging)
+        manifest = SparkEngine(GivenSession(spark)).run(job)
+        rows: list[dict[str, Any]] = StagingArea(staging).read(manifest, name, spec.staged).to_pylist()
+    return rows
+
+
+def compared(ways: Mapping[str, Callable[[], Result]], expected: Result, *, rows: int, runs: int, to: str) -> list[str]:
+    """A table; the first round warms up.
+
+    :param to: the way that ratios are made to.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(runs + 1):
+        for name, run in ways.items():
+            began = time.perf_counter()
+            assert run() == expected, f"{name} gave something else"
+            if number:
+                seconds[name].append(time.perf_counter() - began)
+    lines = [f"| way | s | rows/s | time / {to} (median of rounds) |", "|---|---|---|---|"]
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        ratio = statistics.median(one / other for one, other in zip(taken, seconds[to], strict=True))
+        lines.append(f"| {name} | {median:.2f} | {rows / median:,.0f} | {ratio:.2f} |")
+    return lines
