@@ -71,6 +71,8 @@ def table(measured: Measured) -> str:
 
 def _judged(measured: Measured, target: Target) -> str:
     ratios = measured.ratios(target.ours, target.theirs, target.measure)
+    if target.most is None:
+        return f"| {target.title} | | {spread(ratios, digits=3)} | |"
     reached = "reached" if sorted(ratios)[len(ratios) // 2] <= target.most else "**missed**"
     return f"| {target.title} | {target.most:.2f} | {spread(ratios, digits=3)} | {reached} |"
 

@@ -33,12 +33,12 @@ PER_BATCH = frozenset({"submit_per_batch", "phases"})
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`ours` / `theirs` must be at most `most`. `measure`: "work_s" (Spark is up), "wall_s" (the whole process) or
-    "peak_mb"."""
+    """`ours` / `theirs` must be at most `most`; None: it is only told. `measure`: "work_s" (Spark is up), "wall_s" (the
+    whole process) or "peak_mb"."""
 
     ours: str
     theirs: str
-    most: float
+    most: float | None
     measure: str = "work_s"
 
     @property
@@ -85,17 +85,19 @@ SCENARIOS = (
         contenders=("loop", "drain", "available_now", "drain, functions"),
         targets=(
             Target(ours="drain", theirs="available_now", most=0.70),
-            Target(ours="drain", theirs="loop", most=1.10),
+            Target(ours="drain", theirs="loop", most=None),
         ),
         runs={"main": 3, "full": 5},
     ),
     Scenario(
         name="stateful, 100 x 1e4",
         corpus=Corpus(batches=100, lines=10_000),
-        contenders=("drain", "stateful"),
+        contenders=("drain", "stateful", "loop"),
         targets=(
             Target(ours="drain", theirs="stateful", most=0.45),
+            Target(ours="loop", theirs="stateful", most=None),
             Target(ours="drain", theirs="stateful", most=0.6, measure="peak_mb"),
+            Target(ours="loop", theirs="stateful", most=None, measure="peak_mb"),
         ),
         runs={"main": 1, "full": 5},
     ),
@@ -122,7 +124,7 @@ SCENARIOS = (
         contenders=("drain", "loop", "available_now"),
         targets=(
             Target(ours="drain", theirs="available_now", most=0.60),
-            Target(ours="drain", theirs="loop", most=1.10),
+            Target(ours="drain", theirs="loop", most=None),
         ),
         runs={"full": 5},
     ),
@@ -154,14 +156,14 @@ SCENARIOS = (
         name="keys 1e5, 20 x 1e5",
         corpus=Corpus(batches=20, lines=100_000, keys=100_000),
         contenders=("loop", "drain", "drain, max_pending 1", "available_now"),
-        targets=(Target(ours="drain", theirs="loop", most=1.10),),
+        targets=(Target(ours="drain", theirs="loop", most=None),),
         runs={"full": 5},
     ),
     Scenario(
         name="keys 1e6, 20 x 1e5",
         corpus=Corpus(batches=20, lines=100_000, keys=1_000_000),
         contenders=("loop", "drain", "drain, max_pending 1", "available_now"),
-        targets=(Target(ours="drain", theirs="loop", most=1.10),),
+        targets=(Target(ours="drain", theirs="loop", most=None),),
         runs={"full": 5},
     ),
 )

@@ -56,6 +56,7 @@ def play(name, conn_id, **arguments):
 
 in_cluster = play("in_cluster", "spark_cluster", deferrable=True)
 as_client = play("as_client", "spark_client", max_transactions=2)
+by_command = play("by_command", "spark_client")
 
 def held(name):
     (spec,) = topology_of(name).states.values()
@@ -191,6 +192,9 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert result["runs"]["as_client"] == ["success", [1, 2], [["WORD0", 2], ["WORD1", 2], ["WORD2", 2]]]
     assert "transaction 2, attempt 0: 3 rows into state" in airflow_home.output
 
+    command = ("trident", "drain", "by_command", "--dag", "by_command", "--spark-conn-id", "spark_client")
+    said = airflow_home.airflow(*command, "--max-transactions", "2", "--spark-conf", "spark.ui.enabled=false")
+    assert "topology by_command: 2 transactions are committed (1 to 2), 6 rows read" in said
     # its driver was seen running, and what was started and written says nothing of the password
     assert "drain_app.py" in result["shown"][0]
     written = [path for place in (tmp_path, folder) for path in place.rglob("*") if path.is_file()]

@@ -52,10 +52,11 @@ def drain(args: Namespace) -> int | None:
         _say(f"topology {args.topology}: nothing new")
         return OK
     first, last = result.committed[0], result.committed[-1]
-    _say(
-        f"topology {args.topology}: {len(result.committed)} transactions are committed ({first} to {last}), "
-        f"{result.rows_read:,} rows read"
+    count = len(result.committed)
+    what = (
+        f"{count} transactions are committed ({first} to {last})" if count > 1 else f"transaction {first} is committed"
     )
+    _say(f"topology {args.topology}: {what}, {result.rows_read:,} rows read")
     return OK
 
 
