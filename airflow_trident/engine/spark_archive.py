@@ -1,8 +1,8 @@
 """Class archives (AppCDS): Spark's classes as one file that the JVM maps into memory, instead of some ten thousand that
 it unpacks, checks and links again at every start. Half of a cold task's time.
 
-An archive fits one Java and one set of jars, so its name is a digest of both. It is made once, by running a small job,
-and used wherever it is there; the JVM passes over one that does not fit.
+An archive fits one Java and one set of jars, so its name is a digest of both, and of the small job that it is made by
+running, once. It is used wherever it is there; the JVM passes over one that does not fit.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def archive_path() -> Path | None:
     digest = hashlib.sha256(java.encode())
     with contextlib.suppress(OSError):
         digest.update((Path(java).parents[1] / "release").read_bytes())
+    digest.update(Path(spark_archive_app.__file__).read_bytes())
     for name, size_bytes in _jars():
         digest.update(f"\n{name} {size_bytes}".encode())
     return folder / f"spark-{digest.hexdigest()[:16]}.jsa"

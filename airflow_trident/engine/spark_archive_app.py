@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 
 def main() -> None:
@@ -19,12 +22,20 @@ def main() -> None:
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"line": [f"a b {number}" for number in batch.column(0).to_pylist()]})
 
+    def counted(lines: DataFrame) -> DataFrame:
+        split = lines.select(functions.explode(functions.split("line", " ")).alias("word"))
+        return split.groupBy("word").agg(functions.count("*").alias("n"), functions.max("word").alias("last"))
+
     session = SparkSession.builder.getOrCreate()
-    lines = session.range(0, 8, 1, 2).mapInArrow(words, "line string")
-    split = lines.select(functions.explode(functions.split("line", " ")).alias("word"))
-    counts = split.groupBy("word").agg(functions.count("*").alias("n"), functions.max("word").alias("last"))
-    counts.toArrow()
-    split.filter("word <> 'a'").repartition(2, "word").mapInArrow(lambda batches: batches, "word string").toArrow()
+    own = session.newSession()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lines.txt")
+        path.write_text("a b c\n" * 8)
+        text = own.read.option("lineSep", "\n").text([path.as_uri()])
+        counted(text.select(functions.col("value").alias("line"))).toArrow()
+    lines = own.range(0, 8, 1, 2).mapInArrow(words, "line string")
+    counted(lines).toArrow()
+    lines.filter("line <> 'a'").repartition(2, "line").mapInArrow(lambda batches: batches, "line string").toArrow()
     session.stop()
 
 
