@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.report import as_json, machine, table, write
 from benchmarks.rounds import Bench
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios import CONTENDERS, SCENARIOS
 
 
 def main() -> int:
@@ -22,13 +22,18 @@ def main() -> int:
     parser.add_argument("--profile", choices=("ci", "main", "full"), default="ci", help="how much (default: ci)")
     parser.add_argument("--quick", action="store_true", help="the same as --profile ci")
     parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="leave out all others")
+    parser.add_argument(
+        "--among", action="append", default=[], metavar="CONTENDER", choices=CONTENDERS, help="leave out all others"
+    )
     parser.add_argument("--runs", type=int, help="rounds, instead of what the profile says")
     parser.add_argument("--folder", type=Path, default=Path(".trident-bench"), help="for data and results")
     given = parser.parse_args()
     profile = "ci" if given.quick else given.profile
-    chosen = [one for one in SCENARIOS if (one.name in given.only if given.only else profile in one.runs)]
+    wanted = [one for one in SCENARIOS if (one.name in given.only if given.only else profile in one.runs)]
+    chosen = [one for one in (scenario.among(given.among) for scenario in wanted) if one.contenders]
     if not chosen:
-        parser.error(f"no such scenario; there are {', '.join(repr(one.name) for one in SCENARIOS)}")
+        names = ", ".join(repr(one.name) for one in SCENARIOS)
+        parser.error(f"no such scenario, or none with such a contender; there are {names}")
     facts, tables, results = {**machine(), "profile": profile}, [], []
     began, void = time.perf_counter(), False
     folder = given.folder.absolute()

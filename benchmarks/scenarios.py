@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.data import Corpus
@@ -63,6 +63,14 @@ class Scenario:
     targets: tuple[Target, ...]
     runs: Mapping[str, int] = field(default_factory=dict)
 
+    def among(self, names: Collection[str]) -> Scenario:
+        """With these contenders only, and the targets that are between them; all, if none is named."""
+        if not names:
+            return self
+        left = tuple(one for one in self.contenders if one in names)
+        targets = tuple(one for one in self.targets if one.ours in left and one.theirs in left)
+        return replace(self, contenders=left, targets=targets)
+
 
 SCENARIOS = (
     Scenario(
@@ -75,12 +83,13 @@ SCENARIOS = (
     Scenario(
         name="100 x 1e5",
         corpus=Corpus(batches=100, lines=100_000),
-        contenders=("loop", "loop, 2 threads", "drain", "available_now", "plain"),
+        contenders=("loop", "loop, 2 threads", "drain", "drain, archive", "available_now", "plain"),
         targets=(
             Target(ours="drain", theirs="loop", most=1.10),
             Target(ours="drain", theirs="loop, 2 threads", most=1.10),
             Target(ours="drain", theirs="available_now", most=0.90),
             Target(ours="drain", theirs="plain", most=2.5),
+            Target(ours="drain, archive", theirs="plain", most=2.5),
         ),
         runs={"main": 2, "full": 5},
     ),
