@@ -28,7 +28,7 @@ from airflow_trident.protocol.checkpoint import (
 from airflow_trident.redis_server import RedisServer, RedisSettings
 from airflow_trident.states.keyvalue import StateProvider
 from airflow_trident.states.keyvalue_layers import LayeredState, Writes
-from airflow_trident.states.redis_map import AT_ONCE, parts, require_no_eviction, stage
+from airflow_trident.states.redis_map import AT_ONCE, parts, stage
 from airflow_trident.states.redis_scripts import COMMON, Said
 from airflow_trident.states.redis_session import Session
 from airflow_trident.states.redis_text import GONE
@@ -117,12 +117,8 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             f"{base}:{name}" for name in ("record", "prepared", "committed")
         )
         self._session = Session(server)
-        try:
-            self._session.call(lambda: require_no_eviction(self._client, server))
+        with self._session.opening():
             self._read()
-        except BaseException:
-            self._session.close()
-            raise
 
     @property
     def _client(self) -> Any:

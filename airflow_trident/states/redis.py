@@ -98,8 +98,7 @@ class OpenRedisState(OpenRedisMap):
         self._record, self._before, self._data = (f"{self._base}:{name}" for name in ("record", "before", "data"))
         super().__init__(server, self._data, self._layout, spec)
 
-    def _check(self) -> None:
-        super()._check()
+    def _read_first(self) -> None:
         self._read()
 
     # ---- the marker --------------------------------------------------------------------------------------------
@@ -110,7 +109,7 @@ class OpenRedisState(OpenRedisMap):
 
     def _read(self) -> Record | None:
         text = self._session.call(lambda: self._client.get(self._record))
-        where = f"{self._record} of Redis at {self._server.place}"
+        where = f"{self._record} of Redis at {self._session.server.place}"
         return None if text is None else decode_record(text, self._spec, self._layout, where)
 
     # ---- applying ----------------------------------------------------------------------------------------------
@@ -188,18 +187,19 @@ class OpenRedisState(OpenRedisMap):
             raise overflow(self._spec)
         if said is Said.TAKEN:
             raise ConfigurationError(
-                f"{self._data} of Redis at {self._server.place} is there, without a record of state "
+                f"{self._data} of Redis at {self._session.server.place} is there, without a record of state "
                 f"{self._spec.name!r}: it belongs to something else, or the record was removed",
                 "Give the state another key, or restore the store from a copy.",
             )
         if said is Said.UNSTAGED:
             raise StoreUnavailableError(
-                f"what was staged for state {self._spec.name!r} is gone from Redis at {self._server.place}",
+                f"what was staged for state {self._spec.name!r} is gone from Redis at {self._session.server.place}",
                 "Give the server more memory: it removes keys that have a time to live.",
             )
         if said is Said.DAMAGED:
             raise CorruptRecordError(
-                f"{self._before} of Redis at {self._server.place} does not hold the {step.kept} values that were kept",
+                f"{self._before} of Redis at {self._session.server.place} does not hold the {step.kept} values "
+                "that were kept",
                 "Restore the store from a copy.",
             )
         return said
@@ -212,7 +212,7 @@ class OpenRedisState(OpenRedisMap):
 
         def wait() -> Any:
             self._client.set(f"{self._base}:stage:{op}", "", ex=1)
-            wait_ms = int(self._server.timeout_s * 500)  # the answer must come before the client gives up
+            wait_ms = int(self._session.server.timeout_s * 500)  # the answer must come before the client gives up
             return self._client.execute_command("WAITAOF", int(factory.fsync), factory.replicas, wait_ms)
 
         local, replicas = self._session.call(wait)

@@ -9,11 +9,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError
-from airflow_trident.extras import require_extra
 from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import StateSpec
-from airflow_trident.redis_server import EXTRA, RedisServer
 from airflow_trident.states.merge import Changes, Key, Value, canonical_key, does_not_fit
 from airflow_trident.states.redis_text import GONE, SEPARATOR, Addresses, Texts
 
@@ -170,23 +167,6 @@ def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
         both.execute_command("HSET", name, *chain.from_iterable(some))
         both.expire(name, STAGED_FOR_S)
         both.execute()
-
-
-def require_no_eviction(client: Any, server: RedisServer) -> None:
-    """:raises ConfigurationError: the server removes keys when its memory is full. Not looked for in a cluster, nor
-    where the login may not ask."""
-    if server.cluster:
-        return
-    try:
-        memory = client.info("memory")
-    except require_extra("redis.exceptions", EXTRA).NoPermissionError:
-        return
-    policy = str(memory.get("maxmemory_policy", ""))
-    if memory.get("maxmemory") and policy.startswith("allkeys"):
-        raise ConfigurationError(
-            f"Redis at {server.place} removes keys when its memory is full (maxmemory-policy {policy})",
-            "Set maxmemory-policy to noeviction: a state must not lose keys.",
-        )
 
 
 def parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:

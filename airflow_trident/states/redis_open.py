@@ -9,7 +9,7 @@ from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.plan.states import State, StateSpec
 from airflow_trident.redis_server import RedisServer, redis_errors
 from airflow_trident.states.merge import Key, Value, canonical_key
-from airflow_trident.states.redis_map import RedisMap, require_no_eviction
+from airflow_trident.states.redis_map import RedisMap
 from airflow_trident.states.redis_session import Session
 
 
@@ -21,23 +21,18 @@ class OpenRedisMap(State):
     """
 
     def __init__(self, server: RedisServer, data: str, layout: str, spec: StateSpec) -> None:
-        self._server = server
         self._spec = spec
         self._session = Session(server)
         self._map = RedisMap(self._session.client, data, layout, spec)
-        try:
-            self._session.call(self._check)
-        except BaseException:
-            self._session.close()
-            raise
+        with self._session.opening():
+            self._read_first()
 
     @property
     def _client(self) -> Any:
         return self._session.client
 
-    def _check(self) -> None:
-        """Asked when it is opened."""
-        require_no_eviction(self._client, self._server)
+    def _read_first(self) -> None:
+        """What is to be found in order when it is opened; by default nothing."""
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
@@ -45,7 +40,7 @@ class OpenRedisMap(State):
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         """Each key once. Read by SCAN, while others may write: not all values are of one transaction then."""
-        with redis_errors(self._server.place, StoreUnavailableError):
+        with redis_errors(self._session.server.place, StoreUnavailableError):
             yield from self._map.items()
 
     def count(self) -> int:

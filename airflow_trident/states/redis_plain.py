@@ -6,7 +6,9 @@ it, too. A commit that is repeated changes it again: at least once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, UserCodeError
@@ -57,7 +59,7 @@ class NonTransactionalRedisState(RedisSettings, StateFactory):
 
 @dataclass(frozen=True)
 class _Commands:
-    """Those of a layout: they get where a key is, and a value."""
+    """Those of a layout: they take where a key is, and a value."""
 
     put: str
     add: str
@@ -90,17 +92,20 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
         return Applied.APPLIED
 
     def _changes(self, batch: pa.Table) -> list[tuple[Any, ...]]:
-        """A command for each key. Sums are left to the server, so that what others add meanwhile stays."""
+        """As commands. Sums are left to the server, so that what others add meanwhile stays."""
         if self._map.adds:
             sums = self._map.amounts(batch)
             return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
         texts = self._map.texts(merge(self._spec, batch, self._map.lookup))
-        return [
-            (self._commands.remove, *self._place(address))
-            if text == GONE
-            else (self._commands.put, *self._place(address), text)
-            for address, text in texts.items()
-        ]
+        put = [(address, text) for address, text in texts.items() if text != GONE]
+        gone = [(address,) for address, text in texts.items() if text == GONE]
+        return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, gone)]
+
+    def _of_many(self, command: str, changes: Sequence[tuple[bytes, ...]]) -> list[tuple[Any, ...]]:
+        """Of a hash one command for many keys. Strings one by one: in a cluster they are on several nodes."""
+        if self._map.layout == RedisLayout.STRING:
+            return [(command, *self._place(address), *text) for address, *text in changes]
+        return [(command, self._map.data, *chain.from_iterable(some)) for some in parts(changes)]
 
     def _place(self, address: bytes) -> tuple[bytes, ...]:
         if self._map.layout == RedisLayout.STRING:

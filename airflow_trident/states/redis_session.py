@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from airflow_trident.errors import OutcomeUnknownError, StoreUnavailableError
-from airflow_trident.redis_server import RedisServer, may_have_happened, redis_errors
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
+from airflow_trident.extras import require_extra
+from airflow_trident.redis_server import EXTRA, RedisServer, may_have_happened, redis_errors
 
 T = TypeVar("T")
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -20,6 +22,19 @@ class Session:
         self.server = server
         self.client: Any = server.open()
         self._sending = False
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Around what is read first: it is closed if that fails, or if the server is not fit to keep a state.
+
+        :raises ConfigurationError: the server removes keys when its memory is full.
+        """
+        try:
+            self.call(lambda: _require_no_eviction(self.client, self.server))
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, act: Callable[[], T]) -> T:
         """
@@ -70,6 +85,23 @@ class Session:
 
     def close(self) -> None:
         self.client.close()
+
+
+def _require_no_eviction(client: Any, server: RedisServer) -> None:
+    """:raises ConfigurationError: the server removes keys when its memory is full. Not looked for in a cluster, nor
+    where the login may not ask."""
+    if server.cluster:
+        return
+    try:
+        memory = client.info("memory")
+    except require_extra("redis.exceptions", EXTRA).NoPermissionError:
+        return
+    policy = str(memory.get("maxmemory_policy", ""))
+    if memory.get("maxmemory") and policy.startswith("allkeys"):
+        raise ConfigurationError(
+            f"Redis at {server.place} removes keys when its memory is full (maxmemory-policy {policy})",
+            "Set maxmemory-policy to noeviction: a state must not lose keys.",
+        )
 
 
 class _Patience:
