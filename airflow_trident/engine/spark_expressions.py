@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.operations.conversions import TEXT_PATTERNS
 from airflow_trident.operations.expression_types import Typed, resolve
 from airflow_trident.operations.expressions import Expression
-from airflow_trident.types import Schema
+from airflow_trident.types import REAL_TYPES, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -107,7 +107,7 @@ class _Compiler:
             plain = self._f.trim(column)
             fits = plain.rlike(rf"\A(?:{TEXT_PATTERNS[wanted]})\z")
             return self._or_error(fits, plain.cast(wanted), column, wanted)
-        if given in ("float", "double") and wanted == "long":
+        if given in REAL_TYPES and wanted == "long":
             # Spark saturates 2**63 instead of refusing it
             fits = (column >= -_LONG_LIMIT) & (column < _LONG_LIMIT)
             return self._or_error(fits, column.cast(wanted), column, wanted)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from airflow_trident.operations.conversions import convert
 from airflow_trident.operations.expression_types import Typed, resolve
 from airflow_trident.operations.expressions import Expression
-from airflow_trident.types import Schema, names_of
+from airflow_trident.types import REAL_TYPES, Schema, names_of
 
 Values: TypeAlias = tuple[Any, ...]
 Evaluator: TypeAlias = Callable[[Values], Any]
@@ -83,7 +83,7 @@ def _function_of(typed: Typed) -> Callable[..., Any]:
         whole, real = _WHOLE_OR_REAL[typed.op]
         return whole if typed.type == "long" else real
     if typed.op in _COMPARE:
-        return _COMPARE[typed.op] if operand not in ("float", "double") else _REAL_COMPARE[typed.op]
+        return _COMPARE[typed.op] if operand not in REAL_TYPES else _REAL_COMPARE[typed.op]
     if typed.op in _WITH_OPTIONS:
         return _WITH_OPTIONS[typed.op](*typed.options)
     return _PLAIN[typed.op]

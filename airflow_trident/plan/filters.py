@@ -9,7 +9,7 @@ from airflow_trident.operations.expression_types import Typed, resolve
 from airflow_trident.operations.expressions import Expression, Op
 from airflow_trident.plan.graph import Sinks, readers_of, rebuilt
 from airflow_trident.plan.nodes import EachNode, FilterNode, Node, PartitionNode, ProjectNode, SourceNode, UnionNode
-from airflow_trident.types import WHOLE_TYPES, names_of, select
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of, select
 
 
 def push_filters(sinks: Sinks) -> Sinks:
@@ -89,7 +89,7 @@ _WIDENS = frozenset({*combinations(_NUMBERS, 2), ("float", "double")})
 
 def _is_total(typed: Typed) -> bool:
     """Does it have a value for every row?"""
-    if typed.op in _OVERFLOWS and typed.type not in ("double", "float"):
+    if typed.op in _OVERFLOWS and typed.type not in REAL_TYPES:
         return False
     if typed.op == Op.CAST and (typed.arguments[0].type, typed.type) not in _WIDENS:
         return False

@@ -147,7 +147,7 @@ class Runs:
         import pyarrow.compute as pc
 
         for place, each in enumerate(self.spec.keys):
-            if each.type in ("double", "float"):
+            if each.type in REAL_TYPES:
                 column = table.column(each.name)
                 plain = pc.add(column, pa.scalar(0.0, column.type))
                 column = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), plain)
