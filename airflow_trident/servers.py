@@ -307,7 +307,7 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         pass
-    return child is not None or _state(pid) != "Z"
+    return child is not None or not _is_over(_stat(pid))
 
 
 def _stat(pid: int) -> list[str]:
@@ -319,9 +319,10 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def _state(pid: int) -> str:
-    fields = _stat(pid)
-    return fields[0] if fields else ""
+def _is_over(fields: list[str]) -> bool:
+    """A process that only waits for its parent to ask how it ended. While other threads of it are ending (Java has
+    dozens), its first one looks just so, and ports and files are not free yet."""
+    return len(fields) > 17 and fields[0] == "Z" and int(fields[17]) <= 1
 
 
 def _began(pid: int) -> str:

@@ -3,7 +3,8 @@
 What kazoo does not do by itself, and this file does: a deadline on every call (its own wait for ever); refusals of
 a `multi` raised (it returns them in a list); a lost answer told apart from a refusal; a fresh client in a forked child
 (an inherited one hangs); host names checked; the reason of a failed connection (it is only logged); a client that
-hangs after a restored server replaced. Nothing is ever sent twice here.
+hangs after a restored server replaced; a connection that a server never answers given up. Nothing is ever sent twice
+here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from airflow_trident.errors import (
     LedgerUnavailableError,
     OutcomeUnknownError,
 )
+from airflow_trident.ledger.greeting import Greeting
 from airflow_trident.ledger.reasons import Reasons
 from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
 from airflow_trident.ledger.znodes import (
@@ -68,7 +70,7 @@ class ZooKeeperZNodes:
         self._on_change = on_change
         self._client: KazooClient | None = None
         self._pid = os.getpid()
-        self._reasons = Reasons()
+        self._reasons, self._greeting = Reasons(), Greeting()
         self._connected, self._event = threading.Event(), threading.Event()
         _instances.add(self)
 
@@ -128,7 +130,7 @@ class ZooKeeperZNodes:
             _inherited.append(self._client)
         self._client = None
         self._pid = os.getpid()
-        self._reasons = Reasons()
+        self._reasons, self._greeting = Reasons(), Greeting()
         self._connected, self._event = threading.Event(), threading.Event()
 
     def _ready(self, deadline: float) -> KazooClient:
@@ -143,7 +145,9 @@ class ZooKeeperZNodes:
             self._client = self._new_client()
             self._client.start_async()
         client = self._client
+        answer_s = min(self.settings.op_deadline_s, self.settings.connect_deadline_s) / 3
         while not self._connected.wait(min(0.1, _left_s(deadline))):
+            self._greeting.give_up_after(answer_s)
             if client.client_state == "AUTH_FAILED":
                 self._replace(client)
                 raise self._denied("it refused the credentials")
@@ -154,6 +158,7 @@ class ZooKeeperZNodes:
 
     def _new_client(self) -> KazooClient:
         from kazoo.client import KazooClient
+        from kazoo.handlers.threading import SequentialThreadingHandler
         from kazoo.retry import KazooRetry
         from kazoo.security import make_acl, make_digest_acl
 
@@ -169,6 +174,7 @@ class ZooKeeperZNodes:
             # kazoo's default waits up to an hour between two tries: a minute's outage would last two.
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=2.0),
             logger=self._reasons.logger,
+            handler=self._greeting.seen_by(SequentialThreadingHandler()),
             use_ssl=tls is not None,
             **(_tls_arguments(tls) if tls else {}),
         )

@@ -77,7 +77,8 @@ class _Link:
 
 
 class FaultProxy:
-    """Listens on a free port of this machine. `rule` may be changed at any time; `cuts` counts what was cut."""
+    """Listens on a free port of this machine. `rule` may be changed at any time; `cuts` counts what was cut; so many
+    connections as `silent` says are taken and never answered."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -85,6 +86,8 @@ class FaultProxy:
         self.rule: Rule = pass_all
         self.refusing = False
         self.cuts = 0
+        self.silent = 0
+        self._unanswered: list[socket.socket] = []
         self._links: list[_Link] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -108,6 +111,8 @@ class FaultProxy:
     def close(self) -> None:
         _shut(self._listener)
         self.cut_all()
+        for client in self._unanswered:
+            _shut(client)
         for thread in self._threads:
             thread.join(10)
 
@@ -130,6 +135,10 @@ class FaultProxy:
                 return
             if self.refusing:
                 client.close()
+                continue
+            if self.silent:
+                self.silent -= 1
+                self._unanswered.append(client)
                 continue
             try:
                 server = socket.create_connection(self._target)

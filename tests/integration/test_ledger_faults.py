@@ -285,6 +285,23 @@ def test_p9_a_server_that_is_killed_and_started_again_goes_on_where_it_was(tmp_p
         server.stop()
 
 
+def test_a_client_gets_over_a_server_that_takes_a_connection_and_never_answers(
+    zookeeper: EmbeddedZooKeeper, ledger_root: str
+) -> None:
+    """As one that is just starting may do. The connection is given up, not the session."""
+    with FaultProxy(zookeeper.hosts) as proxy:
+        settings = ZooKeeperSettings(hosts=proxy.hosts, op_deadline_s=9.0, session_timeout_s=40.0)
+        with open_ledger(settings, "words", root=ledger_root) as ledger:
+            proxy.silent = 1
+            ledger.register(DEFINITION)
+            assert proxy.silent == 0
+            begun(ledger, 1)
+            proxy.silent = 1
+            proxy.cut_all()
+            assert begun(ledger, 2) == 2
+            assert proxy.silent == 0
+
+
 def test_a_client_gets_over_a_server_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
     """ZooKeeper refuses a client that has seen newer data, for ever: only a new client gets in."""
     server, copy = EmbeddedZooKeeper(tmp_path / "zk"), tmp_path / "copy"

@@ -1,0 +1,41 @@
+"""When to give up a connection on which a server does not say a word."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import Any
+
+
+class Greeting:
+    """A client's latest try to connect.
+
+    A server that is just starting may take a connection and neither answer nor close it (3.9: closing fails while it
+    has no database yet). kazoo waits for the answer as long as a session may last, which is longer than a call may
+    take. Given up here, it tries again, with the same session.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._since = 0.0
+
+    def seen_by(self, handler: Any) -> Any:
+        """kazoo's handler for one client, whose connections are noticed from now on."""
+        connect = handler.create_connection
+
+        def create_connection(*args: Any, **kwargs: Any) -> socket.socket:
+            made: socket.socket = connect(*args, **kwargs)
+            self._socket, self._since = made, time.monotonic()
+            return made
+
+        handler.create_connection = create_connection
+        return handler
+
+    def give_up_after(self, answer_s: float) -> None:
+        """End the connection if it is older than that. To be called only while there is no session."""
+        waiting = self._socket
+        if waiting is not None and time.monotonic() - self._since >= answer_s:
+            self._socket = None
+            with contextlib.suppress(OSError):  # kazoo closed it already
+                waiting.shutdown(socket.SHUT_RDWR)
