@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.types import Field, Schema, members
+from airflow_trident.types import INTERVAL, Field, Schema, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,19 +13,22 @@ if TYPE_CHECKING:
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 
 
-def arrow_type(type_text: str) -> pa.DataType:
-    """The Arrow type of a normalised DDL type. Timestamps are UTC with microseconds, as Spark's."""
+def arrow_type(type_text: str, times: str = "us") -> pa.DataType:
+    """The Arrow type of a normalised DDL type. Times have microseconds, timestamps are UTC, as Spark's.
+
+    :param times: the unit of times of day, where somebody wants another.
+    """
     import pyarrow as pa
 
     if match := _DECIMAL.match(type_text):
         return pa.decimal128(int(match[1]), int(match[2]))
     if type_text.startswith("array<"):
-        return pa.list_(arrow_type(members(type_text)[0].type))
+        return pa.list_(arrow_type(members(type_text)[0].type, times))
     if type_text.startswith("map<"):
         key, value = members(type_text)
-        return pa.map_(arrow_type(key.type), arrow_type(value.type))
+        return pa.map_(arrow_type(key.type, times), arrow_type(value.type, times))
     if type_text.startswith("struct<"):
-        return pa.struct([pa.field(member.name, arrow_type(member.type)) for member in members(type_text)])
+        return pa.struct([pa.field(member.name, arrow_type(member.type, times)) for member in members(type_text)])
     simple = {
         "string": pa.string(),
         "long": pa.int64(),
@@ -37,15 +40,18 @@ def arrow_type(type_text: str) -> pa.DataType:
         "boolean": pa.bool_(),
         "binary": pa.binary(),
         "date": pa.date32(),
+        "time": pa.time64(times),
         "timestamp": pa.timestamp("us", tz="UTC"),
+        INTERVAL: pa.duration("us"),
     }
     return simple[type_text]
 
 
-def arrow_schema(schema: Schema) -> pa.Schema:
+def arrow_schema(schema: Schema, times: str = "us") -> pa.Schema:
+    """:param times: as of :func:`arrow_type`."""
     import pyarrow as pa
 
-    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, arrow_type(field.type, times)) for field in schema])
 
 
 def rows_to_table(schema: Schema, rows: list[tuple[object, ...]]) -> pa.Table:

@@ -20,7 +20,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 WHOLE_TYPES = {"byte": 2**7, "short": 2**15, "int": 2**31, "long": 2**63}
 """The whole numbers from -limit to below limit."""
 REAL_TYPES = ("float", "double")
-SIMPLE_TYPES = ("string", *WHOLE_TYPES, *REAL_TYPES, "boolean", "binary", "date", "timestamp")
+INTERVAL = "interval day to second"
+SIMPLE_TYPES = ("string", *WHOLE_TYPES, *REAL_TYPES, "boolean", "binary", "date", "time", "timestamp", INTERVAL)
 _ALIASES = {
     "tinyint": "byte",
     "smallint": "short",
@@ -29,8 +30,10 @@ _ALIASES = {
     "str": "string",
     "bool": "boolean",
     "bytes": "binary",
+    "time(6)": "time",
 }
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_TIME = re.compile(r"(?:\A|[<,:])time(?:\Z|[>,])")
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
 _NESTED = re.compile(r"(array|map|struct)\s*<(.*)>\Z", re.DOTALL | re.IGNORECASE)
 
@@ -56,12 +59,12 @@ def parse_type(text: str) -> str:
     """Normalise a DDL type.
 
     :raises FieldError: the type is not one of string, byte, short, int, long, float, double, boolean, binary, date,
-        timestamp, decimal(p,s), array<type>, map<type,type> (its keys of a simple type, but no real numbers: NaN and
-        -0.0 are no keys), struct<name:type,...>.
+        time, timestamp, interval day to second, decimal(p,s), array<type>, map<type,type> (its keys of a simple type,
+        but no real numbers: NaN and -0.0 are no keys), struct<name:type,...>.
     """
     if match := _NESTED.match(text.strip()):
         return _parse_nested(match[1].lower(), match[2], text.strip())
-    plain = text.strip().lower()
+    plain = " ".join(text.lower().split())
     plain = _ALIASES.get(plain, plain)
     if plain in SIMPLE_TYPES:
         return plain
@@ -121,6 +124,11 @@ def is_nested(type_text: str) -> bool:
 def has_members(type_text: str) -> bool:
     """Is it a map or a struct, or are there any in it?"""
     return "map<" in type_text or "struct<" in type_text
+
+
+def has_times(type_text: str) -> bool:
+    """Is it a time of day, or are there any in it?"""
+    return bool(_TIME.search(type_text))
 
 
 def members(type_text: str) -> Schema:

@@ -40,6 +40,7 @@ from airflow_trident.operations.expressions import (
 )
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.types import INTERVAL
 from tests.plan_fixtures import PaperState
 
 if TYPE_CHECKING:
@@ -269,6 +270,47 @@ def maps_and_structs(topology: Topology) -> None:
     keep(baskets.aggregate("basket", Baskets(), "baskets"), "one")
 
 
+def _since_midnight(clock: datetime.time | None) -> datetime.timedelta:
+    if clock is None:
+        return datetime.timedelta(days=-1)
+    return datetime.timedelta(hours=clock.hour, minutes=clock.minute, microseconds=clock.microsecond)
+
+
+def _spans(clock: datetime.time | None, took: datetime.timedelta | None) -> list[dict[datetime.time, Any]]:
+    return [{} if clock is None else {clock: [took, None]}]
+
+
+def _without_minutes(clock: datetime.time | None) -> list[datetime.time | None]:
+    return [None if clock is None else clock.replace(minute=0)]
+
+
+def times_and_intervals(topology: Topology) -> None:
+    hour, second = datetime.timedelta(hours=1), datetime.timedelta(seconds=1)
+    rows: list[tuple[Any, ...]] = [
+        ("a", datetime.time(8, 30), hour),
+        ("b", datetime.time(8, 30), second),
+        ("a", datetime.time(23, 59, 59, 999_999), None),
+        (None, None, -second),
+        ("b", datetime.time(8, 15), hour),
+        ("b", datetime.time(0, 0, 0, 1), 400 * 24 * hour),
+    ]
+    spout = FixedBatchSpout(f"name string, clock time, took {INTERVAL}", rows, splits=2)
+    stream = topology.new_stream("races", spout)
+    keep(stream, "all")
+    keep(stream.group_by("clock").aggregate("took", Max(), "longest"), "by_clock")
+    keep(stream.group_by("took").aggregate("clock", Min(), "first"), "by_interval")
+    whole = stream.each("clock", _without_minutes, "whole time").shuffle()
+    keep(whole.group_by("whole").aggregate("took", Min(), "shortest"), "by_hour")
+    keep(whole.group_by("name").aggregate("whole", Max(), "latest"), "latest")
+    keep(
+        stream.project("clock").map(_since_midnight, "since").shuffle().group_by("since").aggregate(Count(), "n"),
+        "since",
+    )
+    keep(stream.each("clock, took", _spans, f"spans map<time,array<{INTERVAL}>>").shuffle().project("spans"), "spans")
+    early = stream.filter((col("clock") < datetime.time(12)) & (col("took") >= second))
+    keep(early.each(col("clock").cast("string"), "text").each(coalesce(col("took"), hour), "took_at_least"), "early")
+
+
 def a_filter_that_keeps_nan_behind_what_is_read_twice(topology: Topology) -> None:
     rows = [("a", math.nan), ("b", 0.0), ("c", math.nan), ("d", 2.0), ("e", None)]
     stream = topology.new_stream("reals", FixedBatchSpout("name string, x double", rows, splits=5))
@@ -297,6 +339,7 @@ TOPOLOGIES: dict[str, Callable[[Topology], None]] = {
         expressions_around_python,
         arrays_and_reals_as_groups,
         maps_and_structs,
+        times_and_intervals,
         a_filter_that_keeps_nan_behind_what_is_read_twice,
     )
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident import Count, OperationContext, Topology, VectorFilter, VectorFunction
+from airflow_trident import Count, Max, OperationContext, Topology, VectorFilter, VectorFunction
 from airflow_trident.operations.expressions import col, explode
+from airflow_trident.types import INTERVAL
 from tests.engine_fixtures import Words, keep, lines, sales
 from tests.plan_fixtures import PaperState
 
@@ -50,6 +51,18 @@ class Many(VectorFilter):
         return pc.greater(columns[0], 2)
 
 
+class Clock(VectorFunction):
+    """A time of day in seconds, and an interval."""
+
+    output_types = f"time, {INTERVAL}"
+
+    def execute(self, *columns: pa.Array) -> tuple[pa.Array, pa.Array]:
+        import pyarrow as pa
+
+        number = columns[0].fill_null(0)
+        return number.cast(pa.int32()).cast(pa.time32("s")), number.cast(pa.int64()).cast(pa.duration("s"))
+
+
 class Upper(VectorFunction):
     def execute(self, *columns: pa.Array) -> pa.Array:
         import pyarrow as pa
@@ -66,4 +79,6 @@ def vectors(topology: Topology) -> None:
     keep(halves.project("id, half, parts"), "halves")
     keep(stream.each("n, fruit", Halves(), "half, parts").each(explode(col("parts")), "part").project("part"), "parts")
     keep(stream.project("id, city").map(Upper(), "city string"), "upper")
+    clocks = stream.each("n", Clock(), "clock, took").shuffle()
+    keep(clocks.group_by("clock").aggregate("took", Max(), "longest"), "clocks")
     keep(stream.filter(col("id") > 99).map(Upper(), "city string"), "none")

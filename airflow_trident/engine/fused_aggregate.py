@@ -103,6 +103,9 @@ def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
     wide = table
     for one in node.aggregations:
         name = one.output[0].name
+        if pa.types.is_duration(table.column(name).type):  # which Arrow does not compare
+            place = wide.column_names.index(name)
+            wide = wide.set_column(place, name, wide.column(name).cast(pa.int64()))
         if _kind(one) is MergeKind.ADD and _may_overflow(table.column(name)):  # Arrow's sums wrap round silently
             place = wide.column_names.index(name)
             wide = wide.set_column(place, name, wide.column(name).cast(pa.decimal128(19, 0)))

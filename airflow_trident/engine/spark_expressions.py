@@ -92,7 +92,7 @@ class _Compiler:
     def _literal(self, value: Any, type_text: str) -> Any:
         if isinstance(value, datetime.datetime):
             value = value.isoformat(" ")
-        elif isinstance(value, datetime.date):
+        elif isinstance(value, datetime.date | datetime.time):
             value = value.isoformat()
         return self._f.lit(value).cast(type_text)
 

@@ -28,6 +28,8 @@ SESSION_CONF: dict[str, str] = {
     # Spark leaves out kept batches by their smallest and largest values, which know nothing of NaN: with it rows of NaN
     # would be lost where a filter wants them
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
+    # The type of times of day is a preview in Spark 4.2, and off.
+    "spark.sql.timeType.enabled": "true",
     # Python's exceptions with their text, not only "worker failed"
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
@@ -186,10 +188,12 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
     context = sibling.session.sparkContext
     tag = tag_of(slot)
     context.addJobTag(tag)
+    deactivate = _activated(sibling.session)
     whose = f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}"
     context.setJobDescription(whose)
 
     def let_go() -> None:
+        deactivate()
         context.removeJobTag(tag)
         context.setLocalProperty("spark.job.description", "")
 
@@ -204,6 +208,22 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         known=sibling.known,
         describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
     )
+
+
+def _activated(session: SparkSession) -> Callable[[], None]:
+    """Make it the thread's active session, in which Spark looks for some settings whatever session a DataFrame is of.
+    :returns: what makes it the one that was before."""
+    sessions = session._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+
+    def deactivate() -> None:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+    return deactivate
 
 
 def attach_connect(

@@ -56,7 +56,10 @@ class WorkerPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Any of: read splits (the batches that come in hold their numbers), run nodes, write what comes out."""
+    """Any of: read splits (the batches that come in hold their numbers), run nodes, write what comes out.
+
+    `times`: the schema of what Spark gets, if there are times of day in it.
+    """
 
     slot: Slot
     partitions: int
@@ -64,6 +67,7 @@ class Work:
     read: ReadSplits | None = None
     nodes: FusedPass | None = None
     write: WriteParts | None = None
+    times: Schema | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stream: Iterable[pa.RecordBatch] = map(_without_marked, batches) if self.marked else batches
@@ -77,11 +81,19 @@ class Work:
                 attempt=self.slot.attempt,
             )
             stream = self.nodes(stream, context)
-        return iter(self.write(stream) if self.write is not None else stream)
+        if self.write is not None:
+            return self.write(stream)
+        return iter(stream) if self.times is None else _in_nanoseconds(stream, self.times)
 
 
 def _without_marked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(batch.column(MARKER)).drop_columns([MARKER])
+
+
+def _in_nanoseconds(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Spark's times of day have microseconds, but it takes them from Python as nanoseconds only."""
+    wanted = arrow_schema(schema, "ns")
+    return (batch.cast(wanted) for batch in batches)
 
 
 def _partition() -> int:

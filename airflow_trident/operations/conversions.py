@@ -15,16 +15,18 @@ from airflow_trident.operations.expression_types import MAX_PRECISION, decimal_p
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES
 
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
 TEXT_PATTERNS: dict[str, str] = {
     **dict.fromkeys(WHOLE_TYPES, r"[+-]?[0-9]+"),
     "double": r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:Infinity|inf)|NaN",
     "boolean": r"true|false",
     "date": _DATE,
-    "timestamp": _DATE + r"[ T](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
-    r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?",
+    "time": _TIME,
+    "timestamp": _DATE + r"[ T]" + _TIME + r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?",
 }
 """Which texts may be cast to a type, spaces (U+0020) at both ends apart; valid in Python's and Java's syntax alike."""
 
+_MICROSECOND = datetime.timedelta(microseconds=1)
 _CONTEXT = Context(prec=MAX_PRECISION, rounding=ROUND_HALF_UP)
 
 
@@ -67,14 +69,32 @@ def _from_text(wanted: str) -> Callable[[str], Any]:
     return run
 
 
-def _timestamp(text: str) -> datetime.datetime:
-    # fromisoformat of 3.11 takes fractions of 3 or 6 digits only when they are padded by us
+def microseconds_of(interval: datetime.timedelta) -> int:
+    """An interval as stores, texts and JSON without such a type have it."""
+    return interval // _MICROSECOND
+
+
+def interval_of(microseconds: int) -> datetime.timedelta:
+    return microseconds * _MICROSECOND
+
+
+def _padded(text: str) -> str:
+    """With six digits behind the point: fromisoformat takes three or six."""
     head, dot, tail = text.partition(".")
-    if dot:
-        digits = re.match(r"[0-9]+", tail)
-        assert digits
-        text = f"{head}.{digits[0]:0<6}{tail[digits.end() :]}"
-    value = datetime.datetime.fromisoformat(text)
+    if not dot:
+        return text
+    digits = re.match(r"[0-9]+", tail)
+    assert digits
+    return f"{head}.{digits[0]:0<6}{tail[digits.end() :]}"
+
+
+def time_of(text: str) -> datetime.time:
+    """A time of day as in TEXT_PATTERNS."""
+    return datetime.time.fromisoformat(_padded(text))
+
+
+def _timestamp(text: str) -> datetime.datetime:
+    value = datetime.datetime.fromisoformat(_padded(text))
     return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
 
 
@@ -98,8 +118,11 @@ def _to_decimal(wanted: str) -> Callable[[Any], Decimal]:
 
 def _timestamp_text(value: datetime.datetime) -> str:
     """As Spark prints it: no zone (UTC), no trailing zeros in the fraction."""
-    text = value.replace(tzinfo=None).isoformat(" ", "seconds")
-    return f"{text}.{value.microsecond:06d}".rstrip("0") if value.microsecond else text
+    return _trimmed(value.replace(tzinfo=None).isoformat(" "))
+
+
+def _trimmed(text: str) -> str:
+    return text.rstrip("0") if "." in text else text
 
 
 def _midnight(value: datetime.date) -> datetime.datetime:
@@ -116,6 +139,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "double": float,
     "boolean": lambda text: text == "true",
     "date": datetime.date.fromisoformat,
+    "time": time_of,
     "timestamp": _timestamp,
 }
 _PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
@@ -127,6 +151,7 @@ _PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("boolean", "string"): lambda value: "true" if value else "false",
     ("date", "string"): datetime.date.isoformat,
     ("date", "timestamp"): _midnight,
+    ("time", "string"): lambda value: _trimmed(value.isoformat()),
     ("timestamp", "string"): _timestamp_text,
     ("timestamp", "date"): lambda value: value.date(),
 }

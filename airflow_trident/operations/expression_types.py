@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
+from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
 
 if TYPE_CHECKING:
     from airflow_trident.operations.expressions import Expression
@@ -32,8 +32,9 @@ CASTS: dict[str, frozenset[str]] = {
     "double": frozenset({*WHOLE_TYPES, "float"}),
     "decimal": frozenset({"double", "decimal"}),
     "boolean": frozenset({*WHOLE_TYPES, "string"}),
-    "string": frozenset({*WHOLE_TYPES, "double", "boolean", "date", "timestamp"}),
+    "string": frozenset({*WHOLE_TYPES, "double", "boolean", "date", "time", "timestamp"}),
     "date": frozenset({"string", "timestamp"}),
+    "time": frozenset({"string"}),
     "timestamp": frozenset({"string", "date"}),
 }
 
@@ -82,9 +83,12 @@ def type_of_value(value: Any) -> str:
         bytes: "binary",
         datetime.datetime: "timestamp",
         datetime.date: "date",
+        datetime.timedelta: INTERVAL,
     }
     if type(value) in simple:
         return simple[type(value)]
+    if isinstance(value, datetime.time) and value.tzinfo is None:
+        return "time"
     if isinstance(value, Decimal) and value.is_finite():
         _, digits, exponent = value.as_tuple()
         scale = max(0, -int(exponent))
@@ -93,7 +97,8 @@ def type_of_value(value: Any) -> str:
             return f"decimal({precision},{scale})"
     raise FieldError(
         f"{value!r} ({type(value).__name__}) cannot be a literal",
-        "Use a str, int, float, bool, bytes, Decimal of at most 38 digits, date or datetime.",
+        "Use a str, int, float, bool, bytes, Decimal of at most 38 digits, date, time without a zone, datetime or "
+        "timedelta.",
     )
 
 

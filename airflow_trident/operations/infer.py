@@ -8,6 +8,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from airflow_trident.types import INTERVAL
+
 _SIMPLE: dict[Any, str] = {
     str: "string",
     int: "long",
@@ -15,7 +17,9 @@ _SIMPLE: dict[Any, str] = {
     bool: "boolean",
     bytes: "binary",
     datetime.date: "date",
+    datetime.time: "time",
     datetime.datetime: "timestamp",
+    datetime.timedelta: INTERVAL,
 }
 _MANY = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Generator, collections.abc.Sequence, list)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_trident.operations.conversions import convert, single
 from airflow_trident.operations.expression_types import kind
-from airflow_trident.types import WHOLE_TYPES, is_nested, members
+from airflow_trident.types import INTERVAL, WHOLE_TYPES, is_nested, members
 
 _EXACT: dict[str, type] = {
     "string": str,
@@ -21,6 +21,7 @@ _EXACT: dict[str, type] = {
     "binary": bytes,
     "date": datetime.date,
 }
+_LONGEST = datetime.timedelta(days=WHOLE_TYPES["long"] // 86_400_000_000)
 
 
 class UnfitValueError(ValueError):
@@ -169,6 +170,20 @@ def _date(value: Any) -> datetime.date:
     return _require(value, datetime.date)  # type: ignore[no-any-return]
 
 
+def _time(value: Any) -> datetime.time:
+    """Of no zone: what it would mean depends on the day."""
+    if _require(value, datetime.time).tzinfo is not None:
+        raise ValueError
+    return value  # type: ignore[no-any-return]
+
+
+def _interval(value: Any) -> datetime.timedelta:
+    """As long as a long of microseconds holds: Python's own go further."""
+    if abs(_require(value, datetime.timedelta)) > _LONGEST:
+        raise OverflowError
+    return value  # type: ignore[no-any-return]
+
+
 def _timestamp(value: Any) -> datetime.datetime:
     """In UTC; one without a zone is taken as UTC."""
     _require(value, datetime.datetime)
@@ -183,5 +198,7 @@ _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "boolean": _boolean,
     "binary": lambda value: bytes(_require(value, bytes, bytearray, memoryview)),
     "date": _date,
+    "time": _time,
     "timestamp": _timestamp,
+    INTERVAL: _interval,
 }

@@ -106,7 +106,16 @@ def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(types.is_integer(given) or types.is_floating(given))
     if types.is_decimal(wanted):
         return bool(types.is_integer(given) or types.is_decimal(given))
-    for alike in (types.is_integer, types.is_timestamp, types.is_date, _is_text, _is_binary, types.is_boolean):
+    for alike in (
+        types.is_integer,
+        types.is_timestamp,
+        types.is_date,
+        types.is_time,
+        types.is_duration,
+        _is_text,
+        _is_binary,
+        types.is_boolean,
+    ):
         if alike(wanted):
             return bool(alike(given))
     return False

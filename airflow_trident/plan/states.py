@@ -189,6 +189,12 @@ class StateFactory(ABC):
 
     capabilities: Capabilities
 
+    def validate(self, spec: StateSpec) -> None:
+        """Asked when the DAG is built: can this state be kept there at all? Opens nothing.
+
+        :raises ConfigurationError: it has fields that the store has no type or name for, or keys that it cannot have.
+        """
+
     @abstractmethod
     def make_state(self, spec: StateSpec) -> State:
         """Open the state, creating what is missing.

@@ -14,13 +14,14 @@ from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.conversions import interval_of, microseconds_of, time_of
 from airflow_trident.operations.values import UnfitValueError, coercer
 from airflow_trident.plan.commit_nodes import GivenTuples
 from airflow_trident.plan.compile import RESULT
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.base import Slot
 from airflow_trident.topology.topology import Topology
-from airflow_trident.types import WHOLE_TYPES, Field, Json, Schema, is_nested, names_of
+from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Json, Schema, is_nested, names_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class QueryResult:
         return names_of(self.schema)
 
     def as_json(self) -> list[dict[str, Json]]:
-        """One object per tuple, of what JSON has: times and dates as ISO 8601, decimals as text, bytes in hex."""
+        """One object per tuple, of what JSON has: times and dates as ISO 8601, intervals in microseconds, decimals
+        as text, bytes in hex."""
         return [dict(zip(self.fields, map(json_value, row), strict=True)) for row in self.rows]
 
 
@@ -127,7 +129,9 @@ def _parser(type_text: str) -> Callable[[str], Any]:
         "boolean": _boolean,
         "binary": bytes.fromhex,
         "date": datetime.date.fromisoformat,
+        "time": time_of,
         "timestamp": _timestamp,
+        INTERVAL: lambda text: interval_of(int(text)),
     }
     return parsers.get(type_text, str)
 
@@ -147,10 +151,16 @@ def json_value(value: Any) -> Json:
     """A value of any field as JSON has it."""
     if isinstance(value, list | tuple):
         return [json_value(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            name if isinstance(name, str) else str(json_value(name)): json_value(one) for name, one in value.items()
+        }
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, datetime.date):
+    if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return microseconds_of(value)
     if isinstance(value, bytes):
         return value.hex()
     return value if value is None or isinstance(value, bool | int | str) else str(value)

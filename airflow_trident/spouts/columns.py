@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import arrow_type
-from airflow_trident.types import members
+from airflow_trident.types import INTERVAL, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,8 +21,13 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
         return pa.list_(reading_type(members(type_text)[0].type, format_name))
     if type_text.startswith("struct<"):
         return pa.struct([(member.name, reading_type(member.type, format_name)) for member in members(type_text)])
-    by_text = "date" if format_name == "json" else "timestamp"
-    return pa.string() if type_text == by_text else arrow_type(type_text)
+    if type_text.startswith("map<"):  # see json_maps: the names in an object are texts
+        value = reading_type(members(type_text)[1].type, format_name)
+        return pa.list_(pa.struct([("key", pa.string()), ("value", value)]))
+    if type_text == INTERVAL:
+        return pa.int64()
+    by_text = ("date", "time") if format_name == "json" else ("timestamp",)
+    return pa.string() if type_text in by_text else arrow_type(type_text)
 
 
 def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
@@ -37,8 +42,81 @@ def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         return _timestamps(column, target)
     if pa.types.is_dictionary(column.type):
         return fitted(column.cast(column.type.value_type), target)
+    if _is_by_parts(column.type, target):
+        return pa.chunked_array([_by_parts(chunk, target) for chunk in column.chunks], target)
+    if pa.types.is_time(target) and pa.types.is_string(column.type):
+        return _times(column, target)
     _require_kind(column.type, target)
     return column.cast(target)
+
+
+def _is_by_parts(given: pa.DataType, target: pa.DataType) -> bool:
+    """Is there something in it that Arrow does not cast: a list that becomes a map, or a text that becomes a time?"""
+    import pyarrow as pa
+
+    if pa.types.is_map(target):
+        return bool(pa.types.is_list(given))
+    if pa.types.is_list(target) and pa.types.is_list(given):
+        return _is_by_parts(given.value_type, target.value_type) or _is_text_of_time(
+            given.value_type, target.value_type
+        )
+    if pa.types.is_struct(target) and pa.types.is_struct(given) and given.num_fields == target.num_fields:
+        pairs = [(given.field(place).type, target.field(place).type) for place in range(target.num_fields)]
+        return any(_is_by_parts(*pair) or _is_text_of_time(*pair) for pair in pairs)
+    return False
+
+
+def _is_text_of_time(given: pa.DataType, target: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(given) and pa.types.is_time(target))
+
+
+def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Lists, structs and maps anew, of fitted parts. Of what a parser made: nothing is a slice of a larger array."""
+    import pyarrow as pa
+
+    def part(inner: pa.Array, wanted: pa.DataType) -> pa.Array:
+        return fitted(pa.chunked_array([inner]), wanted).combine_chunks()
+
+    nulls = array.is_null()
+    if pa.types.is_map(target):
+        entries = array.values
+        keys, values = _named(entries.field(0), target.key_type), part(entries.field(1), target.item_type)
+        _require_different(array.value_parent_indices(), keys)
+        return pa.MapArray.from_arrays(array.offsets, keys, values, type=target, mask=nulls)
+    if pa.types.is_list(target):
+        values = part(array.values, target.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=nulls)
+    fields = [target.field(place) for place in range(target.num_fields)]
+    parts = [part(array.field(place), field.type) for place, field in enumerate(fields)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=nulls)
+
+
+def _named(names: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The names in objects as keys of the type."""
+    import pyarrow as pa
+
+    texts = pa.chunked_array([names])
+    by_text = pa.types.is_timestamp(wanted) or pa.types.is_time(wanted)
+    return (fitted(texts, wanted) if by_text else texts.cast(wanted)).combine_chunks()
+
+
+def _require_different(rows: pa.Array, keys: pa.Array) -> None:
+    """Texts that differ, as 1 and 01 do, may be one number."""
+    import pyarrow as pa
+
+    if pa.table({"row": rows, "key": keys}).group_by(["row", "key"]).aggregate([]).num_rows != len(keys):
+        raise pa.ArrowInvalid("a map has a key twice")
+
+
+def _times(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Texts as times of day, which Arrow reads behind a date only."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    days = pc.binary_join_element_wise("1970-01-01", column, " ")
+    return days.cast(pa.timestamp("us")).cast(target)
 
 
 def _require_kind(given: pa.DataType, target: pa.DataType) -> None:

@@ -279,11 +279,6 @@ def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:
         )
     if kind is FileFormat.CSV:
         require_simple_types("csv files", schema)
-    if kind is FileFormat.JSON and (maps := [field for field in schema if "map<" in field.type]):
-        raise ConfigurationError(
-            f"json files are not read into the field {maps[0].name!r} of type {maps[0].type}",
-            "Declare the members as struct<name:type,...>, or read lines as text and take them apart with each().",
-        )
     return schema
 
 

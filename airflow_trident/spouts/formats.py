@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from airflow_trident.arrow import arrow_schema, arrow_type
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.spouts.columns import fitted, reading_type
+from airflow_trident.spouts.json_maps import with_pairs
 from airflow_trident.spouts.lines import LineTooLongError, lines_of, whole_lines
 from airflow_trident.spouts.statistics import groups_that_may_hold
 from airflow_trident.types import Schema, names_of, select
@@ -121,10 +122,14 @@ def _read_json(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
     options = pj.ParseOptions(
         explicit_schema=explicit, unexpected_field_behavior="ignore" if reading.ignore_extra else "error"
     )
+    has_maps = any("map<" in field.type for field in reading.schema)
     for at, chunk in _chunks(part):
-        read_options = pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1)
         with _damage(part.path, f"in the lines from byte {at}", hint="Each line holds one JSON object."):
-            table = pj.read_json(io.BytesIO(chunk), read_options=read_options, parse_options=options)
+            lines = with_pairs(chunk, reading.schema) if has_maps else chunk
+            if not lines:
+                continue
+            read_options = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+            table = pj.read_json(io.BytesIO(lines), read_options=read_options, parse_options=options)
             # The parser passes broken UTF-8 on.
             table.validate(full=True)
         yield from _fitted_batches(reading, table, part.path)

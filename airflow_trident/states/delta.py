@@ -34,7 +34,7 @@ from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.delta_runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.states.marker import admit
 from airflow_trident.states.merge import Key, Value, canonical_key, merge
-from airflow_trident.types import names_of
+from airflow_trident.types import INTERVAL, has_times, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,12 +69,15 @@ class DeltaState(StateFactory):
         if self.fold_at is not None and self.fold_at < 2:
             raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
 
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+        _require_columns(spec)
+
     def make_state(self, spec: StateSpec) -> OpenDeltaState:
         """
         :raises DefinitionChangedError: the table was made for other fields.
         """
-        require_plain_keys(spec)
-        _require_columns(spec)
+        self.validate(spec)
         place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {}).resolved()
         return OpenDeltaState(place.below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
 
@@ -355,9 +358,15 @@ class OpenDeltaState(State):
 
 
 def _require_columns(spec: StateSpec) -> None:
-    """:raises ConfigurationError: the fields cannot be columns beside each other."""
+    """:raises ConfigurationError: the fields cannot be columns of a Delta table beside each other."""
     seen = {each.name for each in (*PARTITIONS, DELETED)}
     for each in (*spec.keys, *spec.values):
+        if has_times(each.type) or INTERVAL in each.type:
+            raise ConfigurationError(
+                f"state {spec.name!r} has the field {each.name!r} of type {each.type}; Delta tables have neither times "
+                "nor intervals",
+                "Keep a long of microseconds, or a text.",
+            )
         if each.name.lower() in seen:
             raise ConfigurationError(
                 f"state {spec.name!r} has the field {each.name!r}, which a Delta table cannot tell from another column "

@@ -7,6 +7,7 @@ Names that begin with ``_`` are no data for Spark, pyarrow and `FileSpout`.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import uuid
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.arrow import arrow_schema, table_to_rows
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
+from airflow_trident.operations.conversions import microseconds_of
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import make_folder, storage_error, sync_folder, write_durably
@@ -51,7 +53,7 @@ class FileSink(StateFactory):
         if self.format not in _SUFFIXES:
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
-    def make_state(self, spec: StateSpec) -> OpenFileSink:
+    def validate(self, spec: StateSpec) -> None:
         if self.format == "csv" and any(is_nested(field.type) or field.type == "binary" for field in spec.staged):
             raise ConfigurationError(
                 f"FileSink {spec.name!r} cannot write nested values and bytes as csv",
@@ -61,6 +63,9 @@ class FileSink(StateFactory):
             raise ConfigurationError(
                 f"FileSink {spec.name!r} cannot write bytes as json", "Use parquet, or convert the field."
             )
+
+    def make_state(self, spec: StateSpec) -> OpenFileSink:
+        self.validate(spec)
         return OpenFileSink(os.path.abspath(os.path.expanduser(self.path)), self.format, spec)
 
     def describe(self) -> str:
@@ -138,8 +143,10 @@ class OpenFileSink(State):
 
             pa_csv.write_csv(table, file)
         else:
+            has_maps = any("map<" in field.type for field in self._spec.staged)
             for row in table.to_pylist(maps_as_pydicts="strict"):
-                file.write(json.dumps(row, default=_plain, ensure_ascii=False).encode() + b"\n")
+                record = _with_text_keys(row) if has_maps else row
+                file.write(json.dumps(record, default=_plain, ensure_ascii=False).encode() + b"\n")
 
     def _finish(self, record: _Record) -> None:
         """Do what the record says, unless it is done."""
@@ -244,9 +251,21 @@ class OpenFileSink(State):
             raise storage_error(error, self.folder, "the folder of the sink") from error
 
 
-def _plain(value: Any) -> str:
-    """Dates, timestamps and decimals in JSON: as text."""
+def _plain(value: Any) -> str | int:
+    """In JSON dates, times and decimals are text; an interval is its microseconds."""
+    if isinstance(value, datetime.timedelta):
+        return microseconds_of(value)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Maps as objects, whose names are texts."""
+    if isinstance(value, list):
+        return [_with_text_keys(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    plain = (str, bool, int)  # which the encoder makes texts of
+    return {key if isinstance(key, plain) else str(_plain(key)): _with_text_keys(part) for key, part in value.items()}
 
 
 def _write_all(file: BinaryIO, content: bytes) -> None:

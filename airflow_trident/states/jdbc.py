@@ -81,12 +81,15 @@ class JdbcState(StateFactory):
         if self.lock_timeout_s <= 0:
             raise ConfigurationError(f"JdbcState with lock_timeout_s={self.lock_timeout_s}", "It must be above 0.")
 
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+        _require_columns(spec)
+
     def make_state(self, spec: StateSpec) -> OpenJdbcState:
         """
         :raises DefinitionChangedError: the state was made with other fields.
         """
-        require_plain_keys(spec)
-        _require_columns(spec)
+        self.validate(spec)
         where = self.connection or resolve(self.conn_id)
         return OpenJdbcState(where, spec, self)
 

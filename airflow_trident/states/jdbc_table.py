@@ -18,12 +18,13 @@ from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_trident.operations.conversions import interval_of, microseconds_of
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.states.merge import Changes, Key, Value
 from airflow_trident.states.postgres_copy import hide_zero, show_zero
 from airflow_trident.states.sqlite_table import KEY_COLUMN, decoder, encoder
 from airflow_trident.states.sqlite_table import Layout as KeyText
-from airflow_trident.types import REAL_TYPES, is_nested
+from airflow_trident.types import INTERVAL, REAL_TYPES, is_nested
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -135,12 +136,15 @@ class Tables:
                 return mysql.DATETIME(fsp=6)
             # Of the type without parameters SQL Server keeps milliseconds only.
             return mssql.DATETIME2() if self.dialect == "mssql" else sa.DateTime()  # type: ignore[no-untyped-call]
+        if type_text == "time" and self._is_mysql:
+            return mysql.TIME(fsp=6)
         kinds = {
-            "long": sa.BigInteger,
+            **dict.fromkeys(("long", INTERVAL), sa.BigInteger),
             "int": sa.Integer,
             **dict.fromkeys(("short", "byte"), sa.SmallInteger),
             "boolean": sa.Boolean,
             "date": sa.Date,
+            "time": sa.Time,
         }
         return kinds.get(type_text, sa.Double)()
 
@@ -256,6 +260,8 @@ def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
         return _same, Decimal
     if type_text == "timestamp":
         return _without_zone, lambda value: value.replace(tzinfo=datetime.UTC)
+    if type_text == INTERVAL:
+        return microseconds_of, interval_of
     if type_text in REAL_TYPES:
         return _same, float
     if type_text == "string" and dialect == "postgresql":

@@ -43,8 +43,11 @@ class MemoryState(StateFactory):
 
     capabilities = Capabilities(durable=False, atomic=True, opaque=True)
 
-    def make_state(self, spec: StateSpec) -> OpenMemoryState:
+    def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
+
+    def make_state(self, spec: StateSpec) -> OpenMemoryState:
+        self.validate(spec)
         with _REGISTRY:
             store = _STORES.setdefault(self.name, _Store())
         return OpenMemoryState(store, spec)

@@ -65,12 +65,15 @@ class PostgresState(StateFactory):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"PostgresState with {name}={getattr(self, name)}", "It must be above 0.")
 
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+        Layout(Place("", ""), spec).require_columns()
+
     def make_state(self, spec: StateSpec) -> OpenPostgresState:
         """
         :raises DefinitionChangedError: the state was made with other fields.
         """
-        require_plain_keys(spec)
-        Layout(Place("", ""), spec).require_columns()
+        self.validate(spec)
         return OpenPostgresState(*self.opening(spec))
 
     def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits]:

@@ -1,8 +1,8 @@
 """Values as PostgreSQL keeps them: a table of a batch as the text format of COPY, and back from rows.
 
 PostgreSQL's text has no zero character: U+0000 is stored as U+0001 U+0001, and U+0001 as U+0001 U+0002, which keeps
-their order. Arrays, maps and structs are JSON; in it bytes are hexadecimal, dates and timestamps ISO 8601, NaN and
-infinities text.
+their order. Arrays, maps and structs are JSON; in it bytes are hexadecimal, dates and times ISO 8601, intervals
+microseconds, NaN and infinities text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import python_values
+from airflow_trident.operations.conversions import interval_of, microseconds_of
 from airflow_trident.states.nested import Coder, json_coder, optional
-from airflow_trident.types import REAL_TYPES, Schema, is_nested
+from airflow_trident.types import INTERVAL, REAL_TYPES, Schema, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,9 @@ _COLUMN_TYPES = {
     "boolean": "boolean",
     "binary": "bytea",
     "date": "date",
+    "time": "time",
     "timestamp": "timestamptz",
+    INTERVAL: "interval",
 }
 
 
@@ -82,7 +85,8 @@ def _texts(column: pa.Array, type_text: str, *, is_key: bool) -> pa.Array:
         return _escaped(column)
     if is_key and type_text in REAL_TYPES:
         column = pc.add(column, pa.scalar(0.0, column.type))
-    return column.cast(pa.string())
+    text = column.cast(pa.string())
+    return pc.binary_join_element_wise(text, "microseconds", " ") if type_text == INTERVAL else text
 
 
 def _escaped(column: pa.Array) -> pa.Array:
@@ -129,7 +133,9 @@ def _json_encoder(type_text: str) -> Coder:
         "double": lambda value: value if math.isfinite(value) else str(value),
         "float": lambda value: value if math.isfinite(value) else str(value),
         "date": lambda value: value.isoformat(),
+        "time": lambda value: value.isoformat(),
         "timestamp": lambda value: _utc(value).isoformat(),
+        INTERVAL: microseconds_of,
     }
     return kinds.get(type_text, _same)
 
@@ -143,7 +149,9 @@ def _json_decoder(type_text: str) -> Coder:
         "double": float,
         "float": float,
         "date": datetime.date.fromisoformat,
+        "time": datetime.time.fromisoformat,
         "timestamp": datetime.datetime.fromisoformat,
+        INTERVAL: interval_of,
     }
     return kinds.get(type_text, _same)
 

@@ -71,16 +71,19 @@ class RedisState(RedisSettings, StateFactory):
                 "RedisState cannot wait for the disks of a cluster", "Set appendfsync always there, without fsync."
             )
 
-    def make_state(self, spec: StateSpec) -> OpenRedisState:
-        """
-        :raises DefinitionChangedError: the state was made with other fields.
-        """
+    def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
         if self.hash_by is not None and (len(spec.keys) < 2 or spec.keys[0].name != self.hash_by):
             raise ConfigurationError(
                 f"state {spec.name!r} has the keys {', '.join(spec.key_names)}, and hash_by={self.hash_by!r}",
                 "It names the first of several key fields.",
             )
+
+    def make_state(self, spec: StateSpec) -> OpenRedisState:
+        """
+        :raises DefinitionChangedError: the state was made with other fields.
+        """
+        self.validate(spec)
         return OpenRedisState(self, self.resolve(), spec)
 
     def describe(self) -> str:

@@ -49,8 +49,11 @@ class NonTransactionalRedisState(RedisSettings, StateFactory):
         if self.key == "":
             raise ConfigurationError("NonTransactionalRedisState with an empty key", "Give it a name, or leave it out.")
 
-    def make_state(self, spec: StateSpec) -> OpenNonTransactionalRedisState:
+    def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
+
+    def make_state(self, spec: StateSpec) -> OpenNonTransactionalRedisState:
+        self.validate(spec)
         return OpenNonTransactionalRedisState(self, self.resolve(), spec)
 
     def describe(self) -> str:

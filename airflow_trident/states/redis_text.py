@@ -1,6 +1,7 @@
 """Keys and values of a state as bytes in Redis, made to be read by others.
 
-One field is its plain text: ``#redis``, ``12``, ``0.25``, ``2024-02-29``; bytes are themselves. In texts and bytes a
+One field is its plain text: ``#redis``, ``12``, ``0.25``, ``2024-02-29``; an interval is its microseconds; bytes are
+themselves. In texts and bytes a
 backslash is doubled; null is ``\\N``. Several fields are a JSON array, in which bytes are hexadecimal; none is ``[]``.
 """
 
@@ -13,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_trident.states.sqlite_table import decoder, encoder
-from airflow_trident.types import WHOLE_TYPES, Field
+from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field
 
 NULL = b"\\N"
 GONE = b"\\D"
@@ -66,7 +67,7 @@ def _plain(part: Any) -> bytes:
 def _read(content: bytes, type_text: str, decode: Callable[[Any], Any]) -> Any:
     if content == NULL:
         return None
-    if type_text in WHOLE_TYPES or type_text == "boolean":
+    if type_text in (*WHOLE_TYPES, "boolean", INTERVAL):
         return decode(int(content))
     whole = content.replace(b"\\\\", b"\\")
     return whole if type_text == "binary" else decode(whole.decode())

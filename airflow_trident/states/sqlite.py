@@ -72,17 +72,22 @@ class SqliteState(StateFactory):
                 "Give it the path of a file; MemoryState() keeps states in memory.",
             )
 
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+        self._layout(spec).require_columns()
+
+    def _layout(self, spec: StateSpec) -> Layout:
+        table = self.table or safe_name(f"{spec.topology}_{spec.name}")
+        if table.lower().startswith(("sqlite_", PREFIX)) or table.lower() == MARKERS:
+            raise ConfigurationError(f"{table!r} cannot be the table of a state", "Give it another name.")
+        return Layout(table, spec)
+
     def make_state(self, spec: StateSpec) -> OpenSqliteState:
         """
         :raises DefinitionChangedError: the state was made with other fields.
         """
-        require_plain_keys(spec)
-        table = self.table or safe_name(f"{spec.topology}_{spec.name}")
-        if table.lower().startswith(("sqlite_", PREFIX)) or table.lower() == MARKERS:
-            raise ConfigurationError(f"{table!r} cannot be the table of a state", "Give it another name.")
-        layout = Layout(table, spec)
-        layout.require_columns()
-        return OpenSqliteState(os.path.abspath(os.path.expanduser(self.path)), layout, self.busy_timeout_s)
+        self.validate(spec)
+        return OpenSqliteState(os.path.abspath(os.path.expanduser(self.path)), self._layout(spec), self.busy_timeout_s)
 
     def describe(self) -> str:
         return f"SqliteState({self.path}{f', {self.table}' if self.table else ''})"

@@ -1,8 +1,9 @@
 """A state as an SQLite table that people can query: its columns, its statements, and values as SQLite keeps them.
 
 ``_key`` is the primary key: the key fields as canonical JSON text, because SQLite lets null keys be doubled. Beside it
-each field has its own column. SQLite has fewer types than a topology: dates, timestamps (ISO 8601, UTC), decimals and
-arrays, maps and structs (JSON) are text; NaN is the text ``NaN``, because SQLite stores it as null otherwise.
+each field has its own column. SQLite has fewer types than a topology: dates, times, timestamps (ISO 8601, UTC),
+decimals, arrays, maps and structs (JSON) are text, an interval is its microseconds; NaN is the text ``NaN``, because
+SQLite stores it as null otherwise.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import MergeKind
+from airflow_trident.operations.conversions import interval_of, microseconds_of
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.states.merge import Key, Value, canonical_key
 from airflow_trident.states.nested import Coder, json_coder, optional
-from airflow_trident.types import WHOLE_TYPES, Field, is_nested
+from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, is_nested
 
 KEY_COLUMN = "_key"
 _AFFINITY = {
     **dict.fromkeys(WHOLE_TYPES, "INTEGER"),
     "boolean": "INTEGER",
+    INTERVAL: "INTEGER",
     "double": "REAL",
     "float": "REAL",
     "binary": "BLOB",
@@ -192,7 +195,9 @@ def encoder(type_text: str) -> Coder:
         "float": _float,
         "boolean": optional(int),
         "date": optional(lambda value: value.isoformat()),
+        "time": optional(lambda value: value.isoformat(timespec="microseconds")),
         "timestamp": optional(_timestamp),
+        INTERVAL: optional(microseconds_of),
     }
     return kinds.get(type_text, _same)
 
@@ -209,7 +214,9 @@ def decoder(type_text: str) -> Coder:
         "float": optional(float),
         "boolean": optional(bool),
         "date": optional(datetime.date.fromisoformat),
+        "time": optional(datetime.time.fromisoformat),
         "timestamp": optional(datetime.datetime.fromisoformat),
+        INTERVAL: optional(interval_of),
     }
     return kinds.get(type_text, _same)
 

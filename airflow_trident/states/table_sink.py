@@ -36,10 +36,7 @@ class TableSink(PostgresState):
         super().__post_init__()
         require_name("column", self.txid_column)
 
-    def make_state(self, spec: StateSpec) -> OpenTableSink:  # type: ignore[override]
-        """
-        :raises DefinitionChangedError: the table was made with other fields.
-        """
+    def validate(self, spec: StateSpec) -> None:
         for one in spec.staged:
             require_name("column", one.name)
             if one.name == self.txid_column:
@@ -47,6 +44,12 @@ class TableSink(PostgresState):
                     f"sink {spec.name!r} has the field {one.name!r}, which is its column of txids",
                     "Rename the field, or give another txid_column.",
                 )
+
+    def make_state(self, spec: StateSpec) -> OpenTableSink:  # type: ignore[override]
+        """
+        :raises DefinitionChangedError: the table was made with other fields.
+        """
+        self.validate(spec)
         return OpenTableSink(self.txid_column, *self.opening(spec))
 
     def describe(self) -> str:

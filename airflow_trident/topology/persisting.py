@@ -159,6 +159,7 @@ class Persisting(Aggregating):
                 f"state {spec.name!r} cannot be kept in {spec.factory.describe()}, which only appends rows",
                 "Use partition_persist(sink, fields), or another state.",
             )
+        spec.factory.validate(spec)
         spec = replace(spec, in_order=in_commit_phase(self._node))
         sink = PersistNode(name=spec.name, schema=self.schema, inputs=(self._node,), state=spec)
         self._topology.add_sink(sink)

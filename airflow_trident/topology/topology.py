@@ -93,6 +93,7 @@ class Topology:
         :param keys: its key fields with types, as the topology that keeps it has them.
         :param values: its value fields with types.
         :param topology: whose state it is; default: this one's name.
+        :raises ConfigurationError: the store cannot have such fields.
         """
         spec = StateSpec(
             topology=topology or self.name,
@@ -102,6 +103,7 @@ class Topology:
             staged=(),
             factory=require_factory(state),
         )
+        spec.factory.validate(spec)
         return StaticState(spec)
 
     # ---- several streams ---------------------------------------------------------------------------------------

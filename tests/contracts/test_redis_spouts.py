@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -260,10 +260,17 @@ def test_a_stream_that_is_made_anew_is_not_read_as_the_old_one(where: dict[str, 
 
 def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[str, Any]) -> None:
     add(where, "s", [{"n": "7", "x": "0.5", "yes": "true", "at": "2024-02-29T12:00:00Z", "b": b"\xff"}, {"other": 1}])
-    fields = "n int, x double, yes boolean, at timestamp, b binary, missing string"
+    add(where, "s", [{"clock": "12:30:00.5", "took": "-5"}])
+    fields = (
+        "n int, x double, yes boolean, at timestamp, b binary, missing string, clock time, took interval day to second"
+    )
     spout = RedisStreamSpout(**where, streams="s", fields=fields)
     at = datetime(2024, 2, 29, 12, tzinfo=UTC)
-    assert rows_of(spout, metadata_of_all(spout)[0]) == [(7, 0.5, True, at, b"\xff", None), (None,) * 6]
+    assert rows_of(spout, metadata_of_all(spout)[0]) == [
+        (7, 0.5, True, at, b"\xff", None, None, None),
+        (None,) * 8,
+        (*(None,) * 6, time(12, 30, 0, 500_000), timedelta(microseconds=-5)),
+    ]
     add(where, "bad", [{"n": "seven"}])
     spout = RedisStreamSpout(**where, streams="bad", fields="n long")
     with pytest.raises(DamagedInputError, match=r"an entry of stream 'bad' .* has no long in its field 'n'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import subprocess
@@ -9,13 +10,16 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import FixedBatchSpout, Topology
+from airflow_trident.arrow import table_to_rows
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -26,6 +30,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.plan.states import Applied, State, StateSpec
+from airflow_trident.spouts.file import FileSpout
 from airflow_trident.states.file_sink import META, FileSink
 from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.states.table_sink import OpenTableSink
@@ -33,8 +38,15 @@ from airflow_trident.types import parse_declared
 from tests.postgres_fixtures import PostgresServer
 from tests.state_fixtures import SINKS, batch, ticket
 
-FIELDS = parse_declared("word string, n long, tags array<string>, at timestamp")
-ROWS: list[tuple[Any, ...]] = [("a", 1, ["x", None], None), ("a", 1, ["x", None], None), (None, 2, None, None)]
+FIELDS = parse_declared(
+    "word string, n long, tags array<string>, at timestamp, clock time, took interval day to second"
+)
+CLOCK, TOOK = datetime.time(1, 2, 3, 4), datetime.timedelta(days=-1, microseconds=5)
+ROWS: list[tuple[Any, ...]] = [
+    ("a", 1, ["x", None], None, CLOCK, TOOK),
+    ("a", 1, ["x", None], None, CLOCK, TOOK),
+    (None, 2, None, None, None, None),
+]
 
 
 @pytest.fixture(params=SINKS)
@@ -54,7 +66,7 @@ def expected(*batches: list[tuple[Any, ...]]) -> Counter[str]:
     return Counter(repr(row) for rows in batches for row in rows)
 
 
-OTHER: list[tuple[Any, ...]] = [("late", 7, [], None)]
+OTHER: list[tuple[Any, ...]] = [("late", 7, [], None, datetime.time(), -TOOK)]
 
 
 def test_rows_are_appended_once_equal_ones_too(spec: StateSpec) -> None:
@@ -187,6 +199,38 @@ def test_what_appears_in_the_folder_is_one_file_per_transaction(tmp_path: Path) 
                 list(state.items())
         assert sorted(os.listdir(tmp_path / form)) == [META, f"t-{form}-{3:019d}-2.{form}"]
         assert (tmp_path / form / f"t-{form}-{3:019d}-2.{form}").read_text() == shown
+
+
+@pytest.mark.parametrize(
+    ("form", "fields", "rows"),
+    [
+        ("csv", "clock time, took interval day to second, d decimal(5,2)", [(CLOCK, TOOK, Decimal("1.50"))]),
+        (
+            "json",
+            "clock time, by map<date,array<time>>, spans map<time,interval day to second>, "
+            "yes map<boolean,decimal(5,2)>",
+            [
+                (CLOCK, {datetime.date(2024, 2, 29): [CLOCK, None]}, {CLOCK: TOOK}, {True: Decimal("1.50")}),
+                (None, None, {}, None),
+            ],
+        ),
+        (
+            "parquet",
+            "clock time, spans array<interval day to second>, by map<time,long>",
+            [(CLOCK, [TOOK], {CLOCK: 7})],
+        ),
+    ],
+)
+def test_files_of_a_sink_are_read_by_a_spout(tmp_path: Path, form: str, fields: str, rows: list[Any]) -> None:
+    schema = parse_declared(fields)
+    factory = FileSink(str(tmp_path / "out"), form)
+    spec = StateSpec(topology="t", name="s", keys=(), values=schema, staged=schema, factory=factory)
+    with factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *rows))
+    spout = FileSpout(str(tmp_path / "out"), format=form, fields=fields)
+    emitter = spout.emitter()
+    splits = emitter.splits(spout.coordinator().initialize_transaction(1, None))
+    assert table_to_rows(pa.Table.from_batches([one for split in splits for one in emitter.read(split)])) == rows
 
 
 def test_a_record_that_cannot_be_read_is_not_guessed_at(tmp_path: Path) -> None:

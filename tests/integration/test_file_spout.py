@@ -329,7 +329,6 @@ def test_putting_the_file_back_as_it_was_makes_the_transaction_replayable(tmp_pa
         ({"fields": "a string, b string"}, "has one string field"),
         ({"fields": "n long"}, "has one string field"),
         ({"format": "csv", "fields": "a array<string>"}, "cannot hold the field 'a'"),
-        ({"format": "json", "fields": "a map<string, long>"}, "not read into the field 'a' of type map<string,long>"),
         ({"late_files": "maybe"}, "late_files='maybe'. Use one of error, take, ignore"),
         ({"extra_columns": "maybe"}, "extra_columns='maybe'"),
         ({"max_files": 0}, "max_files=0. It must be at least 1"),

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.arrow import arrow_schema
+from airflow_trident.arrow import arrow_schema, table_to_rows
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.spouts.file import FileSpout
 
@@ -33,7 +33,7 @@ def read(path: Path, **options: Any) -> list[tuple[Any, ...]]:
         for batch in emitter.read(split):
             assert batch.schema == arrow_schema(spout.schema)
             batch.validate(full=True)
-            rows.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            rows.extend(table_to_rows(pa.Table.from_batches([batch])))
     return rows
 
 
@@ -83,7 +83,10 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, damage: str, options: d
 
 # ---- csv -------------------------------------------------------------------------------------------------------
 
-TYPED = "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2)"
+TYPED = (
+    "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2), "
+    "c time, took interval day to second"
+)
 TYPED_ROW = (
     "x",
     2**63 - 1,
@@ -95,16 +98,18 @@ TYPED_ROW = (
     datetime.date(2024, 2, 29),
     datetime.datetime(2024, 2, 29, 12, 30, 0, 250000, UTC),
     Decimal("-1.50"),
+    datetime.time(12, 30, 0, 250_000),
+    datetime.timedelta(days=-1, microseconds=5),
 )
 
 
 def test_csv_holds_every_simple_type_in_any_order_of_columns(tmp_path: Path) -> None:
     text = (
-        "at,p,day,y,b,f,d,i,l,s\n"
-        f"2024-02-29T12:30:00.25,-1.5,2024-02-29,xyz,true,0.5,0.1,{-(2**31)},{2**63 - 1},x\n"
-        ",,,,,,,,,\n"
+        "at,p,day,y,b,f,d,i,l,s,c,took\n"
+        f"2024-02-29T12:30:00.25,-1.5,2024-02-29,xyz,true,0.5,0.1,{-(2**31)},{2**63 - 1},x,12:30:00.25,-86399999995\n"
+        ",,,,,,,,,,,\n"
     )
-    nothing = ("", None, None, None, None, None, b"", None, None, None)
+    nothing = ("", None, None, None, None, None, b"", None, None, None, None, None)
     assert read(written(tmp_path, "a.csv", text), format="csv", fields=TYPED) == [TYPED_ROW, nothing]
 
 
@@ -194,18 +199,66 @@ def test_json_holds_every_type(tmp_path: Path) -> None:
         "day": "2024-02-29",
         "at": "2024-02-29T12:30:00.25Z",
         "p": -1.5,
+        "c": "12:30:00.25",
+        "took": -86399999995,
         "a": ["x", None],
         "aa": [[1], [], None],
         "ad": ["2024-01-01"],
         "st": {"day": "2024-01-01", "Inner": {"x": [1.5]}},
+        "hours": [["01:02:03", None], None],
     }
     content = f"{json.dumps(row)}\r\n\n{{}}\n{json.dumps(dict.fromkeys(row))}"
     fields = f"{TYPED}, a array<string>, aa array<array<long>>, ad array<date>"
-    fields += ", st struct<day:date,Inner:struct<x:array<double>>>"
+    fields += ", st struct<day:date,Inner:struct<x:array<double>>>, hours array<array<time>>"
     first = ("é\0\U0001f600", *TYPED_ROW[1:], ["x", None], [[1], [], None], [datetime.date(2024, 1, 1)])
     first = (*first, {"day": datetime.date(2024, 1, 1), "Inner": {"x": [1.5]}})
+    first = (*first, [[datetime.time(1, 2, 3), None], None])
     nothing = (None,) * len(first)
     assert read(written(tmp_path, "a.json", content), format="json", fields=fields) == [first, nothing, nothing]
+
+
+def test_json_objects_are_maps_where_maps_are_declared(tmp_path: Path) -> None:
+    """Beside a decimal with more digits than a float, and a member that is only looked at by the parser."""
+    fields = (
+        "m map<string,long>, days map<date,array<decimal(38,1)>>, deep struct<by:map<int,map<string,time>>>, x double"
+    )
+    digits = "1234567890123456789012345678901234567.5"
+    lines = [
+        '{"m": {"a": 1, "é\\u0000": null}, "days": {"2024-02-29": [' + digits + ', null]}, "x": 0.1}',
+        '{"m": {}, "days": null, "deep": {"by": {"7": {"x": "01:02:03"}, "-1": null}}}',
+        "",
+        "{}",
+    ]
+    found = read(written(tmp_path, "a.json", "\r\n".join(lines)), format="json", fields=fields)
+    day = datetime.date(2024, 2, 29)
+    assert found == [
+        ({"a": 1, "é\0": None}, {day: [Decimal(digits), None]}, None, 0.1),
+        ({}, None, {"by": {7: {"x": datetime.time(1, 2, 3)}, -1: None}}, None),
+        (None, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"m": {"1": 1}}\n{"m": \n', "line 1"),
+        ('{"m": {"1": 1, "1": 2}}', "'1' is there twice"),
+        ('{"m": {"1": 1, "01": 2}}', "a map has a key twice"),
+        ('{"m": {"x": 1}}', "does not fit map<long,long>"),
+        ('{"m": {"1": "x"}}', "from number to string"),
+        ('{"m": [1]}', "from object to number"),
+        ('{"m": 1}', "to number"),
+        ('[{"m": {}}]', "array"),
+        ('{"m": {}, "n": 2}', "unexpected field"),
+        ('{"m": {"1": NaN}}', "couldn't parse:NaN"),
+        (b'{"m": {"\xff": 1}}', "utf-8"),
+    ],
+)
+def test_json_that_does_not_fit_a_map_is_an_error_that_names_the_file(
+    tmp_path: Path, content: str | bytes, said: str
+) -> None:
+    with pytest.raises(DamagedInputError, match=rf"a\.json'(?s:.*){said}"):
+        read(written(tmp_path, "a.json", content), format="json", fields="m map<long,long>")
 
 
 def test_json_lines_beyond_one_block_are_all_there_in_any_parts(tmp_path: Path) -> None:

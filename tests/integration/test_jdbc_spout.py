@@ -24,7 +24,10 @@ from airflow_trident.spouts.jdbc import JdbcSpout
 from airflow_trident.types import Json
 from tests.postgres_fixtures import CONN_ID, PASSWORD, PostgresServer
 
-FIELDS = "id long, name string, amount decimal(10,2), at timestamp, ok boolean, data binary, x double"
+FIELDS = (
+    "id long, name string, amount decimal(10,2), at timestamp, ok boolean, data binary, x double, "
+    "clock time, took interval day to second"
+)
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def orders(postgres: PostgresServer, tmp_path: Path) -> str:
         run(
             connection,
             f"CREATE TABLE {name} (id bigint GENERATED ALWAYS AS IDENTITY, name text, amount numeric(10,2), "
-            "at timestamptz, ok boolean, data bytea, x double precision)",
+            "at timestamptz, ok boolean, data bytea, x double precision, clock time, took interval)",
         )
     return name
 
@@ -47,8 +50,9 @@ def insert(connection: psycopg.Connection[Any], table: str, *names: str) -> None
     for name in names:
         run(
             connection,
-            f"INSERT INTO {table} (name, amount, at, ok, data, x) VALUES "
-            f"('{name}', 1.50, '2024-01-01 12:00:00+01', true, '\\x00ff', 'NaN')",
+            f"INSERT INTO {table} (name, amount, at, ok, data, x, clock, took) VALUES "
+            f"('{name}', 1.50, '2024-01-01 12:00:00+01', true, '\\x00ff', 'NaN', "
+            "'12:30', '1 day -5 microseconds')",
         )
 
 
@@ -71,6 +75,7 @@ def test_values_of_every_type_come_as_the_fields_say(postgres: PostgresServer, o
     assert metadata == {"from": 0, "to": 2, "rows": 2}
     first, second = read(one, metadata)
     assert first.pop("at") == datetime.datetime(2024, 1, 1, 11, tzinfo=datetime.UTC)
+    assert (first.pop("clock"), first.pop("took")) == (datetime.time(12, 30), datetime.timedelta(1, microseconds=-5))
     assert str(first) == (
         "{'id': 1, 'name': 'a', 'amount': Decimal('1.50'), 'ok': True, 'data': b'\\x00\\xff', 'x': nan}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,8 @@ def test_a_query_stream_meets_no_other_stream_and_ends_in_no_state(tmp_path: Pat
         ("binary", "0aff", b"\x0a\xff", "0aff"),
         ("decimal(10,2)", "1.50", Decimal("1.50"), "1.50"),
         ("timestamp", "2026-01-02T03:04:05", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05+00:00"),
+        ("time", "03:04:05.5", time(3, 4, 5, 500_000), "03:04:05.500000"),
+        ("interval day to second", "-7", timedelta(microseconds=-7), -7),
         ("array<long>", "[1, 2]", [1, 2], [1, 2]),
         ("string", "null", "null", "null"),
         ("long", "null", None, None),

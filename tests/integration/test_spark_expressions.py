@@ -38,20 +38,42 @@ from airflow_trident.operations.expressions import (
     when,
 )
 from airflow_trident.staging.base import Slot
-from airflow_trident.types import Schema, parse_declared
+from airflow_trident.types import INTERVAL, Schema, parse_declared
 
 pytestmark = pytest.mark.spark
 
 SCHEMA: Schema = parse_declared(
     "a long, b long, i int, x double, y double, f float, s string, t string, p boolean, q boolean, "
-    "words array<string>, d decimal(6,2), day date, at timestamp, h short, g byte"
+    "words array<string>, d decimal(6,2), day date, at timestamp, h short, g byte, "
+    "clock time, took interval day to second"
 )
 DAY, AT = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 23, 59, 59, 123_400, datetime.UTC)
 OLD, OLD_AT = datetime.date(1, 1, 1), datetime.datetime(1582, 10, 4, 0, 0, 1, tzinfo=datetime.UTC)
+EARLY, LATE = datetime.time(0, 0, 0, 1), datetime.time(23, 59, 59, 500_000)
+TOOK, BACK = datetime.timedelta(days=3, microseconds=1), datetime.timedelta(microseconds=-1)
 ROWS: list[tuple[Any, ...]] = [
     (None,) * len(SCHEMA),
-    (7, 2, -3, 1.5, -0.0, 0.25, "The CAT  sat", "CAT", True, False, ["a", None, ""], Decimal("1.25"), DAY, AT, 300, -5),
-    (0, 0, 0, 0.0, 0.0, 0.0, "", "", False, None, [], Decimal("0.00"), OLD, OLD_AT, 0, 0),
+    (
+        7,
+        2,
+        -3,
+        1.5,
+        -0.0,
+        0.25,
+        "The CAT  sat",
+        "CAT",
+        True,
+        False,
+        ["a", None, ""],
+        Decimal("1.25"),
+        DAY,
+        AT,
+        300,
+        -5,
+        EARLY,
+        TOOK,
+    ),
+    (0, 0, 0, 0.0, 0.0, 0.0, "", "", False, None, [], Decimal("0.00"), OLD, OLD_AT, 0, 0, LATE, BACK),
     (
         -7,
         3,
@@ -69,6 +91,8 @@ ROWS: list[tuple[Any, ...]] = [
         AT,
         -1,
         None,
+        datetime.time(),
+        datetime.timedelta(),
     ),
     (
         2**53 + 1,
@@ -87,9 +111,30 @@ ROWS: list[tuple[Any, ...]] = [
         AT,
         None,
         1,
+        None,
+        None,
     ),
-    (1, 10, 5, 1e300, 1e-300, -1.5, "\uffff", "😀", False, False, ["😀"], Decimal("-0.01"), DAY, OLD_AT, -32768, -128),
-    (5, None, 2, None, 3.5, None, "\\E,\\Q", ",", None, None, None, None, None, None, 32767, 127),
+    (
+        1,
+        10,
+        5,
+        1e300,
+        1e-300,
+        -1.5,
+        "\uffff",
+        "😀",
+        False,
+        False,
+        ["😀"],
+        Decimal("-0.01"),
+        DAY,
+        OLD_AT,
+        -32768,
+        -128,
+        LATE,
+        None,
+    ),
+    (5, None, 2, None, 3.5, None, "\\E,\\Q", ",", None, None, None, None, None, None, 32767, 127, None, TOOK),
 ]
 
 
@@ -161,7 +206,9 @@ class Trees:
         return self.of(self.random.choice(["long", "double"]))
 
     def comparison(self) -> Expression:
-        kind = self.random.choice(["long", "double", "string", "boolean", "date", "timestamp", "decimal", "mixed"])
+        kind = self.random.choice(
+            ["long", "double", "string", "boolean", "date", "timestamp", "time", "interval", "decimal", "mixed"]
+        )
         left, right = (self.number(), self.number()) if kind == "mixed" else (self.of(kind), self.of(kind))
         compare = self.random.choice(
             [
@@ -188,6 +235,8 @@ LEAVES: dict[str, list[Make]] = {
     "boolean": leaves(col("p"), col("q"), True, False, lit(None, "boolean")),
     "date": leaves(col("day"), DAY, OLD),
     "timestamp": leaves(col("at"), AT, OLD_AT),
+    "time": leaves(col("clock"), EARLY, LATE, lit(None, "time")),
+    "interval": leaves(col("took"), TOOK, BACK, lit(None, INTERVAL)),
     "decimal": leaves(col("d"), Decimal("1.250"), Decimal(-3)),
     "array": [lambda _: col("words"), lambda _: split(col("s"), "."), lambda _: split_words(col("s"))],
 }
@@ -240,6 +289,7 @@ INNER: dict[str, list[Make]] = {
         lambda make: make.of("boolean").cast("string"),
         lambda make: make.of("date").cast("string"),
         lambda make: make.of("timestamp").cast("string"),
+        lambda make: make.of("time").cast("string"),
     ],
     "boolean": [
         *chosen("boolean"),
@@ -256,6 +306,8 @@ INNER: dict[str, list[Make]] = {
     ],
     "date": [*chosen("date"), lambda make: make.of("timestamp").cast("date")],
     "timestamp": [*chosen("timestamp"), lambda make: make.of("date").cast("timestamp")],
+    "time": [*chosen("time"), lambda make: make.of("time").cast("string").cast("time")],
+    "interval": chosen("interval"),
     "decimal": [*chosen("decimal"), lambda make: make.of("decimal").cast("decimal(7,1)")],
     "array": [
         *chosen("array"),
@@ -352,11 +404,12 @@ TEXTS = [
     *("2024-02-29", "0001-01-01", "0000-01-01", "2024-2-9", "10000-01-01", "2024-02-29T", "1582-10-10"),
     *("2024-02-29 00:00:00", "2024-02-29T23:59:59.5", "2024-02-29 23:59:59.123456", "2024-02-29 23:59:59.1234567"),
     *("2024-02-29 24:00:00", "2024-02-29 01:02:03Z", "2024-02-29 01:02:03+05:30", "2024-02-29 01:02:03 +05:30"),
+    *("00:00:00", " 23:59:59.5", "12:30:00.123456", "12:30:00.1234567", "24:00:00", "1:02:03", "01:02", "01:02:03Z"),
     *("2024-02-29 01:02", "1582-10-10 00:00:00.000001-11:00"),
 ]
 
 
-@pytest.mark.parametrize("wanted", ["byte", "short", "int", "long", "double", "boolean", "date", "timestamp"])
+@pytest.mark.parametrize("wanted", ["byte", "short", "int", "long", "double", "boolean", "date", "time", "timestamp"])
 def test_a_text_is_cast_alike_and_refused_alike(attached: Attached, wanted: str) -> None:
     """All texts that Python takes are cast in one query; for the others, the JVM's own test of the text says no."""
     expression = col("s").cast(wanted)

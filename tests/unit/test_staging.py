@@ -32,7 +32,7 @@ from airflow_trident.types import parse_declared
 WORDS = parse_declared("word string, n long")
 EVERY_TYPE = parse_declared(
     "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2), "
-    "a array<string>, aa array<array<long>>"
+    "a array<string>, aa array<array<long>>, c time, took interval day to second, m map<time,array<date>>"
 )
 SLOT = Slot(topology="words", incarnation="i1", txid=7, attempt=2)
 
@@ -89,6 +89,9 @@ def test_every_type_survives_staging(area: StagingArea) -> None:
         Decimal("-12345678.90"),
         ["", None],
         [[1], [], None],
+        datetime.time(23, 59, 59, 999999),
+        datetime.timedelta(days=-1, microseconds=1),
+        {datetime.time(1): [datetime.date(1, 1, 1), None]},
     )
     nothing = (None,) * len(EVERY_TYPE)
     manifest = staged(area, rows_to_table(EVERY_TYPE, [row, nothing]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any, TypedDict
 
 import pytest
@@ -10,7 +11,9 @@ from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.infer import type_of_annotation
 from airflow_trident.operations.values import UnfitValueError, coercer
-from airflow_trident.types import Field, members, parse_declared, parse_type
+from airflow_trident.types import Field, has_times, members, parse_declared, parse_type
+
+NOON, LONGEST = datetime.time(12), datetime.timedelta(days=106_751_991)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +23,10 @@ from airflow_trident.types import Field, members, parse_declared, parse_type
         ("SMALLINT", "short"),
         ("tinyint", "byte"),
         ("Decimal( 10 , 2 )", "decimal(10,2)"),
+        ("TIME", "time"),
+        ("time(6)", "time"),
+        ("Interval  DAY to\tsecond", "interval day to second"),
+        ("map<Time, struct<d: interval day to second>>", "map<time,struct<d:interval day to second>>"),
         ("Array< ARRAY<int> >", "array<array<int>>"),
         ("map<string, decimal(3, 1)>", "map<string,decimal(3,1)>"),
         ("MAP<bigint,map<date,array<str>>>", "map<long,map<date,array<string>>>"),
@@ -39,6 +46,8 @@ def test_a_type_has_one_normal_form(written: str, normal: str) -> None:
     ("written", "said"),
     [
         ("text", "unknown type 'text'"),
+        ("time(3)", r"unknown type 'time\(3\)'. Use one of .*date, time, timestamp, interval day to second,"),
+        ("interval", "unknown type 'interval'"),
         ("array<>", "unknown type ''"),
         ("array<int,int>", "unknown type 'array<int,int>'"),
         ("map<string>", "unknown type 'map<string>'"),
@@ -69,6 +78,11 @@ def test_the_members_of_a_nested_type() -> None:
     assert members("struct<a:long,b:struct<c:int,d:int>>") == (Field("a", "long"), Field("b", "struct<c:int,d:int>"))
 
 
+def test_times_of_day_are_found_in_other_types() -> None:
+    assert all(map(has_times, ("time", "array<time>", "map<time,long>", "map<long,time>", "struct<a:long,b:time>")))
+    assert not any(map(has_times, ("timestamp", "struct<time:long,at_time:int>", "map<date,timestamp>")))
+
+
 class User(TypedDict):
     name: str
     tags: dict[str, list[int]]
@@ -79,6 +93,7 @@ def test_annotations_give_maps_and_structs() -> None:
     assert type_of_annotation(dict[str, int] | None) == "map<string,long>"
     assert type_of_annotation(list[User]) == "array<struct<name:string,tags:map<string,array<long>>>>"
     assert type_of_annotation(dict) is None
+    assert type_of_annotation(dict[datetime.time, datetime.timedelta]) == "map<time,interval day to second>"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +102,8 @@ def test_annotations_give_maps_and_structs() -> None:
         ("map<string,double>", {"a": 1}, {"a": 1.0}),
         ("struct<a:double,b:string>", {"b": None, "a": 1}, {"a": 1.0, "b": None}),
         ("struct<a:double,b:string>", (1, "x"), {"a": 1.0, "b": "x"}),
+        ("map<time,interval day to second>", {NOON: LONGEST}, {NOON: LONGEST}),
+        ("struct<a:interval day to second>", {"a": -LONGEST}, {"a": -LONGEST}),
     ],
 )
 def test_values_get_the_declared_types(type_text: str, value: Any, result: Any) -> None:
@@ -103,6 +120,12 @@ def test_values_get_the_declared_types(type_text: str, value: Any, result: Any) 
         ("map<string,long>", {"a": "1"}),
         ("map<string,long>", [("a", 1)]),
         ("struct<a:long>", {}),
+        ("time", NOON.replace(tzinfo=datetime.UTC)),
+        ("time", datetime.datetime(2024, 1, 1)),
+        ("time", "12:00:00"),
+        ("interval day to second", 7),
+        ("interval day to second", LONGEST + datetime.timedelta(microseconds=1)),
+        ("interval day to second", -LONGEST - datetime.timedelta(microseconds=1)),
         ("struct<a:long>", {"a": 1, "b": 2}),
         ("struct<a:long>", (1, 2)),
         ("struct<a:long>", [1]),

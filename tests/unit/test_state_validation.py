@@ -1,0 +1,76 @@
+"""What a store cannot keep is refused while the DAG is built, before anything is opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, FixedBatchSpout, Topology
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.plan.states import StateFactory
+from airflow_trident.states.delta import DeltaState
+from airflow_trident.states.file_sink import FileSink
+from airflow_trident.states.jdbc import JdbcState
+from airflow_trident.states.memory import MemoryState
+from airflow_trident.states.postgres import PostgresState
+from airflow_trident.states.redis import RedisState
+from airflow_trident.states.redis_plain import NonTransactionalRedisState
+from airflow_trident.states.sqlite import SqliteState
+from airflow_trident.states.table_sink import TableSink
+
+FIELDS = "tags array<string>, at time, took interval day to second, word string, WORD string, txid long, _key long"
+
+
+def stream() -> Any:
+    return Topology("t").new_stream("s", FixedBatchSpout(FIELDS, []))
+
+
+KEPT_BY_KEY: list[StateFactory] = [
+    SqliteState("x.db"),
+    MemoryState("x"),
+    PostgresState(),
+    JdbcState("x"),
+    RedisState(),
+    NonTransactionalRedisState(),
+    DeltaState("x"),
+]
+
+
+@pytest.mark.parametrize("factory", KEPT_BY_KEY, ids=lambda factory: type(factory).__name__)
+def test_keys_with_parts(factory: StateFactory) -> None:
+    with pytest.raises(ConfigurationError, match=r"state 'n' has the key field 'tags' of type array<string>"):
+        stream().group_by("tags").persistent_aggregate(factory, Count(), "n")
+
+
+@pytest.mark.parametrize(
+    ("factory", "groups", "said"),
+    [
+        (SqliteState("x.db"), "word, WORD", "SQLite cannot tell from another column"),
+        (SqliteState("x.db"), "_key", "SQLite cannot tell from another column"),
+        (DeltaState("x"), "word, WORD", "a Delta table cannot tell from another column"),
+        (DeltaState("x"), "at", "'at' of type time; Delta tables have neither times nor intervals"),
+        (DeltaState("x"), "took", "Delta tables have neither times nor intervals"),
+        (RedisState(hash_by="at"), "word, at", "has the keys word, at, and hash_by='at'"),
+    ],
+)
+def test_fields_that_cannot_be_keys_of_the_store(factory: StateFactory, groups: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        stream().group_by(groups).persistent_aggregate(factory, Count(), "n")
+
+
+@pytest.mark.parametrize(
+    ("sink", "fields", "said"),
+    [
+        (FileSink("x", "csv"), "tags", "cannot write nested values and bytes as csv"),
+        (TableSink(), "word, txid", "'txid', which is its column of txids"),
+    ],
+)
+def test_fields_that_cannot_be_written_by_a_sink(sink: StateFactory, fields: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        stream().partition_persist(sink, fields)
+
+
+def test_static_states() -> None:
+    with pytest.raises(ConfigurationError, match="Delta tables have neither times"):
+        Topology("t").new_static_state(DeltaState("x"), "n", keys="at time", values="n long")
