@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.types import INTERVAL, Field, Schema, members
+from airflow_trident.types import INTERVAL, Field, Schema, has_times, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +72,31 @@ def rows_to_table(schema: Schema, rows: list[tuple[object, ...]]) -> pa.Table:
 def _array(field: Field, values: list[object]) -> pa.Array:
     import pyarrow as pa
 
+    if INTERVAL in field.type or has_times(field.type):
+        _require_times(values, field.type)
     return pa.array(values, type=arrow_type(field.type))
+
+
+def _require_times(values: Iterable[Any], type_text: str) -> None:
+    """:raises pyarrow.ArrowInvalid: a value that Arrow would take: a number, or a time whose zone it would drop."""
+    import pyarrow as pa
+
+    wanted = {"time": datetime.time, INTERVAL: datetime.timedelta}.get(type_text)
+    given = [value for value in values if value is not None]
+    if wanted is not None:
+        for value in given:
+            if not isinstance(value, wanted) or getattr(value, "tzinfo", None) is not None:
+                raise pa.ArrowInvalid(f"{value!r} is no {type_text}")
+    elif type_text.startswith("array<"):
+        _require_times(chain.from_iterable(given), members(type_text)[0].type)
+    elif type_text.startswith("map<"):
+        for place, member in enumerate(members(type_text)):
+            pairs = (pair for value in given for pair in (value.items() if isinstance(value, Mapping) else value))
+            _require_times([pair[place] for pair in pairs], member.type)
+    else:
+        for place, member in enumerate(members(type_text)):
+            parts = (value.get(member.name) if isinstance(value, Mapping) else value[place] for value in given)
+            _require_times(list(parts), member.type)
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -6,6 +6,7 @@ types can be inferred, or as a list of either.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ WHOLE_TYPES = {"byte": 2**7, "short": 2**15, "int": 2**31, "long": 2**63}
 """The whole numbers from -limit to below limit."""
 REAL_TYPES = ("float", "double")
 INTERVAL = "interval day to second"
+LONGEST_INTERVAL = datetime.timedelta(days=2**63 // 86_400_000_000)
+"""A long of microseconds holds no more days."""
 SIMPLE_TYPES = ("string", *WHOLE_TYPES, *REAL_TYPES, "boolean", "binary", "date", "time", "timestamp", INTERVAL)
 _ALIASES = {
     "tinyint": "byte",

@@ -163,9 +163,10 @@ def is_connect(session: Any) -> bool:
 @dataclass(frozen=True)
 class Sibling:
     """A session beside a classic one: same application, own settings. Any number of attempts may share it, each in a
-    thread of its own: nothing of an attempt is kept in it."""
+    thread of its own: nothing of an attempt is kept in it. `java_sessions`: the JVM's class of sessions."""
 
     session: SparkSession
+    java_sessions: Any
     partitions: int
     ui_url: str
     local: bool
@@ -176,7 +177,25 @@ class Sibling:
         context = base.sparkContext
         session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF})
         local = str(context.master).partition("[")[0] == "local"
-        return cls(session, _partitions(session), context.uiWebUrl or "", local)
+        java_sessions: Any = context._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
+        return cls(session, java_sessions, _partitions(session), context.uiWebUrl or "", local)
+
+    def activated(self) -> Callable[[], None]:
+        """Make it the thread's active session: there Spark looks for the setting of times of day, whatever session a
+        DataFrame is of.
+
+        :returns: what makes it the one that was before.
+        """
+        before = self.java_sessions.getActiveSession()
+        self.java_sessions.setActiveSession(self.session._jsparkSession)
+
+        def deactivate() -> None:
+            if before.isDefined():
+                self.java_sessions.setActiveSession(before.get())
+            else:
+                self.java_sessions.clearActiveSession()
+
+        return deactivate
 
 
 def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
@@ -188,7 +207,7 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
     context = sibling.session.sparkContext
     tag = tag_of(slot)
     context.addJobTag(tag)
-    deactivate = _activated(sibling.session)
+    deactivate = sibling.activated()
     whose = f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}"
     context.setJobDescription(whose)
 
@@ -208,22 +227,6 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         known=sibling.known,
         describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
     )
-
-
-def _activated(session: SparkSession) -> Callable[[], None]:
-    """Make it the thread's active session, in which Spark looks for some settings whatever session a DataFrame is of.
-    :returns: what makes it the one that was before."""
-    sessions = session._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)
-
-    def deactivate() -> None:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
-
-    return deactivate
 
 
 def attach_connect(

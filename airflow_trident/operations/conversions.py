@@ -88,7 +88,7 @@ def _padded(text: str) -> str:
     return f"{head}.{digits[0]:0<6}{tail[digits.end() :]}"
 
 
-def time_of(text: str) -> datetime.time:
+def _time(text: str) -> datetime.time:
     """A time of day as in TEXT_PATTERNS."""
     return datetime.time.fromisoformat(_padded(text))
 
@@ -139,7 +139,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "double": float,
     "boolean": lambda text: text == "true",
     "date": datetime.date.fromisoformat,
-    "time": time_of,
+    "time": _time,
     "timestamp": _timestamp,
 }
 _PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_trident.operations.conversions import convert, single
 from airflow_trident.operations.expression_types import kind
-from airflow_trident.types import INTERVAL, WHOLE_TYPES, is_nested, members
+from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, WHOLE_TYPES, is_nested, members
 
 _EXACT: dict[str, type] = {
     "string": str,
@@ -21,7 +21,6 @@ _EXACT: dict[str, type] = {
     "binary": bytes,
     "date": datetime.date,
 }
-_LONGEST = datetime.timedelta(days=WHOLE_TYPES["long"] // 86_400_000_000)
 
 
 class UnfitValueError(ValueError):
@@ -179,7 +178,7 @@ def _time(value: Any) -> datetime.time:
 
 def _interval(value: Any) -> datetime.timedelta:
     """As long as a long of microseconds holds: Python's own go further."""
-    if abs(_require(value, datetime.timedelta)) > _LONGEST:
+    if abs(_require(value, datetime.timedelta)) > LONGEST_INTERVAL:
         raise OverflowError
     return value  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operations.conversions import interval_of, microseconds_of, time_of
+from airflow_trident.operations.conversions import convert, interval_of, microseconds_of
 from airflow_trident.operations.values import UnfitValueError, coercer
 from airflow_trident.plan.commit_nodes import GivenTuples
 from airflow_trident.plan.compile import RESULT
@@ -113,7 +113,7 @@ def parse_text(field: Field, text: str) -> Any:
         return None
     try:
         return _parser(field.type)(text)
-    except (ValueError, InvalidOperation) as error:
+    except (ValueError, InvalidOperation, OverflowError) as error:
         raise ConfigurationError(f"{text!r} is no {field.type}", f"Give another value for {field.name}.") from error
 
 
@@ -129,7 +129,7 @@ def _parser(type_text: str) -> Callable[[str], Any]:
         "boolean": _boolean,
         "binary": bytes.fromhex,
         "date": datetime.date.fromisoformat,
-        "time": time_of,
+        "time": convert("string", "time"),
         "timestamp": _timestamp,
         INTERVAL: lambda text: interval_of(int(text)),
     }

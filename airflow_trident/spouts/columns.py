@@ -23,7 +23,7 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
         return pa.struct([(member.name, reading_type(member.type, format_name)) for member in members(type_text)])
     if type_text.startswith("map<"):  # see json_maps: the names in an object are texts
         value = reading_type(members(type_text)[1].type, format_name)
-        return pa.list_(pa.struct([("key", pa.string()), ("value", value)]))
+        return pa.struct([("key", pa.list_(pa.string())), ("value", pa.list_(value))])
     if type_text == INTERVAL:
         return pa.int64()
     by_text = ("date", "time") if format_name == "json" else ("timestamp",)
@@ -43,33 +43,26 @@ def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         return fitted(column.cast(column.type.value_type), target)
     if _is_by_parts(column.type, target):
+        if pa.types.is_time(target):
+            return _times(column, target)
         return pa.chunked_array([_by_parts(chunk, target) for chunk in column.chunks], target)
-    if pa.types.is_time(target) and pa.types.is_string(column.type):
-        return _times(column, target)
     _require_kind(column.type, target)
     return column.cast(target)
 
 
 def _is_by_parts(given: pa.DataType, target: pa.DataType) -> bool:
-    """Is there something in it that Arrow does not cast: a list that becomes a map, or a text that becomes a time?"""
+    """Is there something in it that Arrow does not cast: lists that become a map, or a text that becomes a time?"""
     import pyarrow as pa
 
     if pa.types.is_map(target):
-        return bool(pa.types.is_list(given))
+        parts = [given.field(place) for place in range(given.num_fields)] if pa.types.is_struct(given) else []
+        return [part.name for part in parts if pa.types.is_list(part.type)] == ["key", "value"]
     if pa.types.is_list(target) and pa.types.is_list(given):
-        return _is_by_parts(given.value_type, target.value_type) or _is_text_of_time(
-            given.value_type, target.value_type
-        )
+        return _is_by_parts(given.value_type, target.value_type)
     if pa.types.is_struct(target) and pa.types.is_struct(given) and given.num_fields == target.num_fields:
         pairs = [(given.field(place).type, target.field(place).type) for place in range(target.num_fields)]
-        return any(_is_by_parts(*pair) or _is_text_of_time(*pair) for pair in pairs)
-    return False
-
-
-def _is_text_of_time(given: pa.DataType, target: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(given) and pa.types.is_time(target))
+        return any(_is_by_parts(*pair) for pair in pairs)
+    return bool(pa.types.is_time(target) and pa.types.is_string(given))
 
 
 def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -81,10 +74,10 @@ def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
 
     nulls = array.is_null()
     if pa.types.is_map(target):
-        entries = array.values
-        keys, values = _named(entries.field(0), target.key_type), part(entries.field(1), target.item_type)
-        _require_different(array.value_parent_indices(), keys)
-        return pa.MapArray.from_arrays(array.offsets, keys, values, type=target, mask=nulls)
+        names, items = array.field("key"), array.field("value")
+        keys, values = _named(names.values, target.key_type), part(items.values, target.item_type)
+        _require_different(names.value_parent_indices(), keys)
+        return pa.MapArray.from_arrays(names.offsets, keys, values, type=target, mask=nulls)
     if pa.types.is_list(target):
         values = part(array.values, target.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=nulls)
@@ -98,8 +91,10 @@ def _named(names: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     texts = pa.chunked_array([names])
-    by_text = pa.types.is_timestamp(wanted) or pa.types.is_time(wanted)
-    return (fitted(texts, wanted) if by_text else texts.cast(wanted)).combine_chunks()
+    if pa.types.is_timestamp(wanted) or pa.types.is_time(wanted):
+        return fitted(texts, wanted).combine_chunks()
+    plain = texts.cast(pa.int64()) if pa.types.is_duration(wanted) else texts
+    return plain.cast(wanted).combine_chunks()
 
 
 def _require_different(rows: pa.Array, keys: pa.Array) -> None:
@@ -120,13 +115,17 @@ def _times(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def _require_kind(given: pa.DataType, target: pa.DataType) -> None:
-    """Arrow casts numbers to text and back; a file whose columns are of another kind is a mistake."""
+    """Arrow casts numbers to texts and to times, and back; a file whose columns are of another kind is a mistake."""
     import pyarrow as pa
 
     is_text = pa.types.is_string(given) or pa.types.is_large_string(given) or pa.types.is_string_view(given)
     wants_text = pa.types.is_string(target)
     dates_as_text = is_text and pa.types.is_date(target)
-    if not pa.types.is_null(given) and is_text != wants_text and not dates_as_text:
+    intervals_as_numbers = pa.types.is_integer(given) and pa.types.is_duration(target)
+    if pa.types.is_null(given) or dates_as_text or intervals_as_numbers:
+        return
+    of_time = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
+    if is_text != wants_text or any(kind(given) != kind(target) for kind in of_time):
         raise pa.ArrowInvalid(f"it is of type {given}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from airflow_trident.arrow import arrow_schema, arrow_type
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.spouts.columns import fitted, reading_type
-from airflow_trident.spouts.json_maps import with_pairs
+from airflow_trident.spouts.json_maps import with_lists
 from airflow_trident.spouts.lines import LineTooLongError, lines_of, whole_lines
 from airflow_trident.spouts.statistics import groups_that_may_hold
 from airflow_trident.types import Schema, names_of, select
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 _CSV_BLOCK_BYTES = 8 << 20
+_NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?:\n|\Z)")
+_DAMAGE = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError, RecursionError)
 ANEW = (
     "Skip the transaction and put what its files hold in anew, mended, under new names: one that is changed in its "
     "place is not the recorded one."
@@ -125,7 +128,9 @@ def _read_json(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
     has_maps = any("map<" in field.type for field in reading.schema)
     for at, chunk in _chunks(part):
         with _damage(part.path, f"in the lines from byte {at}", hint="Each line holds one JSON object."):
-            lines = with_pairs(chunk, reading.schema) if has_maps else chunk
+            if _NULL_LINE.search(b"\n" + chunk):
+                raise ValueError("a line is null")  # which would end the parser's process
+            lines = with_lists(chunk, reading.schema) if has_maps else chunk
             if not lines:
                 continue
             read_options = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
@@ -184,7 +189,8 @@ def _csv_reader(reading: Reading, file: Any) -> Iterator[Any]:
         strings_can_be_null=False,
         include_columns=names if reading.ignore_extra else None,
     )
-    parse_options = pc.ParseOptions(newlines_in_values=True)
+    # Of several columns an empty line is no record; of one it is an empty value.
+    parse_options = pc.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
     reader = pc.open_csv(file, read_options=read_options, parse_options=parse_options, convert_options=convert_options)
     with reader:
         yield reader
@@ -270,7 +276,7 @@ def _damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
         yield
     except DamagedInputError:
         raise
-    except (pa.ArrowException, KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError) as error:
+    except (pa.ArrowException, *_DAMAGE) as error:
         raise DamagedInputError(
             f"the file {path!r} cannot be read{place}: {error}", f"{hint} {ANEW}".strip()
         ) from error

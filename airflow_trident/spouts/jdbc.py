@@ -7,16 +7,18 @@ or says that they are gone. Rows must be added with rising keys, and stay as the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import rows_to_table
 from airflow_trident.connections import Connection, resolve
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.operations.conversions import interval_of
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.jdbc_source import JdbcSource
-from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,8 +111,10 @@ class JdbcCoordinator(Coordinator):
         """
         after = _range(previous)[1] if previous is not None else None
         max_rows = self.max_rows
-        if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
-            bytes_each = _table(self.source, sample).nbytes / len(sample)
+        if self.max_bytes is not None:
+            with _fitting(self.source):
+                sample = self.source.sample(after, _SAMPLE_ROWS)
+                bytes_each = _table(self.source, sample).nbytes / max(1, len(sample))
             max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
         found = self.source.next_range(after, max_rows, self.settle_s)
         if found is None:
@@ -144,19 +148,36 @@ class JdbcEmitter(Emitter):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         begin, end, rows = _range(split.body)
         found = 0
-        for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
-            found += len(piece)
-            yield from _table(self.source, piece).to_batches()
+        with _fitting(self.source):
+            for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
+                found += len(piece)
+                yield from _table(self.source, piece).to_batches()
         if found != rows:
             raise _changed(self.source, begin, end, rows, found)
 
 
 def _table(source: JdbcSource, rows: list[tuple[object, ...]]) -> pa.Table:
+    intervals = [place for place, field in enumerate(source.fields) if field.type == INTERVAL]
+    return rows_to_table(source.fields, [_with_intervals(row, intervals) for row in rows] if intervals else rows)
+
+
+def _with_intervals(row: tuple[object, ...], places: list[int]) -> tuple[object, ...]:
+    """Databases without intervals have whole numbers of microseconds."""
+    parts = list(row)
+    for place in places:
+        part = parts[place]
+        parts[place] = interval_of(part) if isinstance(part, int) and not isinstance(part, bool) else part
+    return tuple(parts)
+
+
+@contextmanager
+def _fitting(source: JdbcSource) -> Iterator[None]:
     import pyarrow as pa
 
     try:
-        return rows_to_table(source.fields, rows)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        yield
+    # NotImplementedError: of a driver that cannot read what the database sends
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
         fields = ", ".join(map(str, source.fields))
         raise DamagedInputError(
             f"{source.describe()}: rows do not fit the fields ({fields}): {error}",

@@ -95,7 +95,13 @@ class JdbcSource:
         """The table or query, and its key column."""
         import sqlalchemy as sa
 
-        columns: list[Any] = [sa.column(name) for name in dict.fromkeys((*names_of(self.fields), self.key))]
+        # Types that not every driver gives as Python's: SQLite has texts, MySQL times as intervals.
+        types = {"date": sa.Date, "time": sa.Time, "timestamp": sa.DateTime}
+        known = {field.name: field.type for field in self.fields}
+        columns: list[Any] = [
+            sa.column(name, types.get(known.get(name, "")))
+            for name in dict.fromkeys((*names_of(self.fields), self.key))
+        ]
         if self.query:
             source: Any = sa.text(self.query).columns(*columns).subquery("source")
         else:

@@ -1,9 +1,10 @@
-"""Lines of JSON whose fields are maps, as Arrow's parser reads them: it knows no maps, but lists of structs."""
+"""Lines of JSON whose fields are maps, as Arrow's parser reads them: it knows no maps, but structs and lists."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isinf
 from typing import Any, TypeAlias
 
 from airflow_trident.operations.expression_types import kind
@@ -19,25 +20,33 @@ class _Real(float):
 
     def __new__(cls, text: str) -> _Real:
         made = super().__new__(cls, text)
+        if isinf(made) and text.lstrip("-") != "Infinity":
+            raise ValueError(f"the number {text} is too big")
         made.text = text
         return made
 
 
-def with_pairs(lines: bytes, schema: Schema) -> bytes:
-    """The lines, with a list of ``{"key": .., "value": ..}`` in the place of each object that is a map in the schema.
+_encode = json.JSONEncoder(check_circular=False).encode
+
+
+def with_lists(lines: bytes, schema: Schema) -> bytes:
+    """The lines, with ``{"key": [..], "value": [..]}`` in the place of each object that is a map in the schema.
 
     :raises ValueError: a line is no JSON, or an object has a name twice.
     """
-    rewrites = {field.name: _rewrite(field.type) for field in schema}
+    decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Real).decode
+    rewrites = {field.name: rewrite for field in schema if (rewrite := _rewrite(field.type)) is not _same}
     written = []
-    for line in lines.decode().split("\n"):
-        if not line.strip():
+    for line in lines.decode("utf-8-sig").split("\n"):
+        if not line.strip(" \t\r"):
             continue
-        record = json.loads(line, object_pairs_hook=_object, parse_float=_Real)
+        record = decode(line)
         if isinstance(record, dict):
-            record = {name: rewrites.get(name, _same)(value) for name, value in record.items()}
-        written.append(json.dumps(record))
-    return "".join(f"{line}\n" for line in written).encode()
+            for name, rewrite in rewrites.items():
+                if name in record:
+                    record[name] = rewrite(record[name])
+        written.append(_encode(record))
+    return "\n".join(written).encode()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -58,14 +67,15 @@ def _rewrite(type_text: str) -> _Rewrite:
         element = inner["element"]
         return lambda value: [element(part) for part in value] if isinstance(value, list) else value
     if shape == "map":
-        return lambda value: _pairs(value, inner["value"]) if isinstance(value, dict) else value
+        part = inner["value"]
+        return lambda value: _lists(value, part) if isinstance(value, dict) else value
     if shape == "struct":
         return lambda value: _members(value, inner) if isinstance(value, dict) else value
     return _same
 
 
-def _pairs(value: dict[str, Any], inner: _Rewrite) -> list[dict[str, Any]]:
-    return [{"key": name, "value": inner(part)} for name, part in value.items()]
+def _lists(value: dict[str, Any], inner: _Rewrite) -> dict[str, list[Any]]:
+    return {"key": list(value), "value": list(value.values() if inner is _same else map(inner, value.values()))}
 
 
 def _members(value: dict[str, Any], inner: dict[str, _Rewrite]) -> dict[str, Any]:

@@ -231,6 +231,7 @@ class OpenPostgresState(PostgresStore):
             connection.transaction(),
             connection.cursor(name="trident_items") as rows,
         ):
+            self._prepare_reading(connection)
             rows.itersize = _KEYS_AT_ONCE
             for row in rows.execute(self._layout.select_all().encode()):
                 parts = tuple(code(part) for code, part in zip(decoders, row, strict=True))

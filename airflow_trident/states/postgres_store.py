@@ -21,6 +21,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.marker import admit
 from airflow_trident.states.postgres_connect import Limits, connect, is_lost, outcome_unknown, run, store_error
 from airflow_trident.states.postgres_table import MARKERS, Place
+from airflow_trident.types import INTERVAL
 
 if TYPE_CHECKING:
     import psycopg
@@ -32,7 +33,8 @@ _ONE_MAKER = "SELECT pg_advisory_xact_lock(hashtextextended('airflow-trident', 0
 _SETTINGS = (
     "SELECT set_config('jit', 'off', true), set_config('lock_timeout', %s, true), "
     "set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true), "
-    "set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), set_config('synchronous_commit', CASE "
+    "set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), "
+    "set_config('IntervalStyle', 'postgres', true), set_config('synchronous_commit', CASE "
     "WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' "
     "ELSE current_setting('synchronous_commit') END, true)"
 )
@@ -256,9 +258,15 @@ class PostgresStore(State):
         """For reading: all statements see the same committed transactions."""
         run(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
+            self._prepare_reading(self._connection)
             yield
         finally:
             self._roll_back()
+
+    def _prepare_reading(self, connection: psycopg.Connection[Any]) -> None:
+        """In a transaction: have intervals sent as the driver reads them, whatever style the server prefers."""
+        if any(one.type == INTERVAL for one in (*self._spec.keys, *self._spec.values)):
+            run(connection, "SELECT set_config('IntervalStyle', 'postgres', true)")
 
     def close(self) -> None:
         self._connection.close()

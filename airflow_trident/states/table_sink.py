@@ -101,6 +101,7 @@ class OpenTableSink(PostgresStore):
             connection.transaction(),
             connection.cursor(name="trident_rows") as rows,
         ):
+            self._prepare_reading(connection)
             for row in rows.execute(f"SELECT {names} FROM {self.place}".encode()):
                 yield (), tuple(code(part) for code, part in zip(decoders, row, strict=True))
 

@@ -205,6 +205,8 @@ def test_what_appears_in_the_folder_is_one_file_per_transaction(tmp_path: Path) 
     ("form", "fields", "rows"),
     [
         ("csv", "clock time, took interval day to second, d decimal(5,2)", [(CLOCK, TOOK, Decimal("1.50"))]),
+        ("csv", "clock time", [(CLOCK,), (None,), (CLOCK,)]),
+        ("json", "m map<interval day to second,long>", [({TOOK: 1},)]),
         (
             "json",
             "clock time, by map<date,array<time>>, spans map<time,interval day to second>, "

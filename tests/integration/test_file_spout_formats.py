@@ -124,6 +124,13 @@ def test_times_without_a_zone_are_utc(tmp_path: Path, text: str, hour: int, name
     assert found == [(datetime.datetime(2024, 1, 1, hour, tzinfo=UTC),)]
 
 
+def test_an_empty_line_of_a_csv_file_is_an_empty_value_where_there_is_one_column(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "n\n1\n\n2\n")
+    assert read(path, format="csv", fields="n long") == [(1,), (None,), (2,)]
+    assert read(path, format="csv", fields="n string") == [("1",), ("",), ("2",)]
+    assert read(written(tmp_path, "b.csv", "n,m\n1,2\n\n"), format="csv", fields="n long, m long") == [(1, 2)]
+
+
 def test_csv_without_header_has_the_declared_columns(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "1,a\n2,b\n")
     assert read(path, format="csv", fields="n long, s string", header=False) == [(1, "a"), (2, "b")]
@@ -222,6 +229,11 @@ def test_json_objects_are_maps_where_maps_are_declared(tmp_path: Path) -> None:
     fields = (
         "m map<string,long>, days map<date,array<decimal(38,1)>>, deep struct<by:map<int,map<string,time>>>, x double"
     )
+    beyond = b'\xef\xbb\xbf{"m": {"3600000000": 1e308}}'
+    spans = read(written(tmp_path, "b.json", beyond), format="json", fields="m map<interval day to second,double>")
+    assert spans == [({datetime.timedelta(hours=1): 1e308},)]
+    with pytest.raises(DamagedInputError, match="the number 1e999 is too big"):
+        read(written(tmp_path, "b.json", '{"m": {"1": 1e999}}'), format="json", fields="m map<long,double>")
     digits = "1234567890123456789012345678901234567.5"
     lines = [
         '{"m": {"a": 1, "é\\u0000": null}, "days": {"2024-02-29": [' + digits + ', null]}, "x": 0.1}',
@@ -246,12 +258,15 @@ def test_json_objects_are_maps_where_maps_are_declared(tmp_path: Path) -> None:
         ('{"m": {"1": 1, "01": 2}}', "a map has a key twice"),
         ('{"m": {"x": 1}}', "does not fit map<long,long>"),
         ('{"m": {"1": "x"}}', "from number to string"),
-        ('{"m": [1]}', "from object to number"),
+        ('{"m": [1]}', "from object to array"),
         ('{"m": 1}', "to number"),
         ('[{"m": {}}]', "array"),
         ('{"m": {}, "n": 2}', "unexpected field"),
         ('{"m": {"1": NaN}}', "couldn't parse:NaN"),
         (b'{"m": {"\xff": 1}}', "utf-8"),
+        ("null", "a line is null"),
+        ('{"m": {}}\n\u00a0\n', "Expecting value"),
+        ('{"m": ' + '{"1": ' * 100_000, "recursion"),
     ],
 )
 def test_json_that_does_not_fit_a_map_is_an_error_that_names_the_file(
@@ -288,6 +303,7 @@ def test_one_json_line_may_be_longer_than_a_block(tmp_path: Path) -> None:
         ('{"n": 1, "m": 2}\n', "unexpected field"),
         ('{"n": 1, "n": 2}\n', "twice"),
         ('{"s": 1}\n', "from string to number"),
+        ('{"s": "null"}\n null\n{"n": 1}', "a line is null"),
         (b'{"s": "\xff"}\n', "UTF8"),
     ],
 )
@@ -338,6 +354,14 @@ def test_parquet_columns_are_widened_and_zones_are_given_without_loss(tmp_path: 
         (pa.array([1], pa.timestamp("ns")), "n timestamp"),
         (pa.array([b"\xff"]), "n string"),
         (pa.array([[1]]), "n long"),
+        (pa.array([1]), "n time"),
+        (pa.array([1], pa.timestamp("us")), "n time"),
+        (pa.array([1], pa.timestamp("us")), "n date"),
+        (pa.array([1], pa.time64("us")), "n interval day to second"),
+        (pa.array([1.5]), "n interval day to second"),
+        (pa.array([1], pa.duration("us")), "n long"),
+        (pa.array([{"a": 1}]), "n map<string,long>"),
+        (pa.array([{"key": 1, "value": 2}]), "n map<long,long>"),
         (pa.array([Decimal("1.234")]), "n decimal(10,2)"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -125,8 +126,6 @@ def test_while_a_writer_does_not_end_there_is_nothing_new(postgres: PostgresServ
 
 
 def test_rows_of_one_key_are_in_one_batch(tmp_path: Path) -> None:
-    import sqlite3
-
     path = tmp_path / "rows.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t (k integer, name text)")
@@ -139,6 +138,35 @@ def test_rows_of_one_key_are_in_one_batch(tmp_path: Path) -> None:
     assert (first, second) == ({"from": -1, "to": 1, "rows": 6}, {"from": 1, "to": 2, "rows": 3})
     assert [row["name"] for metadata in (first, second) for row in read(one, metadata)] == list("012345678")
     assert one.coordinator().initialize_transaction(3, second) is None
+
+
+def test_texts_and_numbers_of_sqlite_are_times_where_times_are_declared(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (k integer, day text, clock text, at text, took integer)")
+        row = (1, "2024-02-29", "08:30:00.500000", "2024-02-29 08:30:00.000000", -5)
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", [row, (2, *[None] * 4)])
+    connection.close()
+    where = Connection(conn_type="sqlite", host=str(path))
+    fields = "day date, clock time, at timestamp, took interval day to second"
+    for source in ({"table": "t"}, {"query": "SELECT * FROM t"}):
+        one = JdbcSpout("files", key="k", fields=fields, connection=where, max_bytes=10**6, **source)
+        metadata = one.coordinator().initialize_transaction(1, None)
+        day = datetime.date(2024, 2, 29)
+        at = datetime.datetime(2024, 2, 29, 8, 30, tzinfo=datetime.UTC)
+        first, second = read(one, metadata)
+        assert list(first.values()) == [day, datetime.time(8, 30, 0, 500_000), at, datetime.timedelta(microseconds=-5)]
+        assert set(second.values()) == {None}
+    one = JdbcSpout("files", table="t", key="k", fields="day time", connection=where)
+    with pytest.raises(DamagedInputError, match=r"rows do not fit the fields \(day time\): .*2024-02-29"):
+        read(one, one.coordinator().initialize_transaction(1, None))
+
+
+def test_a_time_with_a_zone_is_refused(postgres: PostgresServer) -> None:
+    query = "SELECT 1 AS id, TIMETZ '08:00+02' AS clock"
+    one = JdbcSpout(CONN_ID, query=query, key="id", fields="clock time", settle_s=0.0)
+    with pytest.raises(DamagedInputError, match=r"rows do not fit the fields \(clock time\): .* is no time"):
+        read(one, one.coordinator().initialize_transaction(1, None))
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM {t} WHERE id = 1", "UPDATE {t} SET id = DEFAULT WHERE id = 1"])

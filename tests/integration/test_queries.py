@@ -36,7 +36,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.query import json_value, parse_text, query_texts
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.stream import Stream
-from airflow_trident.types import parse_declared
+from airflow_trident.types import INTERVAL, parse_declared
 
 WORDS = ["a", "b", "a", "c", "a", "b"]
 
@@ -199,6 +199,9 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         query(topology, "count_of", "a", "3")
     with pytest.raises(ConfigurationError, match="'many' is no long"):
         query_texts(topology, "count_of", ["a", "many"])
+    for field, text in (("t time", "08:30:00."), ("t time", "08:30:00.1234567"), (f"t {INTERVAL}", "9" * 20)):
+        with pytest.raises(ConfigurationError, match=f"{text!r} is no "):
+            parse_text(*parse_declared(field), text)
 
 
 def test_a_query_stream_meets_no_other_stream_and_ends_in_no_state(tmp_path: Path) -> None:

@@ -231,16 +231,25 @@ def test_the_file_of_a_job_is_for_its_user_only_and_holds_no_store(job_of: JobOf
     assert b"FixedEmitter" in seen[0] or b"FixedBatchSpout" in seen[0]
 
 
-def test_a_session_that_was_given_keeps_its_own_settings(spark_engine: SparkEngine, job_of: JobOf) -> None:
+@pytest.mark.parametrize("name", ["expressions", "times_and_intervals"])
+def test_a_session_that_was_given_keeps_its_own_settings(spark_engine: SparkEngine, job_of: JobOf, name: str) -> None:
     attached = spark_engine._sessions.open(SLOT)
+    attached.session.conf.set("spark.sql.timeType.enabled", "false")
     attached.session.conf.set("spark.sql.ansi.enabled", "false")
     attached.session.conf.set("spark.sql.caseSensitive", "false")
-    job = job_of(TOPOLOGIES["expressions"])
+    sessions = attached.session._jvm.org.apache.spark.sql.SparkSession
+    before = sessions.active()
+    job = job_of(TOPOLOGIES[name])
     engine = SparkEngine(GivenSession(attached.session))
     assert run(engine, job) == run(LocalEngine(), job)
     engine.close()
     assert attached.session.conf.get("spark.sql.ansi.enabled") == "false"
+    assert attached.session.conf.get("spark.sql.timeType.enabled") == "false"
+    assert sessions.active().equals(before)
     assert attached.session.range(3).count() == 3
+    attached.session.conf.set("spark.sql.timeType.enabled", "true")
+    attached.session.conf.set("spark.sql.ansi.enabled", "true")
+    attached.session.conf.set("spark.sql.caseSensitive", "true")
     attached.release()
 
 

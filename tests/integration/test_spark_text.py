@@ -60,7 +60,7 @@ def reader_of(engine: SparkEngine, job: Job) -> str:
         ([RETURN, b"more\n"], "Python"),
         ([EMPTY, b"more\n"], "Python"),
         ([*PLAIN, BROKEN], "Python"),
-        ([b"a\n" * 3_000_000 + b"\xff\n"], "Python"),
+        ([(b"a" * 999 + b"\n") * 20_000 + b"\xff\n"], "Python"),
     ],
     ids=[
         "plain",

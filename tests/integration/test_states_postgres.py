@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_trident.errors import (
 from airflow_trident.operations.aggregators import Count, Max, Sum
 from airflow_trident.plan.states import Applied, StateSpec
 from airflow_trident.states.postgres import OpenPostgresState, PostgresState
+from airflow_trident.types import INTERVAL
 from tests.postgres_fixtures import PASSWORD, PostgresServer, postgres_state
 from tests.state_fixtures import batch, combined, content, counts, product, ticket
 
@@ -72,6 +74,20 @@ def test_the_table_is_for_people_to_query(postgres: PostgresServer, tmp_path: Pa
         place = f"{factory.schema}.sales"
         found = connection.execute(f"SELECT shop, tags FROM {place} WHERE tags @> '[\"x\"]'".encode()).fetchall()
     assert found == [("é", ["x", None])]
+
+
+def test_the_style_of_intervals_that_the_server_prefers_does_not_matter(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    where = replace(postgres.connection, extra={"options": "-c IntervalStyle=iso_8601"})
+    factory = replace(postgres_state(tmp_path), conn_id="", connection=where)
+    spec = combined(factory, f"took {INTERVAL}", f"longest {INTERVAL}", Max())
+    took = timedelta(days=400, microseconds=-1)
+    with open_state(spec) as state:
+        for txid in (1, 2):
+            state.apply(ticket(txid), batch(spec, (took, took), (-took, None)))
+        assert content(state) == {(took,): (took,), (-took,): (None,)}
+        assert state.get_many([(took,)]) == [(took,)]
 
 
 def put_all(state: Any, rows: Any) -> None:

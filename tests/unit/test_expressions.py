@@ -81,6 +81,8 @@ def test_the_truth_of_an_expression_is_an_error_that_says_what_to_write() -> Non
 
 def test_python_values_on_either_side_become_literals() -> None:
     assert str(1 - col("a")) == "(1 - a)"
+    assert lit(datetime.time(8)).dtype(()) == "time"
+    assert lit(datetime.timedelta(1)).dtype(()) == "interval day to second"
     assert str(2 / col("x")) == "(2 / x)"
     assert str(1 < col("a")) == "(a > 1)"  # noqa: SIM300 - Python turns it round
     assert str(True & col("p")) == "(True & p)"
@@ -91,6 +93,8 @@ def test_python_values_on_either_side_become_literals() -> None:
     [
         (lambda: lit(None), "null literal has no type"),
         (lambda: lit(2**63), "does not fit a long"),
+        (lambda: col("took") < datetime.timedelta(days=106_751_992), "106751992 days, .* at most 106751991 days"),
+        (lambda: lit(datetime.time(8, tzinfo=datetime.UTC)), "cannot be a literal"),
         (lambda: lit({"a": 1}), "cannot be a literal"),
         (lambda: lit(Decimal("NaN")), "cannot be a literal"),
         (lambda: lit(Decimal(1).scaleb(-39)), "cannot be a literal"),

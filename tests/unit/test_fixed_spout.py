@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 from typing import Any
 
@@ -68,7 +69,25 @@ def test_sizes_below_one_are_refused(numbers: dict[str, int]) -> None:
         FixedBatchSpout("n long", [1], **numbers)
 
 
-@pytest.mark.parametrize(("fields", "row"), [("n long", "x"), ("n long", 2**63), ("s string", 1), ("d date", "x")])
+ZONED = datetime.time(8, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("fields", "row"),
+    [
+        ("n long", "x"),
+        ("n long", 2**63),
+        ("s string", 1),
+        ("d date", "x"),
+        ("t time", ZONED),
+        ("t time", 1),
+        ("t array<array<time>>", ([[datetime.time(8)], [None, ZONED]],)),
+        ("t map<time,long>", {ZONED: 1}),
+        ("t map<long,array<time>>", {1: [ZONED]}),
+        ("t struct<a:long,b:struct<at:time>>", {"a": 1, "b": {"at": ZONED}}),
+        ("took interval day to second", 5.9),
+    ],
+)
 def test_a_value_of_another_type_is_an_error_that_names_the_rows(fields: str, row: Any) -> None:
     with pytest.raises(DamagedInputError, match=r"rows 0 to 0 of FixedBatchSpout do not fit its fields"):
         rows(FixedBatchSpout(fields, [row]))
