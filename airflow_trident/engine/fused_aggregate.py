@@ -103,12 +103,12 @@ def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
     wide = table
     for one in node.aggregations:
         name = one.output[0].name
-        if pa.types.is_duration(table.column(name).type):  # which Arrow does not compare
-            place = wide.column_names.index(name)
-            wide = wide.set_column(place, name, wide.column(name).cast(pa.int64()))
-        if _kind(one) is MergeKind.ADD and _may_overflow(table.column(name)):  # Arrow's sums wrap round silently
-            place = wide.column_names.index(name)
-            wide = wide.set_column(place, name, wide.column(name).cast(pa.decimal128(19, 0)))
+        column = table.column(name)
+        if pa.types.is_duration(column.type):  # which Arrow does not compare
+            column = column.cast(pa.int64())
+        elif _kind(one) is MergeKind.ADD and _may_overflow(column):  # Arrow's sums wrap round silently
+            column = column.cast(pa.decimal128(19, 0))
+        wide = wide.set_column(wide.column_names.index(name), name, column)
     how = [(one.output[0].name, _ARROW_NAMES[_kind(one)]) for one in node.aggregations]
     grouped = wide.group_by(list(node.groups), use_threads=False).aggregate(how)
     columns = [grouped.column(name) for name in node.groups]

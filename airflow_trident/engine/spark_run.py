@@ -52,7 +52,7 @@ from airflow_trident.plan.stages import Stage
 from airflow_trident.protocol.spouts import Split, TextFiles
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, StagedFile
-from airflow_trident.types import Field, Schema, has_times, names_of
+from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -310,8 +310,6 @@ class PlanRun:
         return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.what)
 
     def _map(self, data: DataFrame, work: Work, after: Schema, what: str) -> DataFrame:
-        if any(has_times(field.type) for field in after):
-            work = replace(work, times=after)
         call: Any = WorkerPass(ship(work, f"{what} of topology {self._job.slot.topology!r}"))
         return data.mapInArrow(call, self._columns.ddl(after))
 

@@ -21,7 +21,7 @@ from airflow_trident.operations.base import OperationContext
 from airflow_trident.protocol.spouts import Emitter, Split
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.base import Slot
-from airflow_trident.types import Field, Schema
+from airflow_trident.types import Field, Schema, has_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,10 +56,7 @@ class WorkerPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Any of: read splits (the batches that come in hold their numbers), run nodes, write what comes out.
-
-    `times`: the schema of what Spark gets, if there are times of day in it.
-    """
+    """Any of: read splits (the batches that come in hold their numbers), run nodes, write what comes out."""
 
     slot: Slot
     partitions: int
@@ -67,7 +64,6 @@ class Work:
     read: ReadSplits | None = None
     nodes: FusedPass | None = None
     write: WriteParts | None = None
-    times: Schema | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stream: Iterable[pa.RecordBatch] = map(_without_marked, batches) if self.marked else batches
@@ -83,15 +79,18 @@ class Work:
             stream = self.nodes(stream, context)
         if self.write is not None:
             return self.write(stream)
-        return iter(stream) if self.times is None else _in_nanoseconds(stream, self.times)
+        last = self.nodes or self.read
+        return iter(stream) if last is None else _as_spark_has_it(stream, last.schema)
 
 
 def _without_marked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(batch.column(MARKER)).drop_columns([MARKER])
 
 
-def _in_nanoseconds(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+def _as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
     """Spark's times of day have microseconds, but it takes them from Python as nanoseconds only."""
+    if not any(has_times(field.type) for field in schema):
+        return iter(batches)
     wanted = arrow_schema(schema, "ns")
     return (batch.cast(wanted) for batch in batches)
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
+from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
 
 if TYPE_CHECKING:
     from airflow_trident.operations.expressions import Expression
@@ -85,6 +85,11 @@ def type_of_value(value: Any) -> str:
         datetime.date: "date",
         datetime.timedelta: INTERVAL,
     }
+    limit = WHOLE_TYPES["long"]
+    if isinstance(value, int) and not -limit <= value < limit:
+        raise FieldError(f"{value} does not fit a long", "Use lit(Decimal(...)) or a double.")
+    if isinstance(value, datetime.timedelta) and abs(value) > LONGEST_INTERVAL:
+        raise FieldError(f"{value} does not fit an {INTERVAL}", f"It has at most {LONGEST_INTERVAL.days} days.")
     if type(value) in simple:
         return simple[type(value)]
     if isinstance(value, datetime.time) and value.tzinfo is None:

@@ -28,15 +28,13 @@ from typing import Any, TypeAlias
 
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations import expression_types
-from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, Schema, parse_type
+from airflow_trident.types import Schema, parse_type
 
 Operand: TypeAlias = (
     "Expression | str | int | float | bool | bytes | Decimal | datetime.date | datetime.datetime | datetime.time | "
     "datetime.timedelta"
 )
 """An expression, or a Python value that becomes a literal. A text is a literal too: fields are written ``col("x")``."""
-
-_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 
 class Op(StrEnum):
@@ -285,10 +283,6 @@ def lit(value: Any, type_text: str | None = None) -> Expression:
     if value is None and type_text is None:
         raise FieldError("a null literal has no type", 'Say which, as in lit(None, "long").')
     known = expression_types.type_of_value(value) if value is not None else parse_type(str(type_text))
-    if isinstance(value, int) and not _LONG_MIN <= value <= _LONG_MAX:
-        raise FieldError(f"{value} does not fit a long", "Use lit(Decimal(...)) or a double.")
-    if isinstance(value, datetime.timedelta) and abs(value) > LONGEST_INTERVAL:
-        raise FieldError(f"{value} does not fit an {INTERVAL}", f"It has at most {LONGEST_INTERVAL.days} days.")
     if isinstance(value, datetime.datetime):
         zone = datetime.UTC
         value = value.replace(tzinfo=zone) if value.tzinfo is None else value.astimezone(zone)

@@ -50,6 +50,19 @@ def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return column.cast(target)
 
 
+def from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Texts as values of a type.
+
+    :raises pyarrow.ArrowException: a text is none.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(target) or pa.types.is_time(target):
+        return fitted(pa.chunked_array([texts]), target).combine_chunks()
+    plain = texts.cast(pa.int64()) if pa.types.is_duration(target) else texts
+    return plain.cast(target)
+
+
 def _is_by_parts(given: pa.DataType, target: pa.DataType) -> bool:
     """Is there something in it that Arrow does not cast: lists that become a map, or a text that becomes a time?"""
     import pyarrow as pa
@@ -75,7 +88,7 @@ def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
     nulls = array.is_null()
     if pa.types.is_map(target):
         names, items = array.field("key"), array.field("value")
-        keys, values = _named(names.values, target.key_type), part(items.values, target.item_type)
+        keys, values = from_text(names.values, target.key_type), part(items.values, target.item_type)
         _require_different(names.value_parent_indices(), keys)
         return pa.MapArray.from_arrays(names.offsets, keys, values, type=target, mask=nulls)
     if pa.types.is_list(target):
@@ -84,17 +97,6 @@ def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
     fields = [target.field(place) for place in range(target.num_fields)]
     parts = [part(array.field(place), field.type) for place, field in enumerate(fields)]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=nulls)
-
-
-def _named(names: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The names in objects as keys of the type."""
-    import pyarrow as pa
-
-    texts = pa.chunked_array([names])
-    if pa.types.is_timestamp(wanted) or pa.types.is_time(wanted):
-        return fitted(texts, wanted).combine_chunks()
-    plain = texts.cast(pa.int64()) if pa.types.is_duration(wanted) else texts
-    return plain.cast(wanted).combine_chunks()
 
 
 def _require_different(rows: pa.Array, keys: pa.Array) -> None:

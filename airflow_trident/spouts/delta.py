@@ -12,7 +12,7 @@ from airflow_trident.delta import DeltaPlace
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.checks import require_at_least
-from airflow_trident.spouts.columns import fitted
+from airflow_trident.spouts.columns import fitted, from_text
 from airflow_trident.spouts.delta_log import Added, DeltaLog, Version
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
 
@@ -296,8 +296,8 @@ class DeltaEmitter(Emitter):
             if field.name in partition:
                 value = partition[field.name]
                 # Text in the log; an empty one is null.
-                column = pa.chunked_array([pa.array([value or None] * batch.num_rows, pa.string())])
-                columns.append(_from_text(column, field.type))
+                texts = pa.array([value or None] * batch.num_rows, pa.string())
+                columns.append(pa.chunked_array([from_text(texts, field.type)]))
             elif field.name in batch.schema.names:
                 columns.append(fitted(pa.chunked_array([batch.column(field.name)]), field.type))
             else:
@@ -305,12 +305,6 @@ class DeltaEmitter(Emitter):
         arrays = [column.combine_chunks() for column in columns]
         arrays = [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in arrays]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _from_text(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    import pyarrow as pa
-
-    return fitted(column, target) if pa.types.is_timestamp(target) else column.cast(target)
 
 
 def _body(file: Added) -> Json:

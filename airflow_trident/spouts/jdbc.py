@@ -111,11 +111,10 @@ class JdbcCoordinator(Coordinator):
         """
         after = _range(previous)[1] if previous is not None else None
         max_rows = self.max_rows
-        if self.max_bytes is not None:
-            with _fitting(self.source):
-                sample = self.source.sample(after, _SAMPLE_ROWS)
-                bytes_each = _table(self.source, sample).nbytes / max(1, len(sample))
-            max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
+        with _fitting(self.source):
+            if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
+                bytes_each = _table(self.source, sample).nbytes / len(sample)
+                max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
         found = self.source.next_range(after, max_rows, self.settle_s)
         if found is None:
             return None

@@ -16,8 +16,8 @@ from airflow_trident.protocol.partitioned import OpaquePartitionedSpout, Partiti
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
 from airflow_trident.spouts.checks import require_simple_types
-from airflow_trident.spouts.columns import fitted
-from airflow_trident.types import INTERVAL, Field, FieldSpec, Json, Schema, parse_declared
+from airflow_trident.spouts.columns import from_text
+from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -260,10 +260,4 @@ def _column(given: list[bytes | None], type_text: str) -> pa.Array:
     if type_text == "binary":
         return pa.array(given, pa.binary())
     texts = pa.array([None if one is None else one.decode() for one in given], pa.string())
-    if type_text == "string":
-        return texts
-    if type_text == INTERVAL:
-        return texts.cast(pa.int64()).cast(arrow_type(type_text))
-    if type_text in ("time", "timestamp"):
-        return fitted(pa.chunked_array([texts]), arrow_type(type_text)).combine_chunks()
-    return texts.cast(arrow_type(type_text))
+    return from_text(texts, arrow_type(type_text))

@@ -1,8 +1,8 @@
 """Keys and values of a state as bytes in Redis, made to be read by others.
 
 One field is its plain text: ``#redis``, ``12``, ``0.25``, ``2024-02-29``; an interval is its microseconds; bytes are
-themselves. In texts and bytes a
-backslash is doubled; null is ``\\N``. Several fields are a JSON array, in which bytes are hexadecimal; none is ``[]``.
+themselves. In texts and bytes a backslash is doubled; null is ``\\N``. Several fields are a JSON array, in which bytes
+are hexadecimal; none is ``[]``.
 """
 
 from __future__ import annotations

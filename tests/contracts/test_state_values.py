@@ -162,7 +162,7 @@ NESTED: dict[str, list[Any]] = {
 
 
 def lacks(factory: StateFactory, type_text: str) -> bool:
-    """Delta tables have neither times of day and no intervals."""
+    """Delta tables have neither times of day nor intervals."""
     return "DeltaState" in factory.describe() and (has_times(type_text) or INTERVAL in type_text)
 
 

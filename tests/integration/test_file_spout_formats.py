@@ -18,30 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.arrow import arrow_schema, table_to_rows
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.spouts.file import FileSpout
-
-UTC = datetime.UTC
-
-
-def read(path: Path, **options: Any) -> list[tuple[Any, ...]]:
-    spout = FileSpout(str(path), **options)
-    emitter = spout.emitter()
-    rows: list[tuple[Any, ...]] = []
-    for split in emitter.splits(spout.coordinator().initialize_transaction(1, None)):
-        for batch in emitter.read(split):
-            assert batch.schema == arrow_schema(spout.schema)
-            batch.validate(full=True)
-            rows.extend(table_to_rows(pa.Table.from_batches([batch])))
-    return rows
-
-
-def written(tmp_path: Path, name: str, content: str | bytes) -> Path:
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
+from tests.file_fixtures import TYPED, TYPED_ROW, UTC, read, written
 
 # ---- text ------------------------------------------------------------------------------------------------------
 
@@ -82,25 +60,6 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, damage: str, options: d
 
 
 # ---- csv -------------------------------------------------------------------------------------------------------
-
-TYPED = (
-    "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2), "
-    "c time, took interval day to second"
-)
-TYPED_ROW = (
-    "x",
-    2**63 - 1,
-    -(2**31),
-    0.1,
-    0.5,
-    True,
-    b"xyz",
-    datetime.date(2024, 2, 29),
-    datetime.datetime(2024, 2, 29, 12, 30, 0, 250000, UTC),
-    Decimal("-1.50"),
-    datetime.time(12, 30, 0, 250_000),
-    datetime.timedelta(days=-1, microseconds=5),
-)
 
 
 def test_csv_holds_every_simple_type_in_any_order_of_columns(tmp_path: Path) -> None:
@@ -189,127 +148,6 @@ def test_a_damaged_csv_file_is_an_error_that_names_the_place(tmp_path: Path, con
 def test_a_quote_inside_an_unquoted_csv_value_is_only_a_quote(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", 'n,s\n1,5" pipe\n2,b\n')
     assert read(path, format="csv", fields="n long, s string") == [(1, '5" pipe'), (2, "b")]
-
-
-# ---- json ------------------------------------------------------------------------------------------------------
-
-
-def test_json_holds_every_type(tmp_path: Path) -> None:
-    row = {
-        "s": "é\0\U0001f600",
-        "l": 2**63 - 1,
-        "i": -(2**31),
-        "d": 0.1,
-        "f": 0.5,
-        "b": True,
-        "y": "xyz",
-        "day": "2024-02-29",
-        "at": "2024-02-29T12:30:00.25Z",
-        "p": -1.5,
-        "c": "12:30:00.25",
-        "took": -86399999995,
-        "a": ["x", None],
-        "aa": [[1], [], None],
-        "ad": ["2024-01-01"],
-        "st": {"day": "2024-01-01", "Inner": {"x": [1.5]}},
-        "hours": [["01:02:03", None], None],
-    }
-    content = f"{json.dumps(row)}\r\n\n{{}}\n{json.dumps(dict.fromkeys(row))}"
-    fields = f"{TYPED}, a array<string>, aa array<array<long>>, ad array<date>"
-    fields += ", st struct<day:date,Inner:struct<x:array<double>>>, hours array<array<time>>"
-    first = ("é\0\U0001f600", *TYPED_ROW[1:], ["x", None], [[1], [], None], [datetime.date(2024, 1, 1)])
-    first = (*first, {"day": datetime.date(2024, 1, 1), "Inner": {"x": [1.5]}})
-    first = (*first, [[datetime.time(1, 2, 3), None], None])
-    nothing = (None,) * len(first)
-    assert read(written(tmp_path, "a.json", content), format="json", fields=fields) == [first, nothing, nothing]
-
-
-def test_json_objects_are_maps_where_maps_are_declared(tmp_path: Path) -> None:
-    """Beside a decimal with more digits than a float, and a member that is only looked at by the parser."""
-    fields = (
-        "m map<string,long>, days map<date,array<decimal(38,1)>>, deep struct<by:map<int,map<string,time>>>, x double"
-    )
-    beyond = b'\xef\xbb\xbf{"m": {"3600000000": 1e308}}'
-    spans = read(written(tmp_path, "b.json", beyond), format="json", fields="m map<interval day to second,double>")
-    assert spans == [({datetime.timedelta(hours=1): 1e308},)]
-    with pytest.raises(DamagedInputError, match="the number 1e999 is too big"):
-        read(written(tmp_path, "b.json", '{"m": {"1": 1e999}}'), format="json", fields="m map<long,double>")
-    digits = "1234567890123456789012345678901234567.5"
-    lines = [
-        '{"m": {"a": 1, "é\\u0000": null}, "days": {"2024-02-29": [' + digits + ', null]}, "x": 0.1}',
-        '{"m": {}, "days": null, "deep": {"by": {"7": {"x": "01:02:03"}, "-1": null}}}',
-        "",
-        "{}",
-    ]
-    found = read(written(tmp_path, "a.json", "\r\n".join(lines)), format="json", fields=fields)
-    day = datetime.date(2024, 2, 29)
-    assert found == [
-        ({"a": 1, "é\0": None}, {day: [Decimal(digits), None]}, None, 0.1),
-        ({}, None, {"by": {7: {"x": datetime.time(1, 2, 3)}, -1: None}}, None),
-        (None, None, None, None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ('{"m": {"1": 1}}\n{"m": \n', "line 1"),
-        ('{"m": {"1": 1, "1": 2}}', "'1' is there twice"),
-        ('{"m": {"1": 1, "01": 2}}', "a map has a key twice"),
-        ('{"m": {"x": 1}}', "does not fit map<long,long>"),
-        ('{"m": {"1": "x"}}', "from number to string"),
-        ('{"m": [1]}', "from object to array"),
-        ('{"m": 1}', "to number"),
-        ('[{"m": {}}]', "array"),
-        ('{"m": {}, "n": 2}', "unexpected field"),
-        ('{"m": {"1": NaN}}', "couldn't parse:NaN"),
-        (b'{"m": {"\xff": 1}}', "utf-8"),
-        ("null", "a line is null"),
-        ('{"m": {}}\n\u00a0\n', "Expecting value"),
-        ('{"m": ' + '{"1": ' * 100_000, "recursion"),
-    ],
-)
-def test_json_that_does_not_fit_a_map_is_an_error_that_names_the_file(
-    tmp_path: Path, content: str | bytes, said: str
-) -> None:
-    with pytest.raises(DamagedInputError, match=rf"a\.json'(?s:.*){said}"):
-        read(written(tmp_path, "a.json", content), format="json", fields="m map<long,long>")
-
-
-def test_json_lines_beyond_one_block_are_all_there_in_any_parts(tmp_path: Path) -> None:
-    rows = [(number, "x" * (number % 60)) for number in range(120_000)]
-    path = written(tmp_path, "a.json", "".join(json.dumps({"n": n, "s": s}) + "\n" for n, s in rows))
-    assert path.stat().st_size > 4 << 20
-    for split_bytes in (10**9, 1_000_003):
-        assert read(path, format="json", fields="n long, s string", split_bytes=split_bytes) == rows
-
-
-def test_one_json_line_may_be_longer_than_a_block(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.json", json.dumps({"s": "x" * (9 << 20)}) + '\n{"s": "y"}\n')
-    assert [len(text) for (text,) in read(path, format="json", fields="s string")] == [9 << 20, 1]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ('{"n": 1}\n{"n": \n', "Invalid value"),
-        ('{"n": 1,\n', "Each line holds one JSON object"),
-        ('[{"n": 1}]', "array"),
-        ("7\n", "number"),
-        ('{"n": 1}\nplain text\n', "Invalid value"),
-        ('{"n": "1"}\n', "from number to string"),
-        ('{"n": 1.5}\n', "couldn't parse"),
-        ('{"n": 9223372036854775808}\n', "couldn't parse"),
-        ('{"n": 1, "m": 2}\n', "unexpected field"),
-        ('{"n": 1, "n": 2}\n', "twice"),
-        ('{"s": 1}\n', "from string to number"),
-        ('{"s": "null"}\n null\n{"n": 1}', "a line is null"),
-        (b'{"s": "\xff"}\n', "UTF8"),
-    ],
-)
-def test_a_damaged_json_file_is_an_error_that_names_the_place(tmp_path: Path, content: str | bytes, said: str) -> None:
-    with pytest.raises(DamagedInputError, match=rf"a\.json' cannot be read in the lines from byte 0(?s:.*){said}"):
-        read(written(tmp_path, "a.json", content), format="json", fields="n long, s string")
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------
