@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident import connections
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.extras import require_extra
+from airflow_trident.local_paths import require_local_path
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -35,6 +36,8 @@ class DeltaPlace:
     def __post_init__(self) -> None:
         if not self.uri:
             raise ConfigurationError("a Delta table without a place", "Give it a folder or a URI.")
+        if "://" not in self.uri:  # a folder, and no URI that pathlib has shortened to one slash
+            require_local_path("a Delta table", self.uri)
 
     @property
     def where(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.local_paths import require_local_path
 
 SECTION = "trident"
 
@@ -126,10 +127,13 @@ def flag(option: Option) -> bool:
 
 
 def staging_root(given: str | None = None) -> str:
-    """The folder of staged batches: as given to the task, else as configured, else below AIRFLOW_HOME."""
+    """The folder of staged batches: as given to the task, else as configured, else below AIRFLOW_HOME.
+
+    :raises ConfigurationError: it is no path of a file system.
+    """
     configured = given or text(STAGING_DIR)
     if configured:
-        return os.path.abspath(os.path.expanduser(configured))
+        return os.path.abspath(os.path.expanduser(require_local_path("staging_dir", configured)))
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
     return os.path.join(os.path.abspath(home), "trident", "staging")
 

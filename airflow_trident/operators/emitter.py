@@ -15,6 +15,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.hooks import settings
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.local_paths import require_local_unless_template
 from airflow_trident.operators.base import (
     TridentOperator,
     airflow_outcome,
@@ -78,6 +79,7 @@ class EngineOperator(TridentOperator):
             raise ConfigurationError("the local engine has no Spark connection", "Leave out spark_conn_id or engine.")
         self.spark_conn_id = spark_conn_id
         self.spark_conf = dict(spark_conf or {})
+        require_local_unless_template(f"staging_dir of {self.task_id}", staging_dir)
         self.staging_dir = staging_dir
         self.spark_ui_url = ""
         self._running: Engine | None = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import BlockedError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
@@ -41,6 +42,10 @@ class LocalRunner:
     staging_root: str
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
+
+    def __post_init__(self) -> None:
+        """:raises ConfigurationError: `staging_root` is no path of a file system."""
+        require_local_path("the staging folder", self.staging_root)
 
     def run(self, *, max_transactions: int | None = None) -> list[int]:
         """Commit everything that is there, at most `max_transactions` new transactions; their txids.

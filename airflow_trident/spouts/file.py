@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind, TextFiles
 from airflow_trident.spouts.checks import require_simple_types
 from airflow_trident.spouts.consumed import BatchLimits, LateFiles, consumed_from_json, next_batch
@@ -78,9 +79,7 @@ class FileSpout(Spout):
         ):
             if number < least:
                 raise ConfigurationError(f"FileSpout with {name}={number}", f"It must be at least {least}.")
-        if not path:
-            raise ConfigurationError("FileSpout without a path", "Name a file, a folder or a pattern.")
-        self._pattern = FilePattern(str(path), recursive)
+        self._pattern = FilePattern(require_local_path("FileSpout", path), recursive)
         self._limits = BatchLimits(
             max_files=max_files,
             max_bytes=max_bytes,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.spool import Spool, batch_from_json
 from airflow_trident.spouts.spool_sources import SpoolSource
@@ -45,12 +46,10 @@ class SpooledSpout(Spout):
     def __init__(self, source: SpoolSource, folder: str, *, max_rows: int = 10_000, keep: int = 20) -> None:
         if not isinstance(source, SpoolSource):
             raise ConfigurationError(f"SpooledSpout of {source!r}", "Give it a CallableSource or another SpoolSource.")
-        if not folder:
-            raise ConfigurationError("SpooledSpout without a folder", "Name one that every worker sees.")
         if max_rows < 1 or keep < 1:
             raise ConfigurationError(f"SpooledSpout with max_rows={max_rows}, keep={keep}", "Both must be at least 1.")
         self._source, self._max_rows = source, max_rows
-        self._spool = Spool(os.path.expanduser(str(folder)), source.schema, keep)
+        self._spool = Spool(os.path.expanduser(require_local_path("SpooledSpout", folder)), source.schema, keep)
 
     @property
     def schema(self) -> Schema:

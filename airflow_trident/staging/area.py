@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import arrow_schema
 from airflow_trident.errors import ConfigurationError, StagingError
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, write_durably
@@ -190,7 +191,7 @@ def reference(manifest: Manifest) -> StagedRef:
 
 
 def _absolute(root: str) -> str:
-    return os.path.abspath(os.path.expanduser(root))
+    return os.path.abspath(os.path.expanduser(require_local_path("the staging folder", root)))
 
 
 def _read(path: str) -> bytes:

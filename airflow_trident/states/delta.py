@@ -68,6 +68,7 @@ class DeltaState(StateFactory):
     def __post_init__(self) -> None:
         if self.fold_at is not None and self.fold_at < 2:
             raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
+        DeltaPlace(uri=self.path)  # refuses what is no place
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.arrow import arrow_schema, table_to_rows
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.operations.conversions import microseconds_of
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
@@ -48,8 +49,7 @@ class FileSink(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True)
 
     def __post_init__(self) -> None:
-        if not self.path:
-            raise ConfigurationError("FileSink without a path", "Name a folder.")
+        require_local_path("FileSink", self.path)
         if self.format not in _SUFFIXES:
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 

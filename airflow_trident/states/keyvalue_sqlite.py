@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, OutcomeUnknownError
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.plan.states import Capabilities
 from airflow_trident.protocol.checkpoint import (
     Marks,
@@ -72,7 +73,7 @@ class SqliteStateProvider(StateProvider):
     capabilities = Capabilities(durable=True, atomic=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not self.path or self.path.startswith((":memory:", "file:")):
+        if require_local_path("the provider 'sqlite'", self.path).startswith((":memory:", "file:")):
             raise ConfigurationError(
                 f"the provider 'sqlite' cannot keep states in {self.path!r}",
                 "Give it the path of a file; the provider 'memory' keeps states in memory.",

@@ -21,6 +21,7 @@ from airflow_trident.errors import (
     DefinitionChangedError,
     OutcomeUnknownError,
 )
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.staging.files import make_folder, storage_error
@@ -66,7 +67,7 @@ class SqliteState(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, opaque=True)
 
     def __post_init__(self) -> None:
-        if not self.path or self.path.startswith((":memory:", "file:")):
+        if require_local_path("SqliteState", self.path).startswith((":memory:", "file:")):
             raise ConfigurationError(
                 f"SqliteState cannot keep a state in {self.path!r}",
                 "Give it the path of a file; MemoryState() keeps states in memory.",

@@ -164,7 +164,7 @@ def test_a_large_batch_is_read_in_several_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: SpooledSpout(given(), ""), "without a folder"),
+        (lambda: SpooledSpout(given(), ""), "without a path"),
         (lambda: SpooledSpout(given(), "x", keep=0), "keep=0"),
         (lambda: SpooledSpout("queue", "x"), "Give it a CallableSource"),  # type: ignore[arg-type]
         (lambda: CommandSource("ls -l"), "Give program and arguments"),

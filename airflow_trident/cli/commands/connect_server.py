@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.cli.commands.transactions import spark_conf
 from airflow_trident.cli.console import OK, PROBLEM, trident_command
+from airflow_trident.local_paths import require_local_path
 
 if TYPE_CHECKING:
     from airflow_trident.engine.spark_server import EmbeddedConnectServer
@@ -68,7 +69,7 @@ def _server(args: Namespace) -> EmbeddedConnectServer:
 
     folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "connect-server"
     return EmbeddedConnectServer(
-        Path(folder).expanduser(),
+        Path(require_local_path("--data-dir", folder)).expanduser(),
         port=getattr(args, "port", 0),
         master=getattr(args, "master", "local[*]"),
         heap_mb=getattr(args, "heap_mb", DEFAULT_HEAP_MB),

@@ -11,6 +11,7 @@ from airflow_trident.cli.console import OK, PROBLEM, trident_command
 from airflow_trident.hooks import settings
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from airflow_trident.ledger.settings import DEFAULT_PORT
+from airflow_trident.local_paths import require_local_path
 from airflow_trident.servers import ServerStatus
 
 
@@ -61,4 +62,4 @@ def _server(args: Namespace) -> EmbeddedZooKeeper:
     from airflow.configuration import AIRFLOW_HOME
 
     folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "zookeeper"
-    return EmbeddedZooKeeper(Path(folder).expanduser(), port=getattr(args, "port", 0))
+    return EmbeddedZooKeeper(Path(require_local_path("--data-dir", folder)).expanduser(), port=getattr(args, "port", 0))

@@ -1,0 +1,51 @@
+"""Paths that mean a folder or file of the machine, wherever only a POSIX file system will do."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from airflow_trident.errors import ConfigurationError
+
+# One slash is enough: pathlib makes s3:/bucket of s3://bucket. One letter is no scheme.
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/")
+_TEMPLATE = "{{"
+
+
+def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
+    """The path as a text, as it was written.
+
+    POSIX takes ``s3://bucket/out`` for a folder ``s3:`` of the working directory, so that data would be written where
+    nobody looks for them, and be gone with the worker. ``file://`` is refused as well: it would be a folder too.
+
+    :param what: whose path it is, for the error.
+    :raises ConfigurationError: it has no text, or begins with a scheme.
+    """
+    text = str(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text:
+        raise ConfigurationError(f"{what} without a path: it got {path!r}", "Name a file or a folder.")
+    found = _SCHEME.match(text)
+    if found is None:
+        return text
+    scheme = found[1].lower()
+    if scheme == "file":
+        raise ConfigurationError(
+            f"{what} cannot use the path {text!r}: it takes paths, not URIs",
+            f"Leave the scheme out: {re.sub('^/+', '/', text.strip()[5:])!r}.",
+        )
+    raise ConfigurationError(
+        f"{what} cannot use the path {text!r}: it works on mounted file systems only, and would make a folder "
+        f"'{found[1]}:' in the working directory",
+        "Give it a folder that every worker and executor sees under the same path. DeltaState and DeltaSpout take URIs "
+        "of object stores.",
+    )
+
+
+def require_local_unless_template(what: str, path: str | os.PathLike[str] | None) -> None:
+    """As :func:`require_local_path`, while a DAG is built: None and a text that Airflow has yet to render pass; whoever
+    uses the rendered path checks it then.
+
+    :raises ConfigurationError: see there.
+    """
+    if path is not None and not (isinstance(path, str) and _TEMPLATE in path):
+        require_local_path(what, path)

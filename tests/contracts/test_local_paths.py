@@ -1,0 +1,138 @@
+"""Whatever is given a path of a file system refuses one with a scheme, while the DAG is built and before it is used.
+
+What takes a path is found by the names of parameters, in everything that the package makes public and in every
+built-in provider, so that the next one is asked too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+import airflow_trident
+from airflow_trident import (
+    CallableSource,
+    Count,
+    DeltaSpout,
+    DeltaState,
+    FileSink,
+    FileSpout,
+    FixedBatchSpout,
+    KeyValueStates,
+    SpooledSpout,
+    SqliteState,
+    Topology,
+    TridentBackfillOperator,
+    TridentCommitterOperator,
+    TridentDrainOperator,
+    TridentEmitterOperator,
+    trident_transaction,
+)
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.hooks import settings
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.states.keyvalue_providers import BUILT_IN, provider_class
+
+PATHS = ("path", "folder", "dir", "file", "root", "uri")
+"""A parameter that is one of these words, or ends with one behind ``_``, is a path."""
+
+
+def topology() -> Topology:
+    made = Topology("t")
+    made.new_stream("s", FixedBatchSpout("a long", [])).persistent_aggregate(SqliteState("x.db"), Count(), "n")
+    return made
+
+
+def task(kind: Any, **more: Any) -> Callable[[Any], object]:
+    return lambda path: kind(task_id="t", topology=topology(), staging_dir=path, **more)
+
+
+def group(path: Any) -> object:
+    with DAG("d"):
+        return trident_transaction(topology(), staging_dir=path)
+
+
+LOCAL: dict[str, Callable[[Any], object]] = {
+    "FileSpout.path": FileSpout,
+    "FileSink.path": FileSink,
+    "SqliteState.path": SqliteState,
+    "SpooledSpout.folder": lambda path: SpooledSpout(CallableSource(lambda rows: None, "a long"), path),
+    "provider sqlite.path": lambda path: KeyValueStates("sqlite", {"path": path}),
+    "TridentEmitterOperator.staging_dir": task(TridentEmitterOperator, txid=1),
+    "TridentCommitterOperator.staging_dir": task(TridentCommitterOperator, txid=1),
+    "TridentBackfillOperator.staging_dir": task(TridentBackfillOperator),
+    "TridentDrainOperator.staging_dir": task(TridentDrainOperator),
+    "trident_transaction.staging_dir": group,
+}
+"""By class and parameter: made with a path."""
+OTHERS: dict[str, Callable[[Any], object]] = {
+    "a rendered staging_dir": settings.staging_root,
+    "LocalRunner": lambda path: LocalRunner(
+        ledger=MemoryLedger("t"), topology=topology(), engine=LocalEngine(), staging_root=path
+    ),
+    "StagingArea": lambda path: StagingArea(path).remove_before("t", "i", 1),
+}
+"""What is not public, or has its path while it runs."""
+ANYWHERE: dict[str, Callable[[Any], object]] = {
+    "DeltaState.path": DeltaState,
+    "DeltaSpout.path": lambda path: DeltaSpout(path, fields="a long"),
+}
+"""What knows object stores."""
+
+
+def takers_of_paths() -> Iterator[str]:
+    known = {name: getattr(airflow_trident, name) for name in airflow_trident.__all__}
+    known |= {f"provider {name}": provider_class(name) for name in BUILT_IN}
+    for name, made in known.items():
+        if not callable(made):
+            continue
+        for kind in made.__mro__ if isinstance(made, type) else (made,):
+            if not kind.__module__.startswith("airflow_trident"):
+                continue
+            for parameter in inspect.signature(kind).parameters:
+                if parameter.rpartition("_")[2] in PATHS:
+                    yield f"{name}.{parameter}"
+
+
+def test_every_public_parameter_that_is_a_path_is_asked_here() -> None:
+    assert set(takers_of_paths()) == {*LOCAL, *ANYWHERE}
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/out", "gs://bucket/a.db", Path("s3://bucket/out"), "HDFS://nn/x", " s3://b"]
+)
+@pytest.mark.parametrize("make", [*LOCAL.values(), *OTHERS.values()], ids=[*LOCAL, *OTHERS])
+def test_a_uri_of_an_object_store_is_no_folder_of_the_working_directory(
+    make: Callable[[Any], object], path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"mounted file systems only.*every worker"):
+        make(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [*LOCAL.values(), *OTHERS.values()], ids=[*LOCAL, *OTHERS])
+def test_a_file_uri_is_refused_with_the_path_that_it_means(make: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"Leave the scheme out: '/data/x'"):
+        make("file:///data/x")
+
+
+@pytest.mark.parametrize("make", [*LOCAL.values(), *ANYWHERE.values()], ids=[*LOCAL, *ANYWHERE])
+@pytest.mark.parametrize("path", ["out", "~/out", "/data/out", "a:b/c", "x/s3:/y", "{{ var.value.folder }}"])
+def test_a_path_of_the_file_system_is_taken(make: Callable[[Any], object], path: str) -> None:
+    make(path)
+
+
+@pytest.mark.parametrize("make", ANYWHERE.values(), ids=ANYWHERE)
+def test_what_knows_object_stores_takes_their_uris_but_none_that_lost_a_slash(make: Callable[[Any], object]) -> None:
+    make("s3://bucket/table")
+    with pytest.raises(ConfigurationError, match="mounted file systems only"):
+        make("s3:/bucket/table")
