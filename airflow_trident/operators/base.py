@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSensorTimeout,
+    AirflowSkipException,
     TaskDeferred,
 )
 
@@ -69,23 +70,24 @@ def topology_name(topology: Topology | str) -> str:
 
 @contextmanager
 def airflow_outcome() -> Iterator[None]:
-    """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry.
-    Inside, states and spouts find Airflow's connections.
+    """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry; its
+    text then begins with the error's class, by which the reference of errors is sorted. Inside, states and spouts find
+    Airflow's connections.
 
     Of a FailedException Airflow logs the text alone: it takes a SystemExit for a failure like any other, but prints no
-    stack trace, which would be ours.
+    stack trace, which would be ours. Callbacks find the FailedException as its ``__cause__``.
     """
     install_resolver()
     try:
         yield
     except FailedException as error:
         if error.outcome is Outcome.RETRY:
-            raise SystemExit(str(error)) from None
+            raise SystemExit(str(error)) from error
         raise AirflowFailException(str(error)) from None
     except TridentError as error:
         if error.outcome is Outcome.RETRY:
             raise
-        raise AirflowFailException(str(error)) from error
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
 class LedgerTask:
@@ -161,12 +163,16 @@ class TridentOperator(LedgerTask, BaseOperator):
             trigger = self.turn_trigger(
                 txid, until, skip_gone=skip_gone, deferred_ms=int(timezone.utcnow().timestamp() * 1000)
             )
-            raise TaskDeferred(trigger=trigger, method_name="resume", timeout=WAIT_TIMEOUT)
+            raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=WAIT_TIMEOUT)
         self.look_again_later(context, txid, WAIT_TIMEOUT)
 
-    def resume(self, context: Context, event: Any = None) -> Any:
+    def execute_complete(self, context: Context, event: Any = None) -> Any:
         """After a wait in the triggerer: read again what holds and go on. The event is a hint, never the truth."""
         return self.execute(context)
+
+    def resume(self, context: Context, event: Any = None) -> Any:
+        """:meth:`execute_complete`, as tasks call it that an older version deferred."""
+        return self.execute_complete(context, event)
 
 
 def deferrable_default(given: bool | None) -> bool:
@@ -184,6 +190,22 @@ def owner(context: Context) -> str:
     where = f"{socket.gethostname()}/{os.getpid()}"
     index = f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else ""
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}{index} try {ti.try_number} on {where}"
+
+
+def is_backfill_run(context: Context) -> bool:
+    """Is the run part of an Airflow backfill (``airflow backfill create``)? The Execution API tells its type."""
+    kind = getattr(context["dag_run"], "run_type", "")
+    return str(getattr(kind, "value", kind)) == "backfill"
+
+
+def backfill_run_refused(topology: str, context: Context) -> AirflowSkipException:
+    """Skips a task of an Airflow backfill run: the source has no batch of the run's date, only what is new now."""
+    return AirflowSkipException(
+        f"run {context['dag_run'].run_id!r} is part of an Airflow backfill, and topology {topology} takes what its "
+        "source has now, whatever the date of the run: no transaction is begun. "
+        f"`airflow trident backfill {topology}` replays transactions; allow_backfill_runs=True lets backfill runs take "
+        "new data all the same."
+    )
 
 
 def is_last_try(context: Context) -> bool:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_trident.errors import BlockedError, ConfigurationError
+from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow
 from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
 from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
-from airflow_trident.operators.base import TridentOperator, airflow_outcome, deferrable_default
+from airflow_trident.operators.base import (
+    TridentOperator,
+    airflow_outcome,
+    backfill_run_refused,
+    deferrable_default,
+    is_backfill_run,
+)
 from airflow_trident.protocol.decide import Blocked, Full, Held, Wait
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
@@ -34,10 +41,12 @@ class TridentCoordinatorOperator(TridentOperator):
     :param topology: the Topology.
     :param max_transactions: how many batches one run takes at most, if the source has that many.
     :param max_pending: how many transactions may be uncommitted at once; None: ``[trident] max_pending``, but at least
-        `max_transactions`.
+        `max_transactions`, and ``max_active_runs`` of a DAG that says how many.
     :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
     :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
     :param on_failure: what becomes of transactions whose tasks were killed: ``block`` or ``skip``.
+    :param allow_backfill_runs: let runs of an Airflow backfill (``airflow backfill create``) take new data. Else they
+        are skipped, because a source has no batch of their date: they would take what is new today.
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending")
@@ -51,6 +60,7 @@ class TridentCoordinatorOperator(TridentOperator):
         deferrable: bool | None = None,
         turn_wait_s: float | None = None,
         on_failure: OnFailure | str = OnFailure.BLOCK,
+        allow_backfill_runs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -61,12 +71,16 @@ class TridentCoordinatorOperator(TridentOperator):
         self.deferrable = deferrable
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
+        self.allow_backfill_runs = allow_backfill_runs
 
     def execute(self, context: Context) -> int | list[int]:
         for note in self.topology.compile().notes:
             self.log.warning("%s", note)
         with airflow_outcome(), self.open_ledger() as ledger:
-            txids = self._claim_all(context, ledger)
+            if is_backfill_run(context) and not self.allow_backfill_runs:
+                txids = self._claimed_before(context, ledger)
+            else:
+                txids = self._claim_all(context, ledger)
         self.current_txid = txids[0]
         return txids if self.max_transactions > 1 else txids[0]
 
@@ -88,6 +102,14 @@ class TridentCoordinatorOperator(TridentOperator):
             if not isinstance(result, Full):
                 raise self._why_nothing(ledger, result)
             self._wait_for_room(context, ledger, result)
+
+    def _claimed_before(self, context: Context, ledger: Ledger) -> list[int]:
+        """What a backfill run keeps: it may have claimed it before it was forbidden to."""
+        with suppress(UnknownTopologyError):
+            txids = self._known(context, ledger)
+            if txids:
+                return txids
+        raise backfill_run_refused(self.topology_name, context)
 
     def _known(self, context: Context, ledger: Ledger) -> list[int]:
         """The transactions that a cleared run has claimed before: it replays these and takes no new ones."""
@@ -147,7 +169,15 @@ class TridentCoordinatorOperator(TridentOperator):
     def _max_pending(self) -> int:
         if self.max_pending is not None and str(self.max_pending).strip():
             return settings.parse_count("max_pending", self.max_pending)
-        return max(int(settings.number(settings.MAX_PENDING, least=1)), self.max_transactions)
+        return max(int(settings.number(settings.MAX_PENDING, least=1)), self.max_transactions, self._runs_at_once())
+
+    def _runs_at_once(self) -> int:
+        """How many runs the DAG itself lets be active at once; 1 where that is only Airflow's default, which is large
+        and says nothing about this DAG."""
+        from airflow.sdk.configuration import conf
+
+        runs = self.dag.max_active_runs
+        return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
 
     def _claims(self, context: Context) -> Iterator[Claim]:
         """One per transaction of this run. The key holds what identifies the run, so it survives retries and clears."""

@@ -10,7 +10,13 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_trident.hooks import settings
-from airflow_trident.operators.base import airflow_outcome, deferrable_default, owner
+from airflow_trident.operators.base import (
+    airflow_outcome,
+    backfill_run_refused,
+    deferrable_default,
+    is_backfill_run,
+    owner,
+)
 from airflow_trident.operators.emitter import EngineOperator
 from airflow_trident.operators.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.protocol.records import Claim
@@ -39,6 +45,7 @@ class TridentDrainOperator(EngineOperator):
     :param max_transactions: begin at most so many; None: as long as there is data.
     :param max_time_s: begin none after so many seconds; those that were begun are finished.
     :param max_pending: how many are uncommitted at once; None: ``[trident] max_pending``.
+    :param allow_backfill_runs: let runs of an Airflow backfill take new data; else they are skipped.
     :param tries: attempts of one transaction within one run of the task.
     :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
@@ -68,6 +75,7 @@ class TridentDrainOperator(EngineOperator):
         on_failure: OnFailure | str = OnFailure.BLOCK,
         retention: int | None = None,
         deferrable: bool | None = None,
+        allow_backfill_runs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -78,9 +86,12 @@ class TridentDrainOperator(EngineOperator):
         self.on_failure = OnFailure(on_failure)
         self.retention = retention
         self.deferrable = deferrable
+        self.allow_backfill_runs = allow_backfill_runs
         self._submitted: SubmittedDrain | None = None
 
     def execute(self, context: Context) -> list[int]:
+        if is_backfill_run(context) and not self.allow_backfill_runs:
+            raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
             result = (
                 self._drain_submitted(context)
@@ -89,7 +100,7 @@ class TridentDrainOperator(EngineOperator):
             )
         return self._done(result)
 
-    def resume(self, context: Context, event: Any = None) -> Any:
+    def execute_complete(self, context: Context, event: Any = None) -> Any:
         """The driver has ended, as far as the trigger could see: look, and take its result."""
         with airflow_outcome():
             result = self._drain_submitted(context, resumed=True)
@@ -170,7 +181,7 @@ class TridentDrainOperator(EngineOperator):
                 masters=list(submission.masters),
                 zookeeper_conn_id=self.zookeeper_conn_id,
             )
-            raise TaskDeferred(trigger=trigger, method_name="resume", timeout=None)
+            raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
         try:
             return drain.finish(submission)
         finally:

@@ -43,6 +43,7 @@ def trident_transaction(
     turn_sensor: bool = True,
     deferrable: bool | None = None,
     turn_wait_s: float | None = None,
+    allow_backfill_runs: bool = False,
     **task_args: Any,
 ) -> TaskGroup:
     """A task group ``coordinate -> emit -> turn -> commit`` for a topology.
@@ -60,7 +61,9 @@ def trident_transaction(
     :param on_failure: ``block``: a transaction that keeps failing holds up the later ones; ``skip``: they pass.
     :param turn_sensor: wait for the turn in a task of its own; without it the committer waits itself.
     :param deferrable: wait in the triggerer; None: as configured.
-    :param task_args: arguments of every task, such as ``retries``; ``outlets`` go to the committer alone.
+    :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
+    :param task_args: arguments of every task, such as ``retries``; ``outlets`` go to the committer alone. Without
+        `weight_rule` it is ``upstream``: where slots are few, commits of older runs go before new batches.
     """
     require_topology(topology)
     outlets = task_args.pop("outlets", None)
@@ -93,8 +96,15 @@ def trident_transaction(
             emit >> commit
 
     with TaskGroup(group_id=group_id or re.sub(r"[^A-Za-z0-9_-]", "_", topology.name)) as group:
+        if "weight_rule" not in {**group.dag.default_args, **group.default_args}:
+            ledger.setdefault("weight_rule", "upstream")
         coordinate = TridentCoordinatorOperator(
-            task_id=COORDINATE, max_transactions=max_transactions, max_pending=max_pending, **ledger, **waits
+            task_id=COORDINATE,
+            max_transactions=max_transactions,
+            max_pending=max_pending,
+            allow_backfill_runs=allow_backfill_runs,
+            **ledger,
+            **waits,
         )
         if max_transactions == 1:
             work(coordinate.output, coordinate.output)

@@ -11,6 +11,7 @@ from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import ask_airflow
 from airflow_trident.hooks.waits import Abandoned, Over, Until, wait_in_worker
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
     from airflow_trident.topology.topology import Topology
 
+_OF_POKING = frozenset(
+    {"mode", "poke_interval", "exponential_backoff", "max_wait", "soft_fail", "silent_fail", "never_fail"}
+)
+"""Arguments of sensors that mean nothing here. They may be in `default_args`, which are for other tasks too."""
+
 
 class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     """Succeeds when every transaction below `txid` is COMMITTED or SKIPPED, or when `txid` is committed itself.
@@ -45,6 +51,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     :param turn_wait_s: how long to block in the worker; None: ``[trident] turn_wait_s``.
     :param on_failure: what becomes of a lower transaction whose tasks were killed: ``block`` or ``skip``.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
+    :raises ConfigurationError: an argument of sensors that poke was given; of those only ``timeout`` means something.
     """
 
     template_fields: Sequence[str] = ("txid", "zookeeper_conn_id")
@@ -63,6 +70,13 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         zookeeper_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
+        given = sorted(_OF_POKING & kwargs.keys())
+        if given:
+            raise ConfigurationError(
+                f"TridentTurnSensor does not poke, so {', '.join(given)} would do nothing",
+                "Leave it out: the sensor blocks on a watch for turn_wait_s, then waits without a worker slot, for "
+                "timeout in all.",
+            )
         super().__init__(**kwargs)
         self.topology = topology
         self.topology_name = topology_name(topology)
@@ -88,7 +102,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.start_trigger_args = StartTriggerArgs(
             trigger_cls=trigger_cls,
             trigger_kwargs=trigger_kwargs,
-            next_method="resume",
+            next_method="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
 
@@ -132,12 +146,16 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         # would wait here for tasks that come after this one.
         if self.deferrable and not self.start_from_trigger:
             trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
-            raise TaskDeferred(trigger=trigger, method_name="resume", timeout=timeout)
+            raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
         self.look_again_later(context, txid, timeout)
 
-    def resume(self, context: Context, event: Any = None) -> int:
+    def execute_complete(self, context: Context, event: Any = None) -> int:
         """Only where the triggerer could not end the task itself: read again what holds."""
         return self.execute(context)
+
+    def resume(self, context: Context, event: Any = None) -> int:
+        """:meth:`execute_complete`, as tasks call it that an older version deferred."""
+        return self.execute_complete(context, event)
 
 
 def text_for_triggerer(txid: Any) -> str | None:

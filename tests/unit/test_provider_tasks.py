@@ -21,13 +21,20 @@ from airflow_trident import (
     TridentBackfillOperator,
     TridentCommitterOperator,
     TridentCoordinatorOperator,
+    TridentDrainOperator,
     TridentEmitterOperator,
     TridentReadySensor,
     TridentTurnSensor,
     trident_transaction,
 )
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, LedgerUnavailableError, PlanError, TridentError
+from airflow_trident.errors import (
+    ConfigurationError,
+    FailedException,
+    LedgerUnavailableError,
+    PlanError,
+    TridentError,
+)
 from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
 from airflow_trident.plan.states import StateFactory
 from airflow_trident.sensors.turn import text_for_triggerer
@@ -83,6 +90,10 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
         (lambda: TridentBackfillOperator(task_id="t", topology=words(), txid=1, first=1), "exclude each other"),
         (lambda: TridentTurnSensor(task_id="t", topology="no/name", txid=1), "no/name"),
         (lambda: trident_transaction(words(), task_id="mine"), "task_id"),
+        *(
+            (lambda name=name: TridentTurnSensor(task_id="t", topology="words", txid=1, **{name: 1}), name)
+            for name in ("mode", "poke_interval", "soft_fail", "exponential_backoff")
+        ),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused_where_the_dag_is_built(dag: DAG, make: Any, says: str) -> None:
@@ -144,8 +155,26 @@ def test_what_is_no_txid_is_refused(value: Any) -> None:
 def test_errors_that_may_pass_are_left_to_airflows_retries_and_all_others_end_the_task() -> None:
     with pytest.raises(LedgerUnavailableError), airflow_outcome():
         raise LedgerUnavailableError("no answer")
-    with pytest.raises(AirflowFailException, match=r"no such plan. Mend it."), airflow_outcome():
+    with pytest.raises(AirflowFailException, match=r"PlanError: no such plan. Mend it.") as failed, airflow_outcome():
         raise PlanError("no such plan", "Mend it.")
+    assert isinstance(failed.value.__cause__, PlanError)
+
+
+def test_a_callback_finds_the_exception_by_which_a_function_failed_its_attempt() -> None:
+    with pytest.raises(SystemExit, match="not yet") as failed, airflow_outcome():
+        raise FailedException("not yet")
+    assert isinstance(failed.value.__cause__, FailedException)
+
+
+def test_arguments_for_the_other_sensors_of_a_dag_are_no_mistake() -> None:
+    with DAG("plays", schedule=None, default_args={"mode": "reschedule", "poke_interval": 5}):
+        TridentTurnSensor(task_id="t", topology="words", txid=1)
+
+
+def test_a_task_that_an_older_version_deferred_goes_on(dag: DAG) -> None:
+    for kind in (TridentCoordinatorOperator, TridentCommitterOperator, TridentDrainOperator, TridentTurnSensor):
+        assert callable(getattr(kind, "resume", None)), kind
+        assert callable(getattr(kind, "execute_complete", None)), kind
 
 
 def test_a_killed_task_cancels_its_job_and_does_not_wait_for_ever(
