@@ -91,7 +91,7 @@ class LocalEngine(Engine):
         area = StagingArea(job.staging_root)
         rows_read = Counter[str]()
         files = [area.write(job.slot, name, table) for name, table in self.tables(job, rows_read)]
-        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total())
+        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
 
     def tables(self, job: Job, rows_read: Counter[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
         """What comes to each sink, staged nowhere.

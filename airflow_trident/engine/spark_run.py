@@ -121,7 +121,12 @@ class PlanRun:
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged
             self._require_same()
-            return Manifest(slot=self._job.slot, files=tuple(files), rows_read=self._rows_read())
+            return Manifest(
+                slot=self._job.slot,
+                files=tuple(files),
+                rows_read=self._rows_read(),
+                sinks=self._job.plan.staged_fields,
+            )
         except Exception:
             self._require_same()  # else Spark would say it in its own way
             raise

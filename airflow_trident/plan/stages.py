@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_trident.plan.nodes import Node, PartitionNode, PersistNode, SinkNode, SourceNode, UnionNode
-from airflow_trident.types import Schema
+from airflow_trident.types import Schema, ddl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,11 @@ class Plan:
     def staged(self) -> tuple[SinkNode, ...]:
         """What the processing phase stages: for states, and for the commit phase to go on with."""
         return tuple(sink for stage in self.stages for sink in stage.sinks)
+
+    @property
+    def staged_fields(self) -> dict[str, str]:
+        """The name of each of `staged` -> its fields as DDL: what a manifest says of itself."""
+        return {sink.name: ddl(sink.schema) for sink in self.staged}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import (
+    CorruptError,
     FencedError,
     LateBatchError,
     LedgerBehindStateError,
@@ -217,20 +218,22 @@ class Committer:
         except StagingError as error:
             self.progress(f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again")
             return self._apply(self._emit_again(ticket), states)
-        opened = states.opened()
+        opened, fed = states.opened(), set[str]()
 
         def apply(name: str, batch: pa.Table) -> None:
+            fed.add(name)
             applied = opened[name].apply(ticket, with_commit_time(self.topology.states[name], ticket, batch))
             already = " (it had them already)" if applied is Applied.ALREADY else ""
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"
             )
 
-        for name in opened:
+        for name in self.topology.states:
             if name in batches:
                 apply(name, batches[name])
                 crash_point(CrashPoint.APPLIED, ticket.txid)
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
+        _require_all_fed(self.topology, ticket, fed)
         return ticket
 
     def _emit(self, txid: int, *, mine: bool) -> bool:
@@ -262,6 +265,20 @@ class Committer:
         return self.ledger.gate(ticket.txid, owner=self.attempts.owner)
 
 
+def _require_all_fed(topology: Topology, ticket: CommitTicket, fed: set[str]) -> None:
+    """COMMITTED means that every state has it (P8).
+
+    :raises CorruptError: the plan left one out.
+    """
+    left_out = topology.states.keys() - fed
+    if left_out:
+        raise CorruptError(
+            f"transaction {ticket.txid} of topology {topology.name!r} gave no batch to {', '.join(sorted(left_out))}",
+            "It stays COMMITTING; this is a fault of airflow-trident: please report it with `airflow trident plan "
+            f"{topology.name}`.",
+        )
+
+
 class OpenStates:
     """The topology's states, opened when first needed and closed together; then they may be opened again."""
 
@@ -271,9 +288,14 @@ class OpenStates:
         self._open: dict[str, State] = {}
 
     def opened(self) -> dict[str, State]:
+        """All of them, or none: when one cannot be opened, those that were are closed again."""
         if not self._open:
-            for name, spec in self._topology.states.items():
-                self._open[name] = self._stack.enter_context(spec.factory.make_state(spec))
+            with ExitStack() as opening:
+                found = {
+                    name: opening.enter_context(spec.factory.make_state(spec))
+                    for name, spec in self._topology.states.items()
+                }
+                self._stack, self._open = opening.pop_all(), found
         return self._open
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, write_durably
 from airflow_trident.staging.manifest import decode, encode
-from airflow_trident.types import Schema, names_of
+from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,12 +110,14 @@ class StagingArea:
         return decode(content, path)
 
     def read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
-        """The rows staged for one state, of all its files; no rows if none were.
+        """The rows staged for one state, of all its files.
 
-        :raises StagingError: a file is missing, damaged, or differs from what the manifest or `schema` says.
+        :raises StagingError: a file is missing, damaged, or differs from what the manifest or `schema` says; or nothing
+            was staged for the state, because the topology had no such state then.
         """
         import pyarrow as pa
 
+        _require_staged(manifest, state, schema)
         target = arrow_schema(schema)
         parts = [self._read_file(file, schema, target) for file in manifest.files if file.state == state]
         return pa.concat_tables(parts) if parts else target.empty_table()
@@ -175,6 +177,25 @@ class StagingArea:
         for name in old:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         return len(old)
+
+
+def _require_staged(manifest: Manifest, state: str, schema: Schema) -> None:
+    """:raises StagingError: it was not staged for this state with these fields. No rows would be a guess."""
+    attempt = f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid}"
+    if manifest.sinks is None:
+        if not any(file.state == state for file in manifest.files):
+            raise StagingError(
+                f"whether {attempt} was staged for {state!r} is not known: its manifest is of version 1", _AGAIN
+            )
+        return
+    fields = manifest.sinks.get(state)
+    if fields is None:
+        raise StagingError(f"{attempt} was not staged for {state!r}: the topology had no such state then", _AGAIN)
+    if fields != ddl(schema):
+        raise StagingError(
+            f"{attempt} was staged for {state!r} with the fields ({fields}) instead of ({ddl(schema)})",
+            "The topology changed since it was staged. " + _AGAIN,
+        )
 
 
 def reference(manifest: Manifest) -> StagedRef:

@@ -42,8 +42,13 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What one attempt staged. `rows_read`: rows that came out of the spouts, -1 if the engine did not count them."""
+    """What one attempt staged. `rows_read`: rows that came out of the spouts, -1 if the engine did not count them.
+
+    `sinks`: all that was staged for, name -> fields as DDL, those without any rows too: what is not among them was not
+    staged, which is another thing than no rows. None: a manifest of version 1, which did not say.
+    """
 
     slot: Slot
     files: tuple[StagedFile, ...]
     rows_read: int
+    sinks: dict[str, str] | None = None

@@ -8,14 +8,15 @@ from typing import Any
 from airflow_trident.errors import NewerRecordError, StagingError
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
 
-VERSION = 1
+VERSION = 2
+"""Version 1 did not name the sinks."""
 
 
 def encode(manifest: Manifest) -> bytes:
     """Canonical: equal manifests have equal bytes."""
     slot = manifest.slot
-    record = {
-        "version": VERSION,
+    record: dict[str, Any] = {
+        "version": 1 if manifest.sinks is None else VERSION,
         "topology": slot.topology,
         "incarnation": slot.incarnation,
         "txid": slot.txid,
@@ -26,6 +27,8 @@ def encode(manifest: Manifest) -> bytes:
             for file in sorted(manifest.files, key=lambda file: (file.state, file.path))
         ],
     }
+    if manifest.sinks is not None:
+        record["sinks"] = dict(sorted(manifest.sinks.items()))
     return (json.dumps(record, indent=1) + "\n").encode()
 
 
@@ -52,8 +55,9 @@ def decode(content: bytes, where: str) -> Manifest:
 
 
 def _manifest(record: dict[str, Any]) -> Manifest:
-    if record["version"] != VERSION:
-        raise ValueError(f"unknown version {record['version']!r}")
+    version = _typed(record, "version", int)
+    if not 1 <= version <= VERSION:
+        raise ValueError(f"unknown version {version!r}")
     slot = Slot(
         topology=_typed(record, "topology", str),
         incarnation=_typed(record, "incarnation", str),
@@ -69,7 +73,17 @@ def _manifest(record: dict[str, Any]) -> Manifest:
         )
         for file in _typed(record, "files", list)
     )
-    return Manifest(slot=slot, files=files, rows_read=_typed(record, "rows_read", int))
+    return Manifest(
+        slot=slot,
+        files=files,
+        rows_read=_typed(record, "rows_read", int),
+        sinks=_sinks(record) if version > 1 else None,
+    )
+
+
+def _sinks(record: dict[str, Any]) -> dict[str, str]:
+    sinks = _typed(record, "sinks", dict)
+    return {name: _typed(sinks, name, str) for name in sinks}
 
 
 def _typed(record: dict[str, Any], name: str, kind: type[Any]) -> Any:
