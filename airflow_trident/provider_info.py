@@ -101,12 +101,23 @@ def _zookeeper_connection() -> dict[str, Any]:
             "certfile": _text("Client certificate", "PEM file, for servers that ask for one."),
             "keyfile": _text("Client key", "PEM file of the client certificate's key."),
             "keyfile_password": _text("Client key password", "If the key file is encrypted.", secret=True),
+            "verify": _flag(
+                "Check certificates", True, "Off: any server's certificate is taken, which protects nobody."
+            ),
             "check_hostname": _flag("Check host name", True, "Refuse a certificate that was issued for another host."),
-            "session_timeout_s": {
-                "label": "Session timeout (s)",
-                "description": "What is asked of the server, which may grant another value.",
-                "schema": {"type": ["number", "null"], "minimum": 1, "default": 30},
-            },
+            "acl_identity": _text(
+                "Owner of nodes",
+                "Distinguished name in the client certificate, as CN=airflow: nodes are made for it alone.",
+            ),
+            "session_timeout_s": _seconds(
+                "Session timeout (s)", 30, "What is asked of the server, which may grant another value."
+            ),
+            "op_deadline_s": _seconds(
+                "Deadline of a call (s)",
+                20,
+                "A leader that hangs is replaced after 13 to 16 s: less gives up too early.",
+            ),
+            "connect_deadline_s": _seconds("Deadline of connecting (s)", 15, "How long the first connection may take."),
         },
     }
 
@@ -115,6 +126,11 @@ def _text(label: str, description: str, *, secret: bool = False) -> dict[str, An
     schema: dict[str, Any] = {"type": ["string", "null"]}
     if secret:
         schema["format"] = "password"
+    return {"label": label, "description": description, "schema": schema}
+
+
+def _seconds(label: str, default: int, description: str) -> dict[str, Any]:
+    schema = {"type": ["number", "null"], "minimum": 1, "default": default}
     return {"label": label, "description": description, "schema": schema}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
-from airflow_trident.errors import LedgerUnavailableError, TridentError
+from airflow_trident.errors import RetryableError, TridentError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import Answers, answered, judge, note_gone, questions
 from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted, waiting_story
@@ -111,7 +111,7 @@ class TridentTurnTrigger(BaseTrigger):
                         continue
                     looks += 1
                     abandoned = await self._look(hub, view, verdict, txid, looks)
-                except LedgerUnavailableError as error:
+                except RetryableError as error:
                     self.log.warning("%s Transaction %d goes on waiting.", error, txid)
                     await asyncio.sleep(poll_s)
                     continue
@@ -144,7 +144,17 @@ class TridentTurnTrigger(BaseTrigger):
         record = (await hub.with_ledger(self.topology, lambda ledger: ledger.view(culprit))).tx
         if record is None:
             return None
-        gone = judge(record, await self._ask(record))
+        try:
+            answers = await self._ask(record)
+        except Exception as error:  # noqa: BLE001 - the look is a net: a wait does not end for want of news
+            self.log.warning(
+                "Airflow does not say whether anybody works on transaction %d (%s: %s): it is asked again.",
+                record.txid,
+                type(error).__name__,
+                error,
+            )
+            return None
+        gone = judge(record, answers)
         if gone is None:
             return None
         return await hub.with_ledger(self.topology, lambda ledger: note_gone(ledger, record, gone, skip=self.skip_gone))

@@ -13,13 +13,14 @@ import pytest
 from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
+from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.hooks.waits import Until
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper, four_letters
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Definition, StagedRef
-from airflow_trident.triggers import hub
+from airflow_trident.triggers import hub, turn
 from airflow_trident.triggers.turn import TridentTurnTrigger
 
 pytestmark = [pytest.mark.zookeeper]
@@ -151,6 +152,36 @@ def test_a_wait_outlives_a_restart_of_the_server(
             assert isinstance(asyncio.run(play(ledger)), TaskSuccessEvent)
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("fails", ["_ask", "note_gone"])
+def test_a_look_that_fails_is_no_news_and_ends_no_wait(
+    ledger: ZNodeLedger, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The Execution API does not answer, or the answer to what was written about a killed task is lost."""
+    looked = threading.Event()
+
+    async def deleted_run(*_: object) -> dict[tuple[str, str], dict[str, str]]:
+        if fails == "_ask":
+            looked.set()
+            raise ConnectionError("the API server is restarting")
+        return {}
+
+    def note(*_: object, **__: object) -> None:
+        looked.set()
+        raise OutcomeUnknownError("the answer was lost", "Run the same step again.")
+
+    monkeypatch.setattr(TridentTurnTrigger, "_ask", deleted_run)
+    monkeypatch.setattr(turn, "note_gone", note)
+
+    async def play() -> TriggerEvent:
+        wait = asyncio.create_task(event_of(trigger(2, poll_s=0.05)))
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.to_thread(looked.wait, LIMIT_S)
+            await asyncio.to_thread(commit, ledger, 1)
+            return await wait
+
+    assert isinstance(asyncio.run(play()), TaskSuccessEvent)
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ def test_every_module_with_operators_sensors_or_triggers_is_named() -> None:
             assert kind.__module__ in named
 
 
-def test_the_connection_form_has_only_fields_that_the_hook_reads() -> None:
+def test_the_connection_form_has_every_field_that_the_hook_reads_and_no_other() -> None:
     (connection,) = INFO["connection-types"]
     assert connection["connection-type"] == ZooKeeperHook.conn_type
-    assert set(connection["conn-fields"]) <= _EXTRAS
+    assert set(connection["conn-fields"]) == _EXTRAS
 
 
 def test_the_entry_point_is_this_function() -> None:
