@@ -384,6 +384,10 @@ def rows_as_text(rows: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_rounded, value))
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.UTC)  # UTC has several objects
     return round(value, 9) if isinstance(value, float) else value
 
 

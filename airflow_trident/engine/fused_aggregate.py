@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
@@ -106,30 +107,47 @@ def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
         column = table.column(name)
         if pa.types.is_duration(column.type):  # which Arrow does not compare
             column = column.cast(pa.int64())
-        elif _kind(one) is MergeKind.ADD and _may_overflow(column):  # Arrow's sums wrap round silently
-            column = column.cast(pa.decimal128(19, 0))
+        elif _kind(one) is MergeKind.ADD and _may_overflow(column):
+            column = column.cast(_wider(column.type))
         wide = wide.set_column(wide.column_names.index(name), name, column)
     how = [(one.output[0].name, _ARROW_NAMES[_kind(one)]) for one in node.aggregations]
     grouped = wide.group_by(list(node.groups), use_threads=False).aggregate(how)
-    columns = [grouped.column(name) for name in node.groups]
-    columns += [grouped.column(f"{name}_{function}") for name, function in how]
-    try:
-        return pa.Table.from_arrays(columns, names=table.column_names).cast(table.schema)
-    except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as it is in SQL
-        first = node.aggregations[0]
-        border = Border(node.name, function_name(first.aggregator), first.reads, txid)
-        raise border.error((), f"gave a value that does not fit ({error})") from error
+    columns = [grouped.column(name).cast(table.schema.field(name).type) for name in node.groups]
+    for one, (name, function) in zip(node.aggregations, how, strict=True):
+        try:
+            columns.append(grouped.column(f"{name}_{function}").cast(table.schema.field(name).type))
+        except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as it is in SQL
+            border = Border(node.name, function_name(one.aggregator), one.reads, txid)
+            raise border.error((), f"gave a value that does not fit ({error})") from error
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _may_overflow(column: pa.ChunkedArray) -> bool:
+    """May a sum not fit the column's type? Arrow's sums wrap round silently, those of decimals too."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not pa.types.is_int64(column.type) or not len(column):
+    if not len(column) or pa.types.is_floating(column.type):
         return False
     ends = pc.min_max(column).as_py()
-    largest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
-    return bool(largest * len(column) >= 2**63)
+    largest = max(_units(ends["min"]), _units(ends["max"]))
+    limit = 10**column.type.precision if pa.types.is_decimal(column.type) else 2**63
+    return bool(largest * len(column) >= limit)
+
+
+def _units(value: Any) -> int:
+    """The absolute value without its decimal point; 0 for null."""
+    if not isinstance(value, Decimal):
+        return abs(int(value or 0))
+    _, digits, _ = value.as_tuple()
+    return int("".join(map(str, digits)))
+
+
+def _wider(narrow: pa.DataType) -> pa.DataType:
+    """A type that holds any sum of so many values as there can be; the cast back says what does not fit."""
+    import pyarrow as pa
+
+    return pa.decimal256(76, narrow.scale) if pa.types.is_decimal(narrow) else pa.decimal128(38, 0)
 
 
 def _kind(one: Aggregation) -> MergeKind:
@@ -141,7 +159,7 @@ def _kind(one: Aggregation) -> MergeKind:
 def _zero(column: pa.Array) -> Any:
     import pyarrow as pa
 
-    return pa.scalar(0, pa.int64()).cast(column.type)
+    return pa.scalar(0, column.type)
 
 
 def _frame(table: pa.Table) -> Frame:

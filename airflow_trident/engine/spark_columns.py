@@ -110,7 +110,11 @@ class Columns:
         if isinstance(one.aggregator, Count):
             return self._f.lit(1)
         value = self.named(one.reads[0])
-        return self._f.coalesce(value, self._f.lit(0)) if _kind(one) is MergeKind.ADD else value
+        if _kind(one) is not MergeKind.ADD:
+            return value
+        (output,) = one.output
+        # of one type: Spark's common type of a decimal and a number cuts digits of the decimal
+        return self._f.coalesce(value.cast(output.type), self._f.lit(0).cast(output.type))
 
     def final(self, data: DataFrame, node: FinalAggregateNode) -> DataFrame:
         """Partial values of equal groups into one. Without groups one row comes even from none, with the zeros."""
@@ -125,7 +129,8 @@ def _merged(one: Aggregation) -> str:
     """As text, which is one call to the JVM where columns would be ten."""
     (output,) = one.output
     if _kind(one) is MergeKind.ADD:
-        return f"cast(coalesce(sum(`{output.name}`), 0) as {output.type}) as `{output.name}`"
+        zero = f"cast(0 as {output.type})"
+        return f"cast(coalesce(sum(`{output.name}`), {zero}) as {output.type}) as `{output.name}`"
     return f"{_kind(one)}(`{output.name}`) as `{output.name}`"
 
 

@@ -14,13 +14,14 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import Marker, StateSpec
-from airflow_trident.states.merge import Key, Value, canonical_key, merge
+from airflow_trident.states.merge import EXACT, Key, Value, canonical_key, merge
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ class Runs:
             most = 0
             if combiner.merge_kind is MergeKind.ADD and _scale(each.type) is not None and table.num_rows:
                 extremes = pc.min_max(table.column(each.name)).as_py().values()
-                most = max((abs(int(value * 10 ** (_scale(each.type) or 0))) for value in extremes if value), default=0)
+                scale = _scale(each.type) or 0
+                most = max((abs(int(EXACT.scaleb(Decimal(value), scale))) for value in extremes if value), default=0)
             found.append(most)
         return tuple(found)
 

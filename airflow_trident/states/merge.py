@@ -27,8 +27,8 @@ Lookup: TypeAlias = Callable[[Sequence[Key]], "list[Value | None]"]
 """The stored values of keys; asked about keys of the batch only, so that the cost does not depend on the state (T6)."""
 
 _NAN = math.nan
-# Default decimal arithmetic rounds to 28 digits; sums of decimal(38,s) must be exact.
-_EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow])
+EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow])
+"""Default decimal arithmetic rounds to 28 digits; sums of decimal(38,s) must be exact."""
 
 
 def canonical_key(key: Sequence[Any]) -> Key:
@@ -46,7 +46,7 @@ def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup) -> Changes:
     :raises UserCodeError: the user's aggregator or updater raised, or gave what does not fit the state's fields.
     """
     rows = table_to_rows(batch)
-    with decimal.localcontext(_EXACT), user_code(spec):
+    with decimal.localcontext(EXACT), user_code(spec):
         if spec.combiners:
             changes = _combine(spec, rows, lookup)
         elif spec.reducer is not None:

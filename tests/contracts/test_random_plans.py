@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from airflow_trident import Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from tests.engine_fixtures import make_job, run
+from airflow_trident.errors import UserCodeError
+from tests.engine_fixtures import make_job, rows_as_text, run
 from tests.random_commit_phases import run_committed
 from tests.random_topologies import PROGRAMS, SOURCES, Row, build
+from tests.random_types import CASES, PAIRS, SUMS, add_up, fits, look_at, overflows, sums_of, work_out
 
 pytestmark = pytest.mark.spark
 
@@ -47,3 +49,56 @@ def test_a_random_topology_behind_states_ends_on_spark_as_plain_python_says(
     assume(any(sources))  # else there is no transaction
     found, expected = run_committed(spark_engine, sources, program)
     assert found == expected
+
+
+# ---- every type ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(CASES)
+def test_values_of_every_type_group_and_compare_on_spark_as_plain_python_says(
+    spark_engine: Engine, case: tuple[str, list[Row], str]
+) -> None:
+    expected: dict[str, list[Row]] = {}
+
+    def topology(topology: Topology) -> None:
+        expected.update(look_at(topology, *case))
+
+    with TemporaryDirectory() as folder:
+        found = run(spark_engine, make_job(topology, Path(folder)))
+        assert found == {state: rows_as_text(rows) for state, rows in expected.items()}
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(SUMS)
+def test_a_sum_of_any_type_is_exact_on_spark_or_an_error(
+    spark_engine: Engine, case: tuple[str, list[Row], str]
+) -> None:
+    """In which parts a sum is made is not defined, so neither is whether one fails whose parts do not fit."""
+    type_text, rows, _ = case
+    with TemporaryDirectory() as folder:
+        job = make_job(lambda topology: add_up(topology, *case), Path(folder))
+        try:
+            found = run(spark_engine, job)
+        except UserCodeError:
+            assert not fits(type_text, rows)
+        else:
+            assert not overflows(type_text, rows)
+            assert found == {state: rows_as_text(sums) for state, sums in sums_of(type_text, rows).items()}
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(PAIRS)
+def test_arithmetic_on_extremes_ends_on_spark_as_on_the_local_engine(
+    spark_engine: Engine, case: tuple[str, Row, str, bool]
+) -> None:
+    with TemporaryDirectory() as folder:
+        job = make_job(lambda topology: work_out(topology, *case), Path(folder))
+        assert _outcome(spark_engine, job) == _outcome(LocalEngine(), job)
+
+
+def _outcome(engine: Engine, job: Job) -> dict[str, list[str]] | str:
+    try:
+        return run(engine, job)
+    except UserCodeError as error:
+        return str(error)

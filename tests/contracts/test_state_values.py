@@ -242,6 +242,16 @@ def test_sums_of_decimals_are_exact_to_the_last_of_38_digits(factory: StateFacto
             state.apply(ticket(3), batch(spec, (1, Decimal("999999999999999999999999999999999999.99"))))
 
 
+def test_a_sum_of_many_decimals_that_overflows_by_its_last_digits_is_refused(factory: StateFactory) -> None:
+    spec = combined(factory, "k long", "total decimal(38,0)", Sum())
+    third = Decimal("33333333333333333333333333334999999999")
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, (1, third)))
+        apply(state, ticket(2), batch(spec, (1, third)))
+        with pytest.raises(UserCodeError, match=r"total decimal\(38,0\) cannot hold"):
+            state.apply(ticket(3), batch(spec, (1, third)))
+
+
 def test_sums_of_doubles_reach_infinity_and_nan_as_ieee_says(factory: StateFactory) -> None:
     spec = combined(factory, "k long", "total double", Sum())
     with factory.make_state(spec) as state:

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from airflow_trident import Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import UserCodeError
 from airflow_trident.plan.compile import REWRITES
 from airflow_trident.plan.fusion import fuse
 from airflow_trident.plan.graph import Sinks
@@ -20,6 +21,7 @@ from airflow_trident.plan.settings import PlanSettings
 from tests.engine_fixtures import TOPOLOGIES, make_job, rows_as_text, run
 from tests.random_commit_phases import run_committed
 from tests.random_topologies import PROGRAMS, SOURCES, Row, build
+from tests.random_types import CASES, SUMS, add_up, fits, look_at, overflows, sums_of
 from tests.verb_fixtures import VERBS
 
 Sources = tuple[list[Row], ...]
@@ -64,6 +66,34 @@ def test_a_random_topology_behind_states_ends_as_plain_python_says(sources: Sour
     assume(any(sources))  # else there is no transaction
     found, expected = run_committed(LocalEngine(3), sources, program)
     assert found == expected
+
+
+@settings(max_examples=150)
+@given(CASES)
+def test_values_of_every_type_group_and_compare_as_plain_python_says(case: tuple[str, list[Row], str]) -> None:
+    expected: dict[str, list[Row]] = {}
+
+    def topology(topology: Topology) -> None:
+        expected.update(look_at(topology, *case))
+
+    with TemporaryDirectory() as folder:
+        job = make_job(topology, Path(folder))
+        assert run(LocalEngine(3), job) == {state: rows_as_text(rows) for state, rows in expected.items()}
+
+
+@settings(max_examples=150)
+@given(SUMS)
+def test_a_sum_of_any_type_is_exact_or_an_error(case: tuple[str, list[Row], str]) -> None:
+    type_text, rows, _ = case
+    with TemporaryDirectory() as folder:
+        job = make_job(lambda topology: add_up(topology, *case), Path(folder))
+        try:
+            found = run(LocalEngine(3), job)
+        except UserCodeError:
+            assert not fits(type_text, rows)
+        else:
+            assert not overflows(type_text, rows)
+            assert found == {state: rows_as_text(sums) for state, sums in sums_of(type_text, rows).items()}
 
 
 @pytest.mark.parametrize("count", range(1, len(REWRITES)), ids=lambda count: REWRITES[count].__name__)
