@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
     from airflow_trident.ledger.diagnose import ServerFacts
     from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+    from airflow_trident.protocol.records import LedgerView
 
 SLOW_WRITE_MS = 50.0
 """About nine writes make a transaction when every phase is a task: half a second of waiting."""
@@ -254,17 +255,28 @@ def _topologies(hook: ZooKeeperHook) -> Iterator[Check]:
     for name in names:
         try:
             with hook.get_ledger(name) as ledger:
-                failed = ledger.view(0).exceptions.failed
+                view = ledger.view(0)
         except TridentError as error:
             yield Check(Level.FAIL, "ledger", f"topology {name}: {error}")
             continue
-        if failed:
-            yield Check(
-                Level.WARN,
-                "ledger",
-                f"topology {name}: FAILED transactions {', '.join(map(str, failed))} hold up later ones. Replay them: "
-                f"`airflow trident backfill {name} --failed`",
-            )
+        if view.exceptions.unfinished:
+            yield Check(Level.WARN, "ledger", f"topology {name}: {_unfinished(name, view)}")
         else:
             sound += 1
     yield Check(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")
+
+
+def _unfinished(name: str, view: LedgerView) -> str:
+    """What nobody brings to its end by itself, and the command that does."""
+    lines: list[str] = []
+    failed, passed = view.exceptions.failed, view.pointer.committed
+    for txids, what in (
+        ([txid for txid in failed if txid > passed], "hold up later ones"),
+        ([txid for txid in failed if txid <= passed], "were passed by later ones, and no state has them"),
+    ):
+        if txids:
+            lines.append(f"FAILED transactions {', '.join(map(str, txids))} {what}.")
+    replayed = sorted({*view.exceptions.replaying, *view.exceptions.late})
+    if replayed:
+        lines.append(f"A replay of {', '.join(map(str, replayed))} was begun and has not ended: is its process alive?")
+    return f"{' '.join(lines)} Replay them: `airflow trident backfill {name} --failed`"

@@ -18,6 +18,8 @@ L9  An unreadable or newer record raises CorruptRecordError or NewerRecordError,
 L10 An attempt that gives a transaction another position than it had takes the batch of every later uncommitted one in
     the same step (P2): `invalidated`, PROCESSING, attempt + 1, nothing staged, off the exceptions. Such a transaction
     can be neither skipped nor passed, and nothing begins behind it. At or below the pointer batches are frozen.
+L11 What is replayed is on a list of `Exceptions` from the step that starts the attempt to the step that ends it:
+    PROCESSED (a sweep commits it), COMMITTED if it is late, or FAILED or SKIPPED again (P12).
 """
 
 from __future__ import annotations
@@ -131,16 +133,20 @@ class Ledger(ABC):
         """
 
     @abstractmethod
-    def start_attempt(self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+    def start_attempt(
+        self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
+    ) -> TxRecord:
         """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
 
-        From FAILED and SKIPPED too: that is a replay, and takes the txid off the exceptions.
+        From FAILED and SKIPPED too: that is a replay, and moves the txid to the list of those that are being replayed
+        (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
 
         Where the topology has opaque streams and the transaction is above the commit pointer, every attempt but the
         first of a batch that was just recorded decides their part of the batch anew (P2, L10).
 
         :param metadata_of: asked for the opaque streams, with their position after the transaction before; what it says
             of others is left aside, a stream that it does not name has nothing in the batch.
+        :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
         :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
         :raises InvalidatedError: the transaction before it has no batch.
         :raises ConfigurationError: it has to decide a batch, and there is no `metadata_of`.

@@ -87,7 +87,7 @@ def _transaction(body: Any) -> TxRecord:
 
 def _require_whole(contents: Contents) -> None:
     last, txids = contents.next_txid - 1, {tx.txid for tx in contents.transactions}
-    special = {*contents.exceptions.failed, *contents.exceptions.skipped, *contents.exceptions.late}
+    special = {*contents.exceptions.unfinished, *contents.exceptions.skipped}
     needed = special | set(range(contents.pointer.committed + 1, last + 1)) | ({last} if last else set())
     if needed - txids or max(txids, default=0) > last or contents.pointer.committed > last:
         missing = ", ".join(map(str, sorted(needed - txids)[:5])) or "none"

@@ -75,6 +75,7 @@ class MemoryLedger(Ledger):
         self._failed: set[int] = set()
         self._skipped: set[int] = set()
         self._late: set[int] = set()
+        self._replaying: set[int] = set()
         self._records: dict[int, TxRecord] = {}
         self._claims: dict[str, tuple[int, int]] = {}
         """claim key -> (txid, run_ms)"""
@@ -123,6 +124,7 @@ class MemoryLedger(Ledger):
                     failed=tuple(sorted(self._failed)),
                     skipped=tuple(sorted(self._skipped)),
                     late=tuple(sorted(self._late)),
+                    replaying=tuple(sorted(self._replaying)),
                 ),
                 tx=self._records.get(txid),
             )
@@ -193,14 +195,17 @@ class MemoryLedger(Ledger):
             self._claims[claim.key] = (txid, claim.run_ms)
             return Begun(record=self._store(record), txid=txid, new=True)
 
-    def start_attempt(self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+    def start_attempt(
+        self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
+    ) -> TxRecord:
         with self._changed:
             record = self._existing(txid)
             if record.status is Status.COMMITTING:
                 raise TransitionError(
                     f"transaction {txid} is COMMITTING, its staged batch in place", "Run its committer."
                 )
-            return self._new_attempt(record, owner, metadata_of)
+            replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
+            return self._new_attempt(record, owner, metadata_of, replays=replays)
 
     def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
         with self._changed:
@@ -209,14 +214,14 @@ class MemoryLedger(Ledger):
                 raise TransitionError(
                     f"transaction {ticket.txid} is {record.status}, not COMMITTING", "Run its emitter."
                 )
-            return self._new_attempt(record, owner, metadata_of)
+            return self._new_attempt(record, owner, metadata_of, replays=False)
 
-    def _new_attempt(self, record: TxRecord, owner: str, metadata_of: MetadataOf | None) -> TxRecord:
+    def _new_attempt(self, record: TxRecord, owner: str, metadata_of: MetadataOf | None, *, replays: bool) -> TxRecord:
         target = move(record.status, Status.PROCESSING, txid=record.txid)
         old = record.position
         record = self._with_batch(record, metadata_of)
-        if record.status in (Status.FAILED, Status.SKIPPED):
-            self._list_as(self._late if record.txid <= self._committed else None, record.txid)
+        if replays:
+            self._list_as(self._late if record.txid <= self._committed else self._replaying, record.txid)
         if record.position != old:
             self._invalidate_above(record.txid)
         return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner)
@@ -242,6 +247,7 @@ class MemoryLedger(Ledger):
                 raise never_attempted(txid)
             if record.staged == staged:
                 return record
+            self._replaying.discard(txid)
             return self._store(record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="")
 
     def gate(self, txid: int, *, owner: str) -> CommitTicket:
@@ -326,7 +332,7 @@ class MemoryLedger(Ledger):
         return record
 
     def _list_as(self, kind: set[int] | None, txid: int) -> None:
-        for txids in (self._failed, self._skipped, self._late):
+        for txids in (self._failed, self._skipped, self._late, self._replaying):
             txids.discard(txid)
         if kind is not None:
             kind.add(txid)

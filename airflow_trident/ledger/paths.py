@@ -5,7 +5,7 @@ Layout below a root::
     v1/<topology>                              TopologyRecord
     v1/<topology>/<incarnation>/head           next txid
                                /commit         commit pointer and fence
-                               /exceptions     failed, skipped and late txids
+                               /exceptions     failed, skipped, late and replayed txids
                                /tx/<19 digits> transactions
                                /run/<2hex>/<sha1>  claim keys
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata

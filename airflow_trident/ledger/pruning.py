@@ -28,7 +28,7 @@ def prune(snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, 
     read. The one that is being committed stays, however old: its committer wants to see it.
     """
     names = snap.names(snap.life.transactions)
-    special = {*exceptions.failed, *exceptions.skipped, *exceptions.late}
+    special = {*exceptions.unfinished, *exceptions.skipped}
     known = {int(name) for name in names} | {just_committed}
     done = sorted(txid for txid in known if txid <= upto and txid not in special)
     gone = [txid for txid in done[:-retention] if txid != just_committed][:PRUNED_PER_COMMIT]

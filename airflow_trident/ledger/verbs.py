@@ -150,14 +150,16 @@ def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
 # ---- emitter ---------------------------------------------------------------------------------------------------
 
 
-def start_attempt(snap: Snapshot, txid: int, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
+def start_attempt(
+    snap: Snapshot, txid: int, owner: str, metadata_of: MetadataOf | None, replays: bool
+) -> Step[TxRecord]:
     tx = _existing(snap, txid)
     if tx.status is Status.COMMITTING:
         raise TransitionError(
             f"transaction {txid} is COMMITTING: the staged batch of attempt {tx.attempt} is in place",
             "Run its committer.",
         )
-    return _new_attempt(snap, tx, owner, metadata_of)
+    return _new_attempt(snap, tx, owner, metadata_of, replays=replays or tx.status in (Status.FAILED, Status.SKIPPED))
 
 
 def restart_attempt(snap: Snapshot, ticket: CommitTicket, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
@@ -167,18 +169,21 @@ def restart_attempt(snap: Snapshot, ticket: CommitTicket, owner: str, metadata_o
             f"transaction {tx.txid} is {tx.status}: there is no commit under way to go back from",
             "Run its emitter if it is to be processed again.",
         )
-    return _new_attempt(snap, tx, owner, metadata_of)
+    return _new_attempt(snap, tx, owner, metadata_of, replays=False)
 
 
-def _new_attempt(snap: Snapshot, tx: TxRecord, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
+def _new_attempt(
+    snap: Snapshot, tx: TxRecord, owner: str, metadata_of: MetadataOf | None, *, replays: bool
+) -> Step[TxRecord]:
     chosen = of_next_attempt(snap, tx, metadata_of)
     record = _moved(snap, chosen, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner)
     later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
     writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
-    replayed = tx.status in (Status.FAILED, Status.SKIPPED)
-    if replayed or later:
-        late = replayed and tx.txid <= snap.pointer().committed
-        writes += _exceptions_write(snap, tx.txid, "late" if late else "", *(one.txid for one in later))
+    if replays:
+        to = "late" if tx.txid <= snap.pointer().committed else "replaying"
+        writes += _exceptions_write(snap, tx.txid, to, *(one.txid for one in later))
+    elif later:
+        writes += _exceptions_write(snap, None, "", *(one.txid for one in later))
     # A lifecycle command makes no difference to an attempt.
     unchecked = frozenset({snap.life.topology})
     return Step(writes=tuple(writes), witness=snap.life.tx(tx.txid), result=record, unchecked=unchecked)
@@ -191,7 +196,11 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Ste
     if tx.staged == staged:
         return Done(tx)
     record = _moved(snap, tx, Status.PROCESSED, staged=staged, error="")
-    return Step(writes=(snap.set_tx(record),), witness=snap.life.tx(txid), result=record)
+    listed = txid in snap.exceptions().replaying
+    writes = (snap.set_tx(record), *(_exceptions_write(snap, txid, "") if listed else ()))
+    # Only a newer attempt could put it on the list, and that changes its record.
+    unchecked = frozenset() if listed else frozenset({snap.life.exceptions})
+    return Step(writes=writes, witness=snap.life.tx(txid), result=record, unchecked=unchecked)
 
 
 # ---- committer -------------------------------------------------------------------------------------------------
@@ -290,7 +299,7 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxReco
 
 
 def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
-    """`txid` in the list named `to` ("failed", "skipped", "late") and in no other; "" for none at all."""
+    """`txid` in the list named `to` (a field of Exceptions) and in no other; "" for none at all."""
 
     def one(name: str, txids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted({*txids, txid} if name == to else {*txids} - {txid}))
@@ -299,6 +308,7 @@ def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
         failed=one("failed", exceptions.failed),
         skipped=one("skipped", exceptions.skipped),
         late=one("late", exceptions.late),
+        replaying=one("replaying", exceptions.replaying),
     )
 
 
@@ -309,10 +319,10 @@ def over_skipped(upto: int, exceptions: Exceptions) -> int:
     return upto
 
 
-def _exceptions_write(snap: Snapshot, txid: int, to: str, *off: int) -> list[Write]:
-    """:param off: those that go from every list."""
+def _exceptions_write(snap: Snapshot, txid: int | None, to: str, *off: int) -> list[Write]:
+    """:param txid: goes to the list `to`, see :func:`shifted`; None for none. :param off: go from every list."""
     old = snap.exceptions()
-    after = shifted(old, txid, to)
+    after = old if txid is None else shifted(old, txid, to)
     for one in off:
         after = shifted(after, one, "")
     return [] if after == old else [snap.set(snap.life.exceptions, codec.encode_exceptions(after))]

@@ -1,10 +1,14 @@
 """Who works on a topology now: ephemeral znodes, which go with the session of their process, however it ends. For
-people only: no decision of the protocol reads them."""
+people, and for who would take over what another is at: no decision of the protocol reads them."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from airflow_trident.ledger.paths import Life
@@ -35,6 +39,26 @@ def live_workers(znodes: ZNodes, life: Life) -> list[Worker]:
     nodes = znodes.read([f"{life.workers}/{name}" for name in names]).nodes if names else {}
     found = [_worker(node.data) for node in nodes.values() if node is not None]
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
+
+
+def is_alive(workers: Iterable[Worker], owner: str) -> bool:
+    """Is the owner of an attempt, or of a commit, at work as far as is known? A killed worker is listed until its
+    session ends, but on this very machine it is seen that its process is gone.
+
+    :param owner: as in the transaction's record; it ends with host and process.
+    """
+    listed = [one for one in workers if re.search(rf"(^|[ @]){re.escape(f'{one.host}/{one.pid}')}$", owner)]
+    return any(one.host != socket.gethostname() or _runs_here(one.pid) for one in listed)
+
+
+def _runs_here(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _worker(data: bytes) -> Worker | None:

@@ -256,8 +256,10 @@ class ZNodeLedger(Ledger):
             paths=[*self._paths(life, 0), life.claim(claim.key)],
         )
 
-    def start_attempt(self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
-        plan = functools.partial(verbs.start_attempt, txid=txid, owner=owner, metadata_of=metadata_of)
+    def start_attempt(
+        self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
+    ) -> TxRecord:
+        plan = functools.partial(verbs.start_attempt, txid=txid, owner=owner, metadata_of=metadata_of, replays=replays)
         return self._on(txid, plan)
 
     def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class TridentBackfillOperator(EngineOperator):
     """Replays transactions that are not committed, lowest first, each exactly once; one failure does not stop the rest.
 
-    Without `txid`, `first` and `last` all FAILED transactions. Returns the txids that it committed, with those that the
-    commit sweep took along; skips when there is nothing to replay; fails when a transaction failed again.
+    Without `txid`, `first` and `last` all FAILED transactions, those whose replay was begun and not ended (by a killed
+    try of this task, too), and what is processed and nobody commits. Returns the txids that it committed, with those
+    that the commit sweep took along; skips when there is nothing to do; fails when a transaction failed again.
 
     :param topology: the Topology.
     :param txid: one transaction (templated).
@@ -53,6 +54,7 @@ class TridentBackfillOperator(EngineOperator):
                 engine=lambda: self.open_engine(context),
                 staging_root=settings.staging_root(self.staging_dir),
                 owner=owner(context),
+                same_task=owner(context).rpartition(" try ")[0] + " try ",
                 attempt_timeout_s=self.attempt_timeout_s,
                 retention=int(settings.number(settings.RETENTION, least=1)),
                 progress=lambda line: self.log.info("%s", line),
@@ -69,7 +71,9 @@ class TridentBackfillOperator(EngineOperator):
 
     def _outcome(self, results: list[Backfilled]) -> list[int]:
         if not results:
-            raise AirflowSkipException(f"topology {self.topology_name} has no failed transaction: nothing to replay.")
+            raise AirflowSkipException(
+                f"topology {self.topology_name} has no unfinished transaction: nothing to replay."
+            )
         failed = [result for result in results if result.outcome is BackfillOutcome.FAILED]
         if failed:
             reasons = "; ".join(f"transaction {result.txid}: {result.detail}" for result in failed)

@@ -36,7 +36,7 @@ def transactions(topology: str, visible: Collection[str]) -> dict[str, Any]:
         first = max(1, min(view.pointer.committed + 1, view.next_txid - SHOWN))
         records = list(ledger.transactions(first))
         known = {record.txid for record in records}
-        older = [*view.exceptions.failed, *view.exceptions.skipped]
+        older = [*view.exceptions.unfinished, *view.exceptions.skipped]
         records += [tx for txid in older if txid not in known and (tx := ledger.view(txid).tx) is not None]
         rows = [row(record, visible) for record in records]
         workers = [
@@ -76,6 +76,8 @@ def summary(view: LedgerView) -> dict[str, Any]:
         "pending": view.pending,
         "failed": list(view.exceptions.failed),
         "skipped": list(view.exceptions.skipped),
+        "replaying": list(view.exceptions.replaying),
+        "late": list(view.exceptions.late),
         "streams": view.topology.definition.spouts,
         "states": view.topology.definition.states,
         "notes": [

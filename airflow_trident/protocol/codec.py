@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -75,7 +75,9 @@ def encode_pointer(pointer: CommitPointer) -> bytes:
 
 
 def encode_exceptions(exceptions: Exceptions) -> bytes:
-    return _dump(asdict(exceptions), "exceptions")
+    # Without an empty "replaying", as versions without that list wrote it.
+    body = {name: txids for name, txids in asdict(exceptions).items() if txids or name != "replaying"}
+    return _dump(body, "exceptions")
 
 
 def encode_claim(claim: ClaimKey) -> bytes:
@@ -157,9 +159,10 @@ def decode_pointer(data: bytes, path: str) -> CommitPointer:
 
 def decode_exceptions(data: bytes, path: str) -> Exceptions:
     body = _Body(data, path)
-    found = Exceptions(failed=body.txids("failed"), skipped=body.txids("skipped"), late=body.txids("late"))
+    lists = [one.name for one in fields(Exceptions) if one.name != "replaying" or "replaying" in body.fields]
+    found = Exceptions(**{name: body.txids(name) for name in lists})
     body.end()
-    several = [*found.failed, *found.skipped, *found.late]
+    several = [txid for name in lists for txid in getattr(found, name)]
     body.require(len(several) == len(set(several)), "a transaction is in it twice")
     return found
 

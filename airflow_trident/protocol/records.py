@@ -152,13 +152,21 @@ class CommitPointer:
 class Exceptions:
     """`exceptions`: the txids that are not on the straight path, so that nobody has to scan for them.
 
-    `late`: at or below the commit pointer (they had been skipped) and being replayed. A `failed` one at or below the
-    pointer is a late replay that failed: it blocks nobody.
+    `replaying`: above the commit pointer, being replayed and not processed yet; who waits for them waits. `late`: at or
+    below the commit pointer (they had been skipped), being replayed and not committed yet; nobody waits for them. So
+    whoever is killed at a replay, its transaction is on a list. A `failed` one at or below the pointer is a late replay
+    that failed: it blocks nobody. No txid is in two of the lists.
     """
 
     failed: tuple[int, ...] = ()
     skipped: tuple[int, ...] = ()
     late: tuple[int, ...] = ()
+    replaying: tuple[int, ...] = ()
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """What nobody brings to its end by itself: FAILED, or of a replay that may have been killed. In txid order."""
+        return tuple(sorted({*self.failed, *self.late, *self.replaying}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,10 @@ from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 
-def start_attempt(ledger: Ledger, topology: Topology, txid: int, *, owner: str) -> TxRecord:
+def start_attempt(ledger: Ledger, topology: Topology, txid: int, *, owner: str, replays: bool = False) -> TxRecord:
     """See :meth:`Ledger.start_attempt`."""
-    if not topology.opaque:
-        return ledger.start_attempt(txid, owner=owner)
-    return ledger.start_attempt(txid, owner=owner, metadata_of=_choosing(topology))
+    metadata_of = _choosing(topology) if topology.opaque else None
+    return ledger.start_attempt(txid, owner=owner, metadata_of=metadata_of, replays=replays)
 
 
 def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *, owner: str) -> TxRecord:

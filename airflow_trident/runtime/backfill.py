@@ -1,14 +1,19 @@
-"""Backfill: replay FAILED and SKIPPED transactions, each exactly once, lowest first."""
+"""Backfill: replay FAILED and SKIPPED transactions, each exactly once, lowest first.
+
+A backfill may be killed at any point. What it was at is on a list of the ledger until it is processed, or committed if
+it is late, and the same backfill takes it up again (P12).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
 from airflow_trident.protocol.records import LedgerView
 from airflow_trident.protocol.statuses import Status
@@ -21,6 +26,7 @@ class BackfillOutcome(StrEnum):
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
     PROCESSED = "processed, waits for a lower transaction"
+    AT_WORK = "left alone: somebody else is at it"
     FAILED = "failed"
 
 
@@ -36,7 +42,11 @@ class Backfilled:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which transactions: one range (both ends included; an end of None is open), or all that are FAILED."""
+    """Which transactions: one range (both ends included; an end of None is open).
+
+    `failed`: all that are FAILED, all whose replay was begun and not ended, and what is processed and waits for nobody:
+    whatever would stay as it is if no person came.
+    """
 
     first: int | None = None
     last: int | None = None
@@ -45,7 +55,7 @@ class Selection:
     def txids(self, view: LedgerView) -> list[int]:
         """:raises TransitionError: the range names transactions that were never begun."""
         if self.failed:
-            return sorted(view.exceptions.failed)
+            return list(view.exceptions.unfinished)
         first = 1 if self.first is None else self.first
         last = view.next_txid - 1 if self.last is None else self.last
         if first < 1 or last >= view.next_txid or first > last:
@@ -59,13 +69,17 @@ class Selection:
 @dataclass(frozen=True, kw_only=True)
 class Backfill:
     """Replays transactions in this process, with the protocol of every other task: whoever else is at work, each state
-    has each transaction once in the end."""
+    has each transaction once in the end.
+
+    :param same_task: how the owners of all tries of this task begin: what an earlier one left is this one's.
+    """
 
     ledger: Ledger
     topology: Topology
     engine: Callable[[], Engine]
     staging_root: str
     owner: str
+    same_task: str = ""
     retention: int = DEFAULT_RETENTION
     attempt_timeout_s: float | None = None
     progress: Progress = quiet
@@ -77,35 +91,47 @@ class Backfill:
         """
         self.ledger.register(self.topology.definition())
         txids = selection.txids(self.ledger.view(0))
-        if not txids:
-            self.progress(f"topology {self.topology.name}: nothing to replay")
         results: list[Backfilled] = []
         with self.engine() as engine:
-            for txid in txids:
-                result = self._one(txid, engine)
-                also = f", and with it {list(result.also_committed)}" if result.also_committed else ""
-                detail = f": {result.detail}" if result.detail else ""
-                self.progress(f"transaction {txid}: {result.outcome}{also}{detail}")
-                results.append(result)
+            results += (self._told(self._one(txid, engine, leaves=selection.failed)) for txid in txids)
+            if selection.failed:
+                results += map(self._told, self._left_over(engine, {result.txid for result in results}))
+        if not results:
+            self.progress(f"topology {self.topology.name}: nothing to replay, and nothing waits to be committed")
         return results
 
-    def _one(self, txid: int, engine: Engine) -> Backfilled:
-        attempts = Attempts(owner=self.owner, last_try=True, timeout_s=self.attempt_timeout_s)
-        committer = Committer(
+    def _told(self, result: Backfilled) -> Backfilled:
+        also = f", and with it {list(result.also_committed)}" if result.also_committed else ""
+        detail = f": {result.detail}" if result.detail else ""
+        self.progress(f"transaction {result.txid}: {result.outcome}{also}{detail}")
+        return result
+
+    def _attempts(self) -> Attempts:
+        return Attempts(owner=self.owner, last_try=True, timeout_s=self.attempt_timeout_s, replays=True)
+
+    def _committer(self, engine: Engine) -> Committer:
+        return Committer(
             ledger=self.ledger,
             topology=self.topology,
             staging_root=self.staging_root,
-            attempts=attempts,
+            attempts=self._attempts(),
             engine=lambda: engine,
             retention=self.retention,
             progress=self.progress,
         )
+
+    def _one(self, txid: int, engine: Engine, *, leaves: bool) -> Backfilled:
+        """:param leaves: what others are at is left to them: nobody named this transaction."""
+        attempts = self._attempts()
         try:
+            other = self._somebody_at(txid) if leaves else None
+            if other is not None:
+                return Backfilled(txid=txid, outcome=BackfillOutcome.AT_WORK, detail=other)
             if self._needs_processing(txid):
                 done = process(self.ledger, self.topology, txid, engine, self.staging_root, attempts, self.progress)
                 if done.outcome is ProcessOutcome.ALREADY_COMMITTED:
                     return Backfilled(txid=txid, outcome=BackfillOutcome.ALREADY_COMMITTED)
-            result = committer.commit(txid, take_over=True)
+            result = self._committer(engine).commit(txid, take_over=True)
         except TridentError as error:
             return Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(error))
         others = tuple(one for one in result.committed if one != txid)
@@ -115,6 +141,33 @@ class Backfill:
             return Backfilled(txid=txid, outcome=outcome, also_committed=others)
         why = f"transaction {result.own.by} is FAILED" if isinstance(result.own, Blocked) else result.own.why
         return Backfilled(txid=txid, outcome=BackfillOutcome.PROCESSED, detail=why, also_committed=others)
+
+    def _left_over(self, engine: Engine, tried: Collection[int]) -> list[Backfilled]:
+        """Commit what is processed, or lost its batch, and whose turn has come: its run may have ended long ago."""
+        view = self.ledger.view(0)
+        first = view.pointer.committed + 1
+        if not view.pending or first in tried:
+            return []
+        try:
+            if self._somebody_at(first) is not None:
+                return []
+            committed = self._committer(engine).commit(first, take_over=True).committed
+        except TridentError as error:
+            return [Backfilled(txid=first, outcome=BackfillOutcome.FAILED, detail=str(error))]
+        return [Backfilled(txid=txid, outcome=BackfillOutcome.COMMITTED) for txid in committed]
+
+    def _somebody_at(self, txid: int) -> str | None:
+        """Who else works on the transaction now, if its owner is a live worker that is listed."""
+        tx = self.ledger.view(txid).tx
+        if tx is None or tx.status not in (Status.PROCESSING, Status.COMMITTING) or tx.owner == self.owner:
+            return None
+        if self.same_task and tx.owner.startswith(self.same_task):
+            return None
+        if not is_alive(self.ledger.workers(), tx.owner):
+            return None
+        return (
+            f"{tx.owner} (to take it over all the same: `airflow trident backfill {self.topology.name} --txid {txid}`)"
+        )
 
     def _needs_processing(self, txid: int) -> bool:
         tx = self.ledger.view(txid).tx

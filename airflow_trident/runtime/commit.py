@@ -169,9 +169,9 @@ class Committer:
             if not remembered:
                 raise
             return self._try(self.ledger.view(txid), txid, states, remembered=False)  # others may have committed
-        require_not_late(self.topology, txid, view.pointer.committed)
         if not isinstance(decide_commit(view, txid), Commit):
             return False
+        require_not_late(self.topology, txid, view.pointer.committed)
         for _ in range(OVERTAKEN_TIMES):
             done = self._commit_now(view, txid, states)
             if done is not None:

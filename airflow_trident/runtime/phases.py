@@ -23,7 +23,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.plan.states import Marker
-from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Unknown, decide_process
+from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRecord
 from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
@@ -72,7 +72,7 @@ def coordinate(
     if check_states:
         markers = markers_of(topology)
         require_ledger_ahead(topology.name, markers, ledger.view(0))
-    coordinators = {name: spout.coordinator() for name, spout in topology.spouts.items()}
+    coordinators: dict[str, Coordinator] = {}
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
         found = {
@@ -82,6 +82,8 @@ def coordinate(
         return {name: metadata for name, metadata in found.items() if metadata is not None} or None
 
     try:
+        for name, spout in topology.spouts.items():
+            coordinators[name] = spout.coordinator()
         tell_success(ledger, coordinators)
         result = ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by)
     finally:
@@ -162,12 +164,13 @@ class ProcessResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """Who tries, and what a failure means. `last_try`: the caller will not try again by itself. `timeout_s`: how long
-    one attempt may take."""
+    one attempt may take. `replays`: a backfill tries: see :meth:`Ledger.start_attempt`."""
 
     owner: str
     last_try: bool = False
     on_failure: OnFailure = OnFailure.BLOCK
     timeout_s: float | None = None
+    replays: bool = False
 
 
 def process(
@@ -188,18 +191,23 @@ def process(
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
     """
     while True:
-        decision = decide_process(ledger.view(txid), txid)
+        view = ledger.view(txid)
+        decision = decide_process(view, txid)
         if isinstance(decision, Unknown):
             raise unknown_transaction(topology.name, decision)
         if isinstance(decision, AlreadyCommitted):
             return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
         if isinstance(decision, CommitUnderWay):
             return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
-        require_not_late(topology, txid, ledger.view(0).pointer.committed)
+        require_not_late(topology, txid, view.pointer.committed)
         try:
-            record = start_attempt(ledger, topology, txid, owner=attempts.owner)
+            record = start_attempt(ledger, topology, txid, owner=attempts.owner, replays=attempts.replays)
         except InvalidatedError:
             return ProcessResult(txid=txid, outcome=ProcessOutcome.WAITS_FOR_BATCH)
+        except TransitionError:
+            if isinstance(decide_process(ledger.view(txid), txid), Process):
+                raise
+            continue  # a committer came in between
         try:
             staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
         except TridentError as error:
@@ -219,7 +227,8 @@ def require_not_late(topology: Topology, txid: int, committed: int) -> None:
     """Once the commit pointer has passed a transaction, the next one may get into any state at any moment: between two
     states of this one, too, and then the first would have it and the second could not take it any more.
 
-    :param committed: the commit pointer.
+    :param committed: the commit pointer, of the very look that found the transaction not committed: a newer one may
+        have passed it because it was committed meanwhile.
     :raises LateBatchError: the transaction was passed, and a state depends on the order of batches.
     """
     if committed < txid:

@@ -20,6 +20,7 @@ from airflow_trident.ledger.base import Begun, Ledger
 from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Set
+from airflow_trident.protocol.records import Exceptions
 from airflow_trident.protocol.statuses import Status
 from tests.ledger_fixtures import (
     LEDGERS,
@@ -28,6 +29,7 @@ from tests.ledger_fixtures import (
     STAGED,
     Place,
     begun,
+    brought_to,
     claim,
     commit,
     committed_up_to,
@@ -194,6 +196,55 @@ def test_a_late_replay_that_fails_blocks_nobody_and_can_be_replayed_again(ledger
     commit(ledger, begun(ledger, 2))
     assert commit(ledger, 1).status is Status.COMMITTED
     assert ledger.view(0).pointer.committed == 2
+
+
+# ---- L11, P12: what is replayed is on a list -------------------------------------------------------------------
+
+
+def unfinished(ledger: Ledger) -> tuple[int, ...]:
+    return ledger.view(0).exceptions.unfinished
+
+
+@pytest.mark.parametrize("source", [None, Status.PROCESSING, Status.PROCESSED, Status.FAILED, Status.SKIPPED])
+def test_l11_p12_a_replay_is_on_a_list_until_its_batch_is_staged_or_it_fails_again(
+    ledger: Ledger, source: Status | None
+) -> None:
+    for number in (1, 2, 3):
+        begun(ledger, number)
+    if source is not None:
+        brought_to(ledger, 2, source)
+    for end in ("fail", "skip", "another attempt"):
+        replay = ledger.start_attempt(2, owner="a backfill", replays=source not in (Status.FAILED, Status.SKIPPED))
+        assert (unfinished(ledger), ledger.view(0).exceptions.replaying) == ((2,), (2,))
+        assert ledger.view(3).blocked_by(3) is None  # who waits for it waits, and is not refused
+        assert ledger.view(3).waits_for(3) == 2
+        if end == "fail":
+            ledger.fail(2, replay.attempt, "again")
+            assert (unfinished(ledger), ledger.view(3).blocked_by(3)) == ((2,), 2)
+        elif end == "skip":
+            ledger.skip(2, "let the others pass")
+            assert unfinished(ledger) == ()
+        source = Status.FAILED if end == "fail" else Status.SKIPPED
+    replay = ledger.start_attempt(2, owner="an emitter that was cleared meanwhile")
+    assert unfinished(ledger) == (2,)
+    ledger.processed(2, replay.attempt, STAGED)
+    assert unfinished(ledger) == ()
+    commit(ledger, 1)
+    ledger.committed(ledger.gate(2, owner="c"))
+    assert commit(ledger, 3).status is Status.COMMITTED
+    assert ledger.view(0).exceptions == Exceptions()
+
+
+def test_l11_p12_a_late_replay_is_on_a_list_until_it_is_committed(ledger: Ledger) -> None:
+    begun(ledger, 1)
+    ledger.skip(1, "x")
+    commit(ledger, begun(ledger, 2))
+    ledger.start_attempt(1, owner="a backfill")
+    assert unfinished(ledger) == (1,)
+    ticket = gated(ledger, 1)
+    assert unfinished(ledger) == (1,)
+    ledger.committed(ticket)
+    assert ledger.view(0).exceptions == Exceptions()
 
 
 def test_a_transaction_that_a_state_may_hold_cannot_be_skipped(ledger: Ledger) -> None:

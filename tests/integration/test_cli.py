@@ -49,6 +49,7 @@ def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
             "committed": 1,
             "pending": 2,
             "failed": "2",
+            "replayed": None,
             "skipped": None,
             "problem": None,
         }

@@ -198,8 +198,8 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     original = verbs._new_attempt
 
-    def reset(snap: Any, tx: TxRecord, *more: Any) -> Any:
-        return original(snap, replace(tx, attempt=-1) if tx.status is Status.FAILED else tx, *more)
+    def reset(snap: Any, tx: TxRecord, *more: Any, **named: Any) -> Any:
+        return original(snap, replace(tx, attempt=-1) if tx.status is Status.FAILED else tx, *more, **named)
 
     return [(verbs, "_new_attempt", reset)]
 

@@ -231,7 +231,9 @@ def test_any_topology_comes_back_as_it_was(
 @given(st.integers(1), st.integers(0), st.integers(0), st.sets(st.integers(1), max_size=9))
 def test_pointers_heads_and_lists_come_back_as_they_were(head: int, committed: int, fence: int, txids: set) -> None:
     ordered = sorted(txids)
-    exceptions = Exceptions(failed=tuple(ordered[:3]), skipped=tuple(ordered[3:6]), late=tuple(ordered[6:]))
+    exceptions = Exceptions(
+        failed=tuple(ordered[:3]), skipped=tuple(ordered[3:6]), late=tuple(ordered[6:8]), replaying=tuple(ordered[8:])
+    )
     assert codec.decode_head(codec.encode_head(head), "p") == head
     assert codec.decode_exceptions(codec.encode_exceptions(exceptions), "p") == exceptions
     pointer = CommitPointer(committed=committed, fence=fence)

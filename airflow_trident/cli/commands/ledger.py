@@ -53,11 +53,14 @@ def _list_topologies(args: Namespace) -> int:
     return PROBLEM if unreadable else OK
 
 
-_TOPOLOGY_COLUMNS = ("topology", "command", "next", "committed", "pending", "failed", "skipped", "problem")
+_TOPOLOGY_COLUMNS = ("topology", "command", "next", "committed", "pending", "failed", "replayed", "skipped", "problem")
 
 
 def topology_row(view: LedgerView) -> dict[str, Any]:
-    """`next`: the next txid; `committed`: every txid up to it is committed or skipped; `failed`, `skipped`: txids."""
+    """`next`: the next txid; `committed`: every txid up to it is committed or skipped; `failed`, `skipped`: txids;
+    `replayed`: those that a replay was begun of and not ended, late ones (passed already) marked so."""
+    replayed = {txid: str(txid) for txid in view.exceptions.replaying}
+    replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
     values = (
         view.topology.name,
         str(view.topology.command),
@@ -65,6 +68,7 @@ def topology_row(view: LedgerView) -> dict[str, Any]:
         view.pointer.committed,
         view.pending,
         ",".join(map(str, view.exceptions.failed)) or None,
+        ",".join(replayed[txid] for txid in sorted(replayed)) or None,
         ",".join(map(str, view.exceptions.skipped)) or None,
         None,
     )

@@ -81,7 +81,8 @@ def backfill(args: Namespace) -> int | None:
     failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
     if failed:
         _say(f"{failed} of {len(results)} transactions failed again")
-    return PROBLEM if failed else OK
+    left = any(result.outcome is BackfillOutcome.AT_WORK for result in results)
+    return PROBLEM if failed or left else OK
 
 
 def _selection(args: Namespace) -> Selection:
