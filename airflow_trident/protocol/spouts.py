@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
@@ -84,6 +85,23 @@ class Coordinator(ABC):
         there is nothing to do, and right to repeat. What it raises fails the coordinator, never the commit, which is
         done. (Storm: BatchCoordinator.success, which it calls before the commit is durable.)
         """
+
+    def accept_source(self, metadata: Json) -> Json:
+        """`metadata` with what it names as that is now, after a person mended it: for a transaction that is committed
+        nowhere. The same parts of the source, as many as before.
+
+        :raises ConfigurationError: the spout cannot; the default.
+        :raises SourceChangedError: a part of it is gone.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} cannot take a mended source for a transaction that it has recorded",
+            "Put the source back as it was and replay, or skip the transaction and offer its records anew.",
+        )
+
+    def follow_source(self, later: Json, accepted: Json) -> Json:
+        """The metadata `later` of a later transaction, after that of an earlier one became `accepted`: its own batch
+        stays as it is."""
+        return later
 
     def close(self) -> None:
         """Release what was opened."""

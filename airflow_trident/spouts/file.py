@@ -1,8 +1,8 @@
 """A spout of files: text, CSV, JSON lines and Parquet, in batches, oldest first.
 
-Transactional: the metadata of a batch names its files with size and time, so that a listing that changes between
-attempts cannot change a batch. Files must appear whole (written elsewhere and moved in, or under a temporary name) and
-stay as they are as long as their transaction may be replayed.
+Transactional: the metadata of a batch names its files with size, time and digest, so that a listing that changes
+between attempts cannot change a batch. Files must appear whole (written elsewhere and moved in, or under a temporary
+name) and stay as they are as long as their transaction may be replayed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,33 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+    TridentError,
+)
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind, TextFiles
 from airflow_trident.spouts.checks import require_simple_types
-from airflow_trident.spouts.consumed import BatchLimits, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.consumed import BatchLimits, Choice, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.contents import (
+    DIGEST_BYTES,
+    RecordedFile,
+    as_they_are,
+    digest_of,
+    digests_of,
+    recorded_files,
+    require_same,
+)
 from airflow_trident.spouts.formats import FileFormat, Part, Reading, read_part
 from airflow_trident.spouts.lines import line_start, plain_text
-from airflow_trident.spouts.listing import FilePattern
+from airflow_trident.spouts.listing import FilePattern, FoundFile, Listing
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -29,6 +45,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_SPLIT_BYTES = 32 << 20
+LARGE_FOLDER_FILES = 500
+LISTING_AGE = 20
 
 
 class FileSpout(Spout):
@@ -48,6 +66,8 @@ class FileSpout(Spout):
     :param header: the first line of a csv file names its columns.
     :param extra_columns: columns that are not declared are an ``error``, or ``ignore`` them.
     :param split_bytes: larger text and json files are read in several parts.
+    :param encoding_errors: of text, bytes that are no UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
+    :param digest_bytes: of larger files no digest of the content is recorded: they are known by size and time alone.
     :raises ConfigurationError: an argument is wrong, or arguments do not go together.
     """
 
@@ -68,6 +88,8 @@ class FileSpout(Spout):
         recursive: bool = False,
         extra_columns: str = "error",
         split_bytes: int = DEFAULT_SPLIT_BYTES,
+        encoding_errors: str = "error",
+        digest_bytes: int = DIGEST_BYTES,
     ) -> None:
         kind = FileFormat(_one_of("format", format, tuple(FileFormat)))
         for name, number, least in (
@@ -76,6 +98,7 @@ class FileSpout(Spout):
             ("split_bytes", split_bytes, 1),
             ("min_age_s", min_age_s, 0),
             ("late_window_s", late_window_s, 0),
+            ("digest_bytes", digest_bytes, 0),
         ):
             if number < least:
                 raise ConfigurationError(f"FileSpout with {name}={number}", f"It must be at least {least}.")
@@ -92,15 +115,17 @@ class FileSpout(Spout):
             schema=_declared(kind, fields),
             header=header,
             ignore_extra=_one_of("extra_columns", extra_columns, ("error", "ignore")) == "ignore",
+            replace_broken=_one_of("encoding_errors", encoding_errors, ("error", "replace")) == "replace",
         )
-        self._split_bytes = split_bytes
+        self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
+        self._listings = _Listings(self._pattern)
 
     @property
     def schema(self) -> Schema:
         return self._reading.schema
 
     def coordinator(self) -> FileCoordinator:
-        return FileCoordinator(self._pattern, self._limits)
+        return FileCoordinator(self._pattern, self._limits, self._listings, self._digest_bytes)
 
     def emitter(self) -> FileEmitter:
         return FileEmitter(self._pattern, self._reading, self._split_bytes)
@@ -109,30 +134,101 @@ class FileSpout(Spout):
         return f"FileSpout({self._reading.format}, {self._pattern.text}{', recursive' * self._pattern.recursive})"
 
 
+class _Listings:
+    """The last listing of a large folder, for a drain that begins one transaction after the other: it is used again for
+    as long as it still gives a batch and is not older than LISTING_AGE times what it took. So listing takes at most a
+    small part of the time, however many files there are, and says no less than one that took so much longer."""
+
+    def __init__(self, pattern: FilePattern) -> None:
+        self._pattern = pattern
+        self._last: tuple[Listing, int] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Listings, (self._pattern,)
+
+    def remembered(self) -> Listing | None:
+        if self._last is None:
+            return None
+        listing, taken_ns = self._last
+        age_ns = time.monotonic_ns() - taken_ns
+        return listing.taken_ago(age_ns) if age_ns <= LISTING_AGE * listing.took_ns else None
+
+    def new(self) -> Listing:
+        listing = self._pattern.list()
+        self._last = (listing, time.monotonic_ns()) if len(listing.files) >= LARGE_FOLDER_FILES else None
+        return listing
+
+
 @dataclass(frozen=True)
 class FileCoordinator(Coordinator):
-    """Metadata: ``files`` as [path below the base, size in bytes, mtime in ns], oldest first, and what has been read
-    with them (:class:`airflow_trident.spouts.consumed.Consumed`)."""
+    """Metadata: ``files`` as [path below the base, size in bytes, mtime in ns, digest], oldest first, and what has been
+    read with them (:class:`airflow_trident.spouts.consumed.Consumed`)."""
 
     pattern: FilePattern
     limits: BatchLimits
+    listings: _Listings
+    digest_bytes: int
 
     def is_ready(self, previous: Json) -> bool:
-        return self.initialize_transaction(0, previous) is not None
+        base, _ = self.pattern.resolve()
+        return self._choose(self.listings.new(), previous, base) is not None
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
         :raises SourceChangedError: a file that was read has changed.
+        :raises SourceUnavailableError: a file is still being written.
         :raises ConfigurationError: a file came too late, and `late_files` is "error".
         """
-        before = consumed_from_json(previous)
-        listing = self.pattern.list()
         base, _ = self.pattern.resolve()
-        chosen = next_batch(listing, before, self.limits, base=base, now_ns=time.time_ns())
-        if chosen is None:
+        choice = self._remembered(previous, base) or self._choose(self.listings.new(), previous, base)
+        if choice is None:
             return None
-        files, after = chosen
-        return {"files": [[file.path, file.size, file.mtime_ns] for file in files], **after.to_json()}
+        digests = digests_of(base, choice.files, self.digest_bytes)
+        files = [
+            RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
+            for file in choice.files
+        ]
+        return {"files": [file.to_json() for file in files], **choice.after(digests).to_json()}
+
+    def accept_source(self, metadata: Json) -> Json:
+        base, _ = self.pattern.resolve()
+        files = as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
+        return {"files": [file.to_json() for file in files], **consumed_from_json(metadata).knows(files).to_json()}
+
+    def follow_source(self, later: Json, accepted: Json) -> Json:
+        base, _ = self.pattern.resolve()
+        assert isinstance(later, dict)
+        known = consumed_from_json(later).knows(recorded_files(accepted, base))
+        return {**later, **known.to_json()}
+
+    def _remembered(self, previous: Json, base: str) -> Choice | None:
+        """From the last listing, if the files of the batch are still what it says."""
+        listing = self.listings.remembered()
+        if listing is None:
+            return None
+        with suppress(TridentError):  # what a new listing finds wrong is wrong
+            choice = self._choose(listing, previous, base)
+            if choice is not None and all(_is_as_listed(base, file) for file in choice.files):
+                return choice
+        return None
+
+    def _choose(self, listing: Listing, previous: Json, base: str) -> Choice | None:
+        return next_batch(
+            listing,
+            consumed_from_json(previous),
+            self.limits,
+            base=base,
+            now_ns=time.time_ns(),
+            content_of=lambda file: digest_of(os.path.join(base, file.path)),
+        )
+
+
+def _is_as_listed(base: str, file: FoundFile) -> bool:
+    try:
+        status = os.stat(os.path.join(base, file.path))
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
 
 
 @dataclass(frozen=True)
@@ -156,9 +252,10 @@ class FileEmitter(Emitter):
     def splits(self, metadata: Json) -> list[Split]:
         base, _ = self._base()
         bodies: list[tuple[Json, int]] = []
-        for path, size, mtime_ns in _files(metadata):
-            file: dict[str, Json] = {"path": os.path.join(base, path), "size": size, "mtime_ns": mtime_ns}
-            if self.reading.format.has_lines and not path.endswith(".gz") and size > self.split_bytes:
+        for recorded in recorded_files(metadata, base):
+            size, where = recorded.size, os.path.join(base, recorded.path)
+            file: dict[str, Json] = {"file": _checked_once(where, recorded).to_json(), "path": where}
+            if self.reading.format.has_lines and not where.endswith(".gz") and size > self.split_bytes:
                 begins = range(0, size, self.split_bytes)
                 parts = [(at, min(at + self.split_bytes, size)) for at in begins]
                 bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
@@ -171,24 +268,24 @@ class FileEmitter(Emitter):
         if self.reading.format is not FileFormat.TEXT:
             return None
         base, _ = self._base()
-        files = [(os.path.join(base, path), size, mtime_ns) for path, size, mtime_ns in _files(metadata)]
-
-        def require_same() -> None:
-            for path, size, mtime_ns in files:
-                _require_same(path, {"size": size, "mtime_ns": mtime_ns})
-
-        require_same()
+        files = [(os.path.join(base, file.path), file) for file in recorded_files(metadata, base)]
+        files = [(path, require_same(path, file)) for path, file in files]
         found = []
-        for path, _, _ in files:
+        for path, _ in files:
             text = plain_text(path)
             if text is None:
                 return None
             found.append(text)
+
+        def require_all_same() -> None:
+            for path, file in files:
+                require_same(path, file)
+
         return TextFiles(
-            paths=tuple(path for path, _, _ in files),
+            paths=tuple(path for path, _ in files),
             rows=sum(text.lines for text in found),
             returns=any(text.returns for text in found),
-            require_same=require_same,
+            require_same=require_all_same,
         )
 
     def _base(self) -> tuple[str, tuple[str, ...]]:
@@ -204,62 +301,37 @@ class FileEmitter(Emitter):
         body = split.body
         assert isinstance(body, dict)
         path = str(body["path"])
-        _require_same(path, body)
+        file = require_same(path, recorded_files({"files": [body["file"]]}, "")[0])
         try:
-            yield from read_part(self.reading, _part(path, body))
+            yield from read_part(self.reading, _part(path, file.size, body))
         except DamagedInputError:
-            _require_same(path, body)
+            require_same(path, file)
             raise
         except OSError as error:
-            _require_same(path, body)
+            require_same(path, file)
             raise SourceUnavailableError(
                 f"the file {path!r} cannot be read ({error.strerror or error})",
                 "Let this user read it, or mend its file system, and run the task again.",
             ) from error
         # Again, because it may have been changed while it was read.
-        _require_same(path, body)
+        require_same(path, file)
 
 
-def _part(path: str, body: dict[str, Json]) -> Part:
+def _checked_once(path: str, file: RecordedFile) -> RecordedFile:
+    """Not by each part of it: where only the time is another one, the content is compared. Whatever else is wrong with
+    it is said by whoever reads it."""
+    with suppress(SourceChangedError, SourceUnavailableError):
+        return require_same(path, file)
+    return file
+
+
+def _part(path: str, size: int, body: dict[str, Json]) -> Part:
     """Cuts fall anywhere; a line belongs to the part in which it begins."""
-    begin, end, size = body.get("begin"), body.get("end"), body["size"]
-    if not isinstance(begin, int) or not isinstance(end, int) or not isinstance(size, int):
+    begin, end = body.get("begin"), body.get("end")
+    if not isinstance(begin, int) or not isinstance(end, int):
         return Part(path=path)
     with open(path, "rb") as file:
         return Part(path=path, begin=line_start(file, begin, size), end=line_start(file, end, size))
-
-
-def _require_same(path: str, body: dict[str, Json]) -> None:
-    recorded = (body["size"], body["mtime_ns"])
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceChangedError(
-            f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
-        ) from error
-    except OSError as error:
-        raise SourceUnavailableError(
-            f"the file {path!r} cannot be looked at ({error.strerror})", "Let this user read it."
-        ) from error
-    if (status.st_size, status.st_mtime_ns) != recorded:
-        raise SourceChangedError(
-            f"the file {path!r} changed since the transaction recorded it: {recorded[0]} bytes then, {status.st_size} "
-            "now, or another time",
-            "Put it back as it was (content and time) and replay. Move files in whole, or set min_age_s, and never "
-            "change them afterwards.",
-        )
-
-
-def _files(metadata: Json) -> list[tuple[str, int, int]]:
-    try:
-        assert isinstance(metadata, dict)
-        files: Any = metadata["files"]
-        return [(str(path), int(size), int(mtime_ns)) for path, size, mtime_ns in files]
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise SourceChangedError(
-            "the recorded metadata is not that of a FileSpout",
-            "Another spout had this stream's name: give the stream a new name.",
-        ) from error
 
 
 def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from airflow_trident.arrow import arrow_schema, arrow_type
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.spouts.columns import fitted, reading_type
+from airflow_trident.spouts.contents import MENDED
 from airflow_trident.spouts.json_maps import with_lists
 from airflow_trident.spouts.lines import LineTooLongError, lines_of, whole_lines
 from airflow_trident.spouts.statistics import groups_that_may_hold
@@ -26,14 +27,10 @@ if TYPE_CHECKING:
     from airflow_trident.operations.expressions import Expression
 
 BATCH_ROWS = 1 << 16
+_BROKEN = 'encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
 _CSV_BLOCK_BYTES = 8 << 20
 _NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?:\n|\Z)")
 _DAMAGE = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError, RecursionError)
-ANEW = (
-    "Skip the transaction and put what its files hold in anew, mended, under new names: one that is changed in its "
-    "place is not the recorded one."
-)
-"""The cure of a damaged file."""
 
 
 class FileFormat(StrEnum):
@@ -51,14 +48,16 @@ class FileFormat(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: columns that are not
-    declared are left out instead of refused. Of Parquet: `columns`, those of the schema that are read (None: all), and
-    `filters`, column expressions of which rows may be left out that do not fulfil all.
+    declared are left out instead of refused. `replace_broken`: of text, bytes that are no UTF-8 become U+FFFD. Of
+    Parquet: `columns`, those of the schema that are read (None: all), and `filters`, column expressions of which rows
+    may be left out that do not fulfil all.
     """
 
     format: FileFormat
     schema: Schema
     header: bool
     ignore_extra: bool
+    replace_broken: bool = False
     columns: tuple[str, ...] | None = None
     filters: tuple[Expression, ...] = ()
 
@@ -99,8 +98,11 @@ def _read_text(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     schema = arrow_schema(reading.schema)
-    for _, chunk in _chunks(part):
-        yield pa.record_batch([lines_of(chunk)], schema=schema)
+    strict = not reading.replace_broken
+    for at, chunk in _chunks(part):
+        with _damage(part.path, f"in the lines from byte {at}", hint=_BROKEN):
+            lines = lines_of(chunk, strict=strict)
+        yield pa.record_batch([lines], schema=schema)
 
 
 def _chunks(part: Part) -> Iterator[tuple[int, bytes]]:
@@ -208,7 +210,7 @@ def _require_closed_quotes(path: str) -> None:
         except csv.Error as error:
             raise DamagedInputError(
                 f"the file {path!r} ends inside a quoted value, or a quote is out of place ({error})",
-                ANEW,
+                MENDED,
             ) from error
         finally:
             csv.field_size_limit(limit)
@@ -247,7 +249,7 @@ def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa
         except pa.ArrowException as error:
             raise DamagedInputError(
                 f"the column {field.name!r} of {path!r} does not fit {field.type} ({error})",
-                "Declare the type that it has, or mend the file.",
+                f"Declare the type that it has. Or: {MENDED}",
             ) from error
     yield from pa.table(arrays, schema=arrow_schema(reading.read_schema)).to_batches()
 
@@ -262,7 +264,7 @@ def _require_columns(reading: Reading, found: list[str], path: str) -> None:
             raise DamagedInputError(
                 f"the file {path!r} {what} the column {names[0]!r}; it has ({', '.join(found)}) and "
                 f"({', '.join(declared)}) is declared",
-                f'Mend the fields of the spout; extra_columns="ignore" leaves out what is not declared. Or: {ANEW}',
+                f'Mend the fields of the spout; extra_columns="ignore" leaves out what is not declared. Or: {MENDED}',
             )
 
 
@@ -278,10 +280,10 @@ def _damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
         raise
     except (pa.ArrowException, *_DAMAGE) as error:
         raise DamagedInputError(
-            f"the file {path!r} cannot be read{place}: {error}", f"{hint} {ANEW}".strip()
+            f"the file {path!r} cannot be read{place}: {error}", f"{hint} {MENDED}".strip()
         ) from error
     except OSError as error:
         if error.errno is not None:
             raise
         # Arrow reports damage inside Parquet files as OSError without a number.
-        raise DamagedInputError(f"the file {path!r} cannot be read: {error}", ANEW) from error
+        raise DamagedInputError(f"the file {path!r} cannot be read: {error}", MENDED) from error

@@ -1,6 +1,7 @@
 r"""Text as lines, fast and exactly: lines end with ``\n`` or ``\r\n`` and nothing else, the last one needs no end.
 
-Bytes that are no UTF-8 become U+FFFD. Every other byte, NUL and a byte order mark included, belongs to its line.
+Bytes that are no UTF-8 are an error, or become U+FFFD where that is asked for. Every other byte, NUL and a byte order
+mark included, belongs to its line.
 """
 
 from __future__ import annotations
@@ -109,12 +110,16 @@ def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[byte
         yield b"".join(pieces)
 
 
-def lines_of(chunk: bytes) -> pa.StringArray:
-    """The lines of whole lines, without their ends. No loop over lines: the ends are cut out of the bytes at once."""
+def lines_of(chunk: bytes, *, strict: bool = False) -> pa.StringArray:
+    """The lines of whole lines, without their ends. No loop over lines: the ends are cut out of the bytes at once.
+
+    :param strict: bytes that are no UTF-8 are an error instead of U+FFFD.
+    :raises UnicodeDecodeError: see there.
+    """
     import numpy as np
     import pyarrow as pa
 
-    data = np.frombuffer(_valid(chunk), dtype=np.uint8)
+    data = np.frombuffer(_valid(chunk, strict=strict), dtype=np.uint8)
     newline = data == 10
     ends = np.flatnonzero(newline)
     kept = ~newline
@@ -131,12 +136,14 @@ def lines_of(chunk: bytes) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(data[kept]))
 
 
-def _valid(chunk: bytes) -> bytes:
+def _valid(chunk: bytes, *, strict: bool = False) -> bytes:
     """The same lines as valid UTF-8. A line end is never part of a broken character, so lines stay as they are."""
     if chunk.isascii():
         return chunk
     try:
         chunk.decode()
     except UnicodeDecodeError:
+        if strict:
+            raise
         return chunk.decode(errors="replace").encode()
     return chunk

@@ -28,7 +28,15 @@ def test_text_is_lines_of_everything_but_their_ends(tmp_path: Path) -> None:
     content = b'plain\n"quoted, text"\r\n\n\0nul\x85\xe2\x80\xa8\n\xff\xfe broken\rreturn\nlast'
     expected = ["plain", '"quoted, text"', "", "\0nul\ufffd\u2028", "\ufffd\ufffd broken\rreturn", "last"]
     for name, packed in (("a.txt", content), ("a.txt.gz", gzip.compress(content))):
-        assert read(written(tmp_path, name, packed)) == [(line,) for line in expected]
+        assert read(written(tmp_path, name, packed), encoding_errors="replace") == [(line,) for line in expected]
+
+
+@pytest.mark.parametrize("content", [b"fine\nbroken \xff\n", "utf-16\n".encode("utf-16")], ids=["latin-1", "utf-16"])
+def test_text_that_is_no_utf8_is_an_error_unless_asked_otherwise(tmp_path: Path, content: bytes) -> None:
+    path = written(tmp_path, "a.txt", content)
+    with pytest.raises(DamagedInputError, match=r"a\.txt' cannot be read in the lines from byte 0.*encoding_errors="):
+        read(path)
+    assert len(read(path, encoding_errors="replace")) == 2
 
 
 def test_a_gzip_file_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
@@ -55,7 +63,9 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, damage: str, options: d
         packed[-6] ^= 0xFF
     else:
         packed = bytearray(b"no gzip at all")
-    with pytest.raises(DamagedInputError, match=r"a\.gz' cannot be read.*anew, mended, under new names"):
+    with pytest.raises(
+        DamagedInputError, match=r"a\.gz' cannot be read.*accept-source TOPOLOGY TXID.*anew, under new names"
+    ):
         read(written(tmp_path, "a.gz", bytes(packed)), **options)
 
 

@@ -40,7 +40,7 @@ def put(folder: Path, contents: list[bytes]) -> Path:
 
 def whole(folder: Path) -> Callable[[Topology], None]:
     def build(topology: Topology) -> None:
-        lines = topology.new_stream("lines", FileSpout(str(folder)))
+        lines = topology.new_stream("lines", FileSpout(str(folder), encoding_errors="replace"))
         keep(lines.each(length(col("line")), "size"), "lines")
 
     return build
@@ -127,6 +127,8 @@ def test_a_file_that_changed_since_it_was_recorded_is_named(
     files = put(tmp_path / "files", PLAIN)
     job = job_of(whole(files))
     os.utime(files / "0.txt", (1, 1))
+    assert run(spark_engine, job) == run(LocalEngine(), job), "only its time is another one"
+    (files / "0.txt").write_bytes(PLAIN[0].upper())
     with pytest.raises(SourceChangedError, match=r"0\.txt' changed"):
         spark_engine.run(job)
     (files / "0.txt").unlink()

@@ -31,6 +31,7 @@ class Folder:
     read: Counter[int] = field(default_factory=Counter)
     made: int = 0
     touched: set[int] = field(default_factory=set)
+    went_back: bool = False
     state: Any = None
 
     def add(self, folder: str, age: int, *, moved: bool = False) -> None:
@@ -41,6 +42,10 @@ class Folder:
         # The clock of a file system ticks every 4 ms.
         ctime = (mtime if moved else self.now) // 4_000_000 * 4_000_000
         self.files[path] = (self.made, FoundFile(path, 1, mtime, ctime))
+
+    def turn_clock(self, by: int) -> None:
+        self.now = max(100_000 * SECOND, self.now + by)
+        self.went_back = self.went_back or by < 0
 
     def touch_status(self, place: int) -> None:
         """As chmod does."""
@@ -68,9 +73,13 @@ class Folder:
                 self.answer(str(error))
                 listing = None
                 continue
+            except SourceChangedError as error:
+                self.touch_what_was_in_no_batch(str(error))
+                listing = None
+                continue
             if chosen is None:
                 return False
-            files, after = chosen
+            files, after = list(chosen.files), chosen.after()
             assert files == sorted(files, key=lambda file: file.place)
             assert 0 < len(files) <= limits.max_files
             for file in files:
@@ -79,12 +88,22 @@ class Folder:
             assert consumed_from_json(self.state) == after
             return True
 
+    def touch_what_was_in_no_batch(self, question: str) -> None:
+        """A person follows the cure, once the clock is where it was."""
+        assert "the clock was set back" in question
+        assert self.went_back, f"a needless question: {question}"
+        self.now = max(self.now, consumed_from_json(self.state).settled_ns) + SECOND
+        for path, (number, file) in self.files.items():
+            if not self.read[number]:
+                self.files[path] = (number, replace(file, mtime_ns=self.now, ctime_ns=self.now))
+
     def answer(self, question: str) -> None:
         """A person knows: a new file gets the present time, one that was read goes away."""
+        before = consumed_from_json(self.state)
+        self.now = max(self.now, before.settled_ns, before.window_ns)
         found = re.search(r"the file '([^']+)'", question)
         assert found
         number, file = self.files[found[1]]
-        before = consumed_from_json(self.state)
         if self.read[number]:
             assert number in self.touched, f"a needless question: {question}"
             del self.files[found[1]]
@@ -106,6 +125,10 @@ STEPS = st.one_of(
     st.tuples(st.just("transact"), st.integers(1, 4), st.none()),
     st.tuples(st.just("appears while listed"), st.integers(0, 60 * SECOND), AGES),
 )
+CLOCKS = st.one_of(
+    STEPS.filter(lambda step: step[0] not in ("chmod", "remove")),
+    st.tuples(st.just("clock back"), st.integers(0, 9 * HOUR), st.none()),
+)
 
 
 @settings(max_examples=400, deadline=None)
@@ -122,6 +145,26 @@ STEPS = st.one_of(
     1,
 )
 def test_every_file_is_read_exactly_once_or_a_person_is_asked(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
+    live(steps, max_seen)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(CLOCKS, max_size=40), st.sampled_from([10_000, 3, 1]))
+@example(
+    [("add", "", 0), ("transact", 1, None), ("clock back", 2 * HOUR, None), ("burst", 6, 0), ("wait", 3 * HOUR, None)],
+    10_000,
+)
+@example(
+    [("burst", 5, 0), ("transact", 4, None), ("clock back", 2 * HOUR, None), ("burst", 6, 0)]
+    + [("transact", 2, None), ("clock back", 2 * HOUR, None), ("burst", 3, HOUR)],
+    1,
+)
+def test_a_clock_that_is_set_back_hides_no_file(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
+    """Nothing is removed here: see `test_removed_files_while_the_clock_is_behind_are_asked_about`."""
+    live(steps, max_seen)
+
+
+def live(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
     folder = Folder()
     moved = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -140,8 +183,8 @@ def test_every_file_is_read_exactly_once_or_a_person_is_asked(steps: list[tuple[
                 folder.touch_status(one)
             elif kind == "remove":
                 folder.remove(one)
-            elif kind == "wait":
-                folder.now += one
+            elif kind in ("wait", "clock back"):
+                folder.turn_clock(one if kind == "wait" else -one)
             elif kind == "transact":
                 folder.transact(replace(LIMITS, max_files=one))
             else:
@@ -176,7 +219,7 @@ def choose(
 ) -> tuple[list[str], Consumed]:
     given = replace(LIMITS, **limits)
     chosen = next_batch(Listing(tuple(files), 0), before or Consumed(), given, base="/in", now_ns=int(now_s * SECOND))
-    return ([found.path for found in chosen[0]], chosen[1]) if chosen else ([], before or Consumed())
+    return ([found.path for found in chosen.files], chosen.after()) if chosen else ([], before or Consumed())
 
 
 def test_oldest_files_come_first_and_equal_times_by_path() -> None:
@@ -258,6 +301,68 @@ def test_a_read_file_that_changed_is_an_error_within_the_window() -> None:
 def test_a_read_file_that_was_only_touched_is_still_read() -> None:
     _, before = choose([file("a", 10_000)])
     assert choose([file("a", 10_000, 99_999)], before)[0] == []
+
+
+DAY_AHEAD = [file("ahead", 100_000)]
+BEHIND_S = 100_000 - 7_200
+
+
+def test_files_that_came_after_the_clock_was_set_back_are_new() -> None:
+    _, before = choose([file(f"old {number}", 10_000 + number) for number in range(5)], max_files=9)
+    files = [file(f"old {number}", 10_000 + number) for number in range(5)] + DAY_AHEAD
+    _, before = choose(files, before)
+    came = [file(f"new {number}", BEHIND_S + 10 * number) for number in range(5)]
+    names, after = choose([*files, *came], before, now_s=BEHIND_S + 60, max_files=2)
+    assert names == ["new 0", "new 1"], "while the clock is behind"
+    names, after = choose([*files, *came], after, now_s=200_000, max_files=9)
+    assert names == ["new 2", "new 3", "new 4"], "and when it has passed"
+    assert choose([*files, *came], after, now_s=200_000)[0] == []
+
+
+def test_files_that_cannot_be_told_from_read_ones_are_refused_until_they_are_touched() -> None:
+    old = [file("a", 10_000), file("b", 20_000), file("c", 30_000)]
+    _, before = choose([*old, *DAY_AHEAD], max_files=9)
+    came = [file("n1", 15_000), file("n2", 25_000)]  # twice set back: they are no neighbours
+    for now_s in (26_000, 200_000):
+        with pytest.raises(SourceChangedError, match=r"in '/in' .* not those that were: the clock was set back.*touch"):
+            choose([*old, *DAY_AHEAD, *came], before, now_s=now_s)
+    touched = [file("n1", 200_001), file("n2", 200_002)]
+    assert choose([*old, *DAY_AHEAD, *touched], before, now_s=200_003)[0] == ["n1", "n2"]
+
+
+def test_removed_files_while_the_clock_is_behind_are_asked_about() -> None:
+    old = [file("a", 10_000), file("b", 20_000), *DAY_AHEAD]
+    _, before = choose(old, max_files=9)
+    assert choose(old[1:], before, now_s=100_060)[0] == [], "read files may go"
+    assert choose(old[1:], before, now_s=100_000 - 3_600)[0] == [], "the window says which are new"
+    with pytest.raises(SourceChangedError, match="the clock was set back behind 1970-01-02T03:46:35"):
+        choose(old[1:], before, now_s=BEHIND_S)
+    with pytest.raises(SourceChangedError, match="files came or went"):
+        choose([*old[1:], file("instead", 15_000)], before)
+
+
+def test_what_an_earlier_version_wrote_is_read_without_what_it_did_not_know() -> None:
+    _, before = choose([file("a", 10_000)])
+    written = before.to_json()
+    del written["old"], written["contents"]
+    earlier = consumed_from_json(json.loads(json.dumps(written)))
+    assert earlier == replace(before, old=None)
+    assert choose([file("a", 10_000), file("b", 10_001)], earlier)[0] == ["b"]
+
+
+def test_the_content_says_whether_a_file_of_another_time_is_the_read_one() -> None:
+    chosen = next_batch(Listing((file("a", 10_000),), 0), Consumed(), LIMITS, base="/in", now_ns=0)
+    assert chosen
+    before = consumed_from_json(json.loads(json.dumps(chosen.after({"a": "digest of a"}).to_json())))
+    restored = Listing((file("a", 20_000), file("b", 20_001)), 0)
+
+    def again(content: str) -> list[str]:
+        found = next_batch(restored, before, LIMITS, base="/in", now_ns=0, content_of=lambda _: content)
+        return [one.path for one in found.files] if found else []
+
+    assert again("digest of a") == ["b"]
+    with pytest.raises(SourceChangedError, match=r"'a' in '/in' was consumed .* accept-source"):
+        again("another")
 
 
 def test_a_folder_that_is_moved_in_is_asked_about() -> None:
