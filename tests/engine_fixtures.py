@@ -311,6 +311,33 @@ def times_and_intervals(topology: Topology) -> None:
     keep(early.each(col("clock").cast("string"), "text").each(coalesce(col("took"), hour), "took_at_least"), "early")
 
 
+def the_newest_of_each_key(topology: Topology) -> None:
+    """Ties are of equal tuples, also in parts that no key or order says."""
+    day = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    nan = math.nan
+    rows = [
+        (1, "a", day, 1.0, ["x", None], 0.0),
+        (1, "b", day + datetime.timedelta(1), nan, ["x"], -0.0),
+        (1, "c", day + datetime.timedelta(1), 7.0, [], nan),
+        (1, "b", day + datetime.timedelta(1), nan, ["x"], 0.0),
+        (2, "a", None, None, None, nan),
+        (None, "a", day, 0.5, ["y"], nan),
+        (None, "b", None, nan, ["y"], 1.0),
+        (2, "a", None, None, None, nan),
+    ] * 3
+    fields = "id long, city string, at timestamp, x double, tags array<string>, real double"
+    changes = topology.new_stream("changes", FixedBatchSpout(fields, rows, splits=5))
+
+    def upsert(stream: Any, inputs: str, keys: str, order_by: str, name: str) -> None:
+        stream.partition_persist(PaperState(), inputs, keys=keys, order_by=order_by, name=name)
+
+    upsert(changes, "id, city, tags", "id", "at, x", "by_time")
+    upsert(changes, "city, id, x, at", "city, id", "x, at", "by_number")
+    upsert(changes, "city, id", "", "city, id", "without_keys")
+    upsert(changes, "real, city, at, id, x", "real", "id, at, x, city", "by_reals")
+    upsert(topology.merge([changes, changes.shuffle()]), "id, city, x", "id", "at, x", "merged")
+
+
 def a_filter_that_keeps_nan_behind_what_is_read_twice(topology: Topology) -> None:
     rows = [("a", math.nan), ("b", 0.0), ("c", math.nan), ("d", 2.0), ("e", None)]
     stream = topology.new_stream("reals", FixedBatchSpout("name string, x double", rows, splits=5))
@@ -340,6 +367,7 @@ TOPOLOGIES: dict[str, Callable[[Topology], None]] = {
         arrays_and_reals_as_groups,
         maps_and_structs,
         times_and_intervals,
+        the_newest_of_each_key,
         a_filter_that_keeps_nan_behind_what_is_read_twice,
     )
 }

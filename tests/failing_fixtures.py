@@ -69,6 +69,12 @@ def a_map_raises(topology: Topology) -> None:
     keep(lines(topology).map(lambda line: str(1 / (len(line) - 7)), "x string"))
 
 
+def two_newest_tuples_of_a_key(topology: Topology) -> None:
+    rows = [(1, "old", 1), (1, "here", 2), (2, "there", 2), (1, "there", 2)]
+    changes = topology.new_stream("changes", FixedBatchSpout("id long, city string, at long", rows, splits=3))
+    changes.partition_persist(PaperState(), "id, city", keys="id", order_by="at", name="cities")
+
+
 def prepare_raises(topology: Topology) -> None:
     keep(lines(topology).each("line", CannotPrepare(), "again"))
 
@@ -164,6 +170,7 @@ FAILING: dict[str, Callable[[Topology], None]] = {
         a_function_raises_behind_a_shuffle,
         a_filter_raises,
         a_map_raises,
+        two_newest_tuples_of_a_key,
         prepare_raises,
         a_value_of_another_type,
         a_whole_number_too_large,

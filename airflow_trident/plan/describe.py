@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_trident.operations.multireduce import Joiner
+from airflow_trident.operations.newest import Newest
 from airflow_trident.plan.commit_nodes import GivenTuples, NewValuesNode, StateQueryNode
 from airflow_trident.plan.nodes import (
     AggregateNode,
@@ -111,7 +112,8 @@ def _reducer(reducer: Any) -> str:
 
 
 def _aggregation(one: Aggregation) -> str:
-    return f"{function_name(one.aggregator)}({', '.join(one.reads)})"
+    described = one.aggregator.describe() if isinstance(one.aggregator, Newest) else function_name(one.aggregator)
+    return f"{described}({', '.join(one.reads)})"
 
 
 def function_name(function: Any) -> str:

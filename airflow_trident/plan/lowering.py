@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_trident.operations.newest import Newest
 from airflow_trident.plan.graph import Sinks, rebuilt
 from airflow_trident.plan.nodes import (
     AggregateNode,
+    Aggregation,
     FinalAggregateNode,
     Grouping,
     MergeNode,
@@ -47,15 +49,16 @@ def _lowered(node: Node) -> Node:
 def _aggregate(node: AggregateNode) -> Node:
     """Combiners: partial aggregation in every partition, then bring the partial values of a group together, then the
     final combination (Trident: Stream.aggregate, GroupedStream.aggregate). Anything else needs all tuples of a group
-    together."""
+    together, or what was chosen of them."""
     before = node.input
-    if all(one.combiner for one in node.aggregations):
+    partial = tuple(one for one in map(_partial, node.aggregations) if one is not None)
+    if len(partial) == len(node.aggregations):
         before = PartialAggregateNode(
             name=f"{node.name}.partial",
             schema=node.schema,
             inputs=(before,),
             groups=node.groups,
-            aggregations=node.aggregations,
+            aggregations=partial,
         )
     together = PartitionNode(
         name=f"{node.name}.partition",
@@ -71,6 +74,13 @@ def _aggregate(node: AggregateNode) -> Node:
         groups=node.groups,
         aggregations=node.aggregations,
     )
+
+
+def _partial(one: Aggregation) -> Aggregation | None:
+    """What is done in every partition before tuples move; None if nothing can be."""
+    if isinstance(one.aggregator, Newest):
+        return replace(one, aggregator=one.aggregator.before())
+    return one if one.combiner else None
 
 
 def _multi_reduce(node: MultiReduceNode) -> Node:

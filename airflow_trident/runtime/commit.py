@@ -30,7 +30,7 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, E
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
-from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
+from airflow_trident.runtime.commit_phase import apply_downstream, require_distinct_keys, with_commit_time
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import (
     Attempts,
@@ -218,6 +218,7 @@ class Committer:
         except StagingError as error:
             self.progress(f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again")
             return self._apply(self._emit_again(ticket), states)
+        require_distinct_keys(plan, batches)
         opened, fed = states.opened(), set[str]()
 
         def apply(name: str, batch: pa.Table) -> None:

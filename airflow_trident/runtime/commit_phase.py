@@ -26,7 +26,8 @@ from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.base import Slot
 from airflow_trident.states.merge import canonical_key
-from airflow_trident.types import names_of
+from airflow_trident.topology.updaters import MapPut
+from airflow_trident.types import REAL_TYPES, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,6 +63,22 @@ def apply_downstream(
             if isinstance(sink, PersistNode):
                 apply(sink.name, results[sink.name])
                 crash_point(CrashPoint.APPLIED_DOWNSTREAM, ticket.txid)
+
+
+def require_distinct_keys(plan: Plan, batches: dict[str, pa.Table]) -> None:
+    """What an upsert would refuse is refused before any state is touched: another state of the transaction would have
+    it already.
+
+    :param batches: what was staged, by state.
+    :raises UserCodeError: two tuples of a batch have the same key and different values, and nothing says which counts.
+    """
+    for sink in plan.sinks:
+        put = sink.state.updater
+        if isinstance(put, MapPut) and sink.name in batches:
+            batch = batches[sink.name]
+            exact = put.keys and not any(field.type in REAL_TYPES for field in sink.state.keys)  # Arrow has many NaNs
+            if not exact or batch.group_by(list(put.keys), use_threads=False).aggregate([]).num_rows < batch.num_rows:
+                put.chosen(table_to_rows(batch))
 
 
 def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:

@@ -6,13 +6,13 @@ A key is a tuple of key fields (the empty tuple where the state has none), a val
 from __future__ import annotations
 
 import decimal
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.errors import ConfigurationError, TridentError, UserCodeError
+from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.types import names_of
 
@@ -26,18 +26,8 @@ Changes: TypeAlias = "dict[Key, Value | None]"
 Lookup: TypeAlias = Callable[[Sequence[Key]], "list[Value | None]"]
 """The stored values of keys; asked about keys of the batch only, so that the cost does not depend on the state (T6)."""
 
-_NAN = math.nan
 EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow])
 """Default decimal arithmetic rounds to 28 digits; sums of decimal(38,s) must be exact."""
-
-
-def canonical_key(key: Sequence[Any]) -> Key:
-    """Equal keys as equal tuples: NaN is one key and -0.0 is 0.0, as Spark groups them."""
-    return tuple(_canonical(part) if isinstance(part, float) else part for part in key)
-
-
-def _canonical(part: float) -> float:
-    return _NAN if math.isnan(part) else part + 0.0
 
 
 def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup) -> Changes:

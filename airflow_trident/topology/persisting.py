@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import PlanError
+from airflow_trident.operations.comparing import comparable, groupable
+from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
 from airflow_trident.plan.commit_phase import in_commit_phase
-from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
 from airflow_trident.plan.states import StateFactory, StateSpec, StateUpdater
 from airflow_trident.topology.aggregating import Aggregating
 from airflow_trident.topology.names import require_name
@@ -16,6 +18,9 @@ from airflow_trident.topology.signatures import persistent_aggregations, require
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, parse_names, require_distinct, select
+
+if TYPE_CHECKING:
+    from airflow_trident.topology.stream import Stream
 
 
 class Persisting(Aggregating):
@@ -36,21 +41,32 @@ class Persisting(Aggregating):
         *,
         keys: FieldSpec | None = None,
         values: FieldSpec | None = None,
+        order_by: FieldSpec | None = None,
         name: str | None = None,
     ) -> TridentState:
         """Give every batch's tuples to an updater of the state, in the commit phase (Trident: partitionPersist).
 
+        ``partition_persist(state, "id, city, changed_at", keys="id", order_by="changed_at")`` keeps the newest city of
+        each id.
+
         :param inputs: the fields that the updater gets.
-        :param updater: ``updater(map_state, tuples)``; default: :class:`MapPut`, the last tuple of a key wins.
+        :param updater: ``updater(map_state, tuples)``; default: :class:`MapPut`, a tuple's values replace those that
+            its key had. Two tuples of one batch with the same key and different values are then an error
+            (UserCodeError), unless `order_by` says which one is newer.
         :param keys: those of `inputs` that are the key of the stored map. Sinks (FileSink, TableSink) append the tuples
             as they are: they take neither keys, nor values, nor an updater.
-        :param values: the stored value fields with types; default: the rest of `inputs`.
+        :param values: the stored value fields with types; default: the rest of `inputs`. Without an updater they are
+            some of the inputs.
+        :param order_by: without an updater: the fields of the stream that say which of several tuples of a key in one
+            batch is the newest, the most important first; null is the lowest value. Between batches the later
+            transaction is the newer one.
+        :raises PlanError: what is named does not go together, or could never be stored.
         """
         staged = select(self.schema, self._select("partition_persist", inputs), "partition_persist")
         if require_factory(state).capabilities.appends:
-            if keys is not None or values is not None or updater is not None:
+            if any(one is not None for one in (keys, values, updater, order_by)):
                 raise PlanError(
-                    f"partition_persist into {state.describe()} got keys, values or an updater",
+                    f"partition_persist into {state.describe()} got keys, values, order_by or an updater",
                     "A sink appends the tuples as they are: name inputs only.",
                 )
             return self._persist_rows(state, staged, name)
@@ -61,7 +77,7 @@ class Persisting(Aggregating):
         value_fields = parse_declared(values) if values is not None else rest
         if not value_fields:
             raise PlanError("partition_persist has no value fields", "Name inputs that are no keys, or values=...")
-        put = MapPut(names_of(staged), names_of(key_fields), names_of(value_fields))
+        require_distinct(names_of((*key_fields, *value_fields)))
         spec = StateSpec(
             topology=self._topology.name,
             name=name or value_fields[0].name,
@@ -69,9 +85,60 @@ class Persisting(Aggregating):
             values=value_fields,
             staged=staged,
             factory=require_factory(state),
-            updater=updater if updater is not None else put,
+            updater=updater,
         )
+        if updater is None:
+            return self._put(spec, () if order_by is None else self._some("order_by", order_by, "Leave it out."))
+        if order_by is not None:
+            raise PlanError(
+                f"partition_persist of state {spec.name!r} got an updater and order_by",
+                "An updater gets every tuple: let it choose, or leave it out.",
+            )
         return self._keeping(names_of(staged))._persist(spec)
+
+    def _put(self, spec: StateSpec, order_by: tuple[str, ...]) -> TridentState:
+        """Upserts: without an updater a tuple's values replace those of its key."""
+        for field in spec.values:
+            if field not in spec.staged:
+                given = {one.name: one.type for one in spec.staged}.get(field.name)
+                raise PlanError(
+                    f"state {spec.name!r} could never be given its value field {field}: "
+                    + (f"the input is {field.name} {given}" if given else f"no input is named {field.name!r}"),
+                    "Without an updater the value fields are inputs with their types: convert or add the field before, "
+                    "or give one.",
+                )
+        put = MapPut(
+            state=spec.name,
+            staged=names_of(spec.staged),
+            keys=spec.key_names,
+            values=spec.value_names,
+            order_by=order_by,
+        )
+        newest = self._newest(spec, order_by) if order_by else self
+        return newest._keeping(names_of(spec.staged))._persist(replace(spec, updater=put))
+
+    def _newest(self, spec: StateSpec, order_by: tuple[str, ...]) -> Stream:
+        """One tuple of each key."""
+        groupable("partition_persist keys", spec.keys)
+        for field in select(self.schema, order_by, "order_by"):
+            comparable("order_by", field)
+        rest = tuple(name for name in names_of(spec.staged) if name not in spec.key_names)
+        rest = tuple(dict.fromkeys((*rest, *(name for name in order_by if name not in spec.key_names))))
+        reads = (*spec.key_names, *rest)
+        newest = Newest(
+            fields=reads,
+            keys=len(spec.keys),
+            order=tuple(reads.index(name) for name in order_by),
+            state=spec.name,
+        )
+        outputs = select(self.schema, rest, "order_by")
+        return self._then(
+            AggregateNode,
+            "newest",
+            (*spec.keys, *outputs),
+            groups=spec.key_names,
+            aggregations=(Aggregation(aggregator=newest, reads=reads, output=outputs),),
+        )
 
     def _persist_rows(self, sink: StateFactory, staged: Schema, name: str | None) -> TridentState:
         spec = StateSpec(

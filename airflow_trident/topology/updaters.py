@@ -3,18 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.operations.equality import canonical_key, same
+from airflow_trident.operations.newest import two_values
 from airflow_trident.plan.states import MapState
 
 
+@dataclass(frozen=True, kw_only=True)
 class MapPut:
-    """Puts each tuple's value fields under its key fields; of equal keys in a batch any one wins."""
+    """Puts each tuple's value fields under its key fields.
 
-    def __init__(self, staged: tuple[str, ...], keys: tuple[str, ...], values: tuple[str, ...]) -> None:
-        self._keys = tuple(staged.index(name) for name in keys)
-        self._values = tuple(staged.index(name) for name in values if name in staged)
+    :param state: its name, for the error.
+    :param staged: the fields of the tuples; `keys` and `values` are among them.
+    :param order_by: by which fields the newest tuple of each key was chosen before; part of the state's definition.
+    """
+
+    state: str
+    staged: tuple[str, ...]
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Part of the topology's definition; without an order as any updater."""
+        return f"newest by {', '.join(self.order_by)}" if self.order_by else "updater"
 
     def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
-        last = {tuple(row[i] for i in self._keys): tuple(row[i] for i in self._values) for row in tuples}
-        state.multi_put(list(last), list(last.values()))
+        """:raises UserCodeError: two tuples of the batch have the same key and different values."""
+        found = self.chosen(tuples)
+        state.multi_put(list(found), list(found.values()))
+
+    def chosen(self, tuples: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """The value of each key.
+
+        :raises UserCodeError: see above. A store cannot know which one is newer, and engines give no order.
+        """
+        keys, values = ([self.staged.index(name) for name in names] for names in (self.keys, self.values))
+        found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for row in tuples:
+            value = tuple([row[place] for place in values])
+            key = canonical_key([row[place] for place in keys])
+            known = found.setdefault(key, value)
+            if known is not value and not same(known, value):
+                raise two_values(
+                    self.state,
+                    dict(zip(self.keys, key, strict=True)),
+                    dict(zip(self.values, known, strict=True)),
+                    dict(zip(self.values, value, strict=True)),
+                    "and different values, and nothing says which one counts",
+                    'Name the fields that say which is newer, as in partition_persist(..., order_by="updated_at"), or '
+                    "aggregate by the key first.",
+                )
+        return found

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
 from airflow_trident.plan.states import StateFactory, StateSpec
-from airflow_trident.types import INTERVAL, has_times
+from airflow_trident.topology.updaters import MapPut
+from airflow_trident.types import INTERVAL, has_times, names_of
 from tests.state_fixtures import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
 
 
@@ -50,6 +51,41 @@ def test_an_updater_sees_what_is_stored_and_what_it_has_put(factory: StateFactor
             state, ticket(2), batch(spec, ("a", "zzz"), ("b", "yy"), ("c", None), ("d", None), ("b", None), ("b", "n"))
         )
         assert content(state) == {("a",): ("xxxx",), ("b",): ("n",)}
+
+
+def upserts(factory: StateFactory, keys: str = "word string") -> StateSpec:
+    spec = combined(factory, keys, "n long, tags array<string>")
+    put = MapPut(state=spec.name, staged=names_of(spec.staged), keys=spec.key_names, values=spec.value_names)
+    return replace(spec, updater=put)
+
+
+def test_an_upsert_replaces_the_values_of_its_key_and_equal_tuples_are_one(factory: StateFactory) -> None:
+    spec = upserts(factory)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", 1, ["x"]), ("b", 2, None), ("a", 1, ["x"])))
+        apply(state, ticket(2), batch(spec, ("a", None, ["x", None]), ("a", None, ["x", None])))
+        assert content(state) == {("a",): (None, ["x", None]), ("b",): (2, None)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "said"),
+    [
+        ("word string", [("a", 1, []), ("b", 1, []), ("a", 2, [])], r"\(word='a'\).*\(n=1, tags=\[\]\) and \(n=2"),
+        ("word string", [(None, 1, ["x"]), (None, 1, ["x", None])], r"\(word=None\).*\['x'\]\) and .*\['x', None\]"),
+        ("real double", [(math.nan, 1, []), (math.nan, None, [])], r"\(real=nan\).*\(n=1,.* and \(n=None"),
+        ("real double", [(0.0, 1, []), (-0.0, 2, [])], r"\(real=0\.0\)"),
+        ("", [(1, []), (2, [])], "without key fields"),
+    ],
+)
+def test_of_equal_keys_with_different_values_none_is_chosen_by_chance(
+    factory: StateFactory, keys: str, rows: list[tuple[Any, ...]], said: str
+) -> None:
+    spec = upserts(factory, keys)
+    with factory.make_state(spec) as state:
+        with pytest.raises(UserCodeError, match=rf"same key of state 'counts' .*{said}.*order_by="):
+            state.apply(ticket(1), batch(spec, *rows))
+        assert state.marker() is None
+        assert content(state) == {}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,25 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> StateFactory:
     return Forgetful(MemoryState(str(tmp_path)))
 
 
+def test_what_an_upsert_refuses_leaves_every_state_as_it_was(store: StateFactory, tmp_path: Path) -> None:
+    """Of equal keys with different values none may win by chance; with an order the newest wins."""
+    rows = [(1, "old", 1), (2, "b", 1), (1, "new", 2)]
+
+    def made(**order: str) -> Topology:
+        topology = Topology("t")
+        changes = topology.new_stream("changes", FixedBatchSpout("id long, city string, at long", rows))
+        changes.persistent_aggregate(store, Count(), "n")
+        changes.partition_persist(store, "id, city", keys="id", name="cities", **order)
+        return topology
+
+    with pytest.raises(UserCodeError, match=r"\(id=1\).*'old'\) and \(city='new'.*order_by="):
+        run(made(), tmp_path / "staging")
+    assert held(made(), "n") == held(made(), "cities") == {}
+    run(made(order_by="at"), tmp_path / "staging")
+    assert held(made(), "n") == {(): (3,)}
+    assert held(made(), "cities") == {(1,): ("new",), (2,): ("b",)}
+
+
 # ---- new values ------------------------------------------------------------------------------------------------
 
 

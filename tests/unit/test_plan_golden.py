@@ -140,6 +140,11 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
         .aggregate("line", Joined(), "j")
         .persistent_aggregate(PaperState(), "j", Joined(), "all")
     ),
+    "partition_persist_order_by": lambda t: _none(
+        lines(t)
+        .each("line", Split(), "word")
+        .partition_persist(PaperState(), "word, line", keys="word", order_by="line", name="last")
+    ),
     "partition_persist": lambda t: _none(
         lines(t).each("line", Split(), "word").partition_persist(PaperState(), "word, line", keys="word")
     ),

@@ -133,6 +133,41 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[PlanError], str]] = {
         NEAR,
     ),
     "partition_persist": (lambda: ORDERS.partition_persist(PaperState(), "usr, n", keys="usr"), FieldError, NEAR),
+    "order_by": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n", keys="user", order_by="usr"),
+        FieldError,
+        NEAR,
+    ),
+    "order_by arrays": (
+        lambda: USERS.partition_persist(PaperState(), "id, age", keys="id", order_by="tags"),
+        FieldError,
+        "order_by cannot compare the field 'tags' of type array<string>",
+    ),
+    "an order of nothing": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n", keys="user", order_by=""),
+        PlanError,
+        "order_by in topology 'shop' got no fields",
+    ),
+    "an order for an updater": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n", print, keys="user", order_by="n"),
+        PlanError,
+        "state 'n' got an updater and order_by",
+    ),
+    "a value that is no input": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n", keys="user", values="n int, total long", name="s"),
+        PlanError,
+        "state 's' could never be given its value field total long: no input is named 'total'",
+    ),
+    "a value of another type than the input": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n", keys="user", values="n string", name="s"),
+        PlanError,
+        "state 's' could never be given its value field n string: the input is n int. Without an updater",
+    ),
+    "a value that is a key": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n", keys="user", values="user string"),
+        FieldError,
+        "duplicate field 'user'",
+    ),
     "a field twice in a projection": (lambda: ORDERS.project("n, n"), FieldError, "duplicate field 'n'"),
     "outputs of a chain twice": (
         lambda: ORDERS.chained_agg().aggregate(Count(), "c").aggregate(Count(), "c"),

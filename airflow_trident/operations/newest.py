@@ -1,0 +1,97 @@
+"""The newest tuple of each key, for upserts of a stream that may have several of a key in one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_trident.errors import UserCodeError
+from airflow_trident.operations.base import Aggregator, Collector, TransactionAttempt
+from airflow_trident.operations.equality import same
+
+
+@dataclass
+class Candidates:
+    """The tuples of one key in a batch that none was newer than so far, different ones only; `order`: theirs."""
+
+    txid: int
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    order: tuple[tuple[Any, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newest(Aggregator[Candidates]):
+    """Of the tuples of a group, that with the greatest values of the order fields, compared one after the other: null
+    is the lowest value, NaN the greatest number.
+
+    Done in every partition before tuples move, where several equally new ones may be left, and once more behind.
+
+    :param fields: those of the tuples that it reads: first `keys` key fields, which say the group and are not given.
+    :param order: the places of the order fields in `fields`, the most important first.
+    :param state: whose upsert it is, for the error.
+    :param last: nothing follows: of equally new tuples that are different none can be chosen.
+    """
+
+    fields: tuple[str, ...]
+    keys: int
+    order: tuple[int, ...]
+    state: str
+    last: bool = True
+
+    def before(self) -> Newest:
+        """The same for a partition of which another step gets the result."""
+        return replace(self, last=False)
+
+    def describe(self) -> str:
+        return f"newest by {', '.join(self.fields[place] for place in self.order)}"
+
+    def init(self, batch: TransactionAttempt, collector: Collector) -> Candidates:
+        return Candidates(batch.txid)
+
+    def aggregate(self, state: Candidates, collector: Collector, *values: Any) -> None:
+        order = tuple(_rank(values[place]) for place in self.order)
+        if not state.rows or order > state.order:
+            state.rows, state.order = [values], order
+        elif order == state.order and not any(same(values, row) for row in state.rows):
+            state.rows.append(values)
+
+    def complete(self, state: Candidates, collector: Collector) -> None:
+        """:raises UserCodeError: several are equally new and different."""
+        if self.last and len(state.rows) > 1:
+            first, second = sorted(state.rows, key=repr)[:2]
+            raise two_values(
+                self.state,
+                dict(zip(self.fields[: self.keys], first, strict=False)),
+                dict(zip(self.fields[self.keys :], first[self.keys :], strict=True)),
+                dict(zip(self.fields[self.keys :], second[self.keys :], strict=True)),
+                f"in transaction {state.txid} and are equally new ({self.describe()})",
+                "Name one more field in order_by, one that tells them apart.",
+            )
+        for row in state.rows:
+            collector.emit(*row[self.keys :])
+
+
+def two_values(
+    state: str, key: dict[str, Any], first: dict[str, Any], second: dict[str, Any], why: str, cure: str
+) -> UserCodeError:
+    """The error of an upsert that would have to guess which of two tuples of a batch counts."""
+    named = _shown(key) or "without key fields"
+    return UserCodeError(
+        f"two tuples of one batch have the same key of state {state!r} ({named}) {why}: ({_shown(first)}) and "
+        f"({_shown(second)})",
+        cure,
+        node=state,
+        fields=", ".join((*key, *first)),
+        row=named,
+    )
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r:.60}" for name, value in values.items())
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    """Tuples that compare as the values should; they never compare values of different types."""
+    if value is None:
+        return (0,)
+    return (2,) if value != value else (1, value)
