@@ -132,7 +132,9 @@ class StateSpec:
     partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields
     `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple belongs to.
     `in_order`: it is fed in the commit phase, with what earlier batches and this one made of other states, so that no
-    batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs.
+    batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
+    a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
+    others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
     """
 
     topology: str
@@ -148,6 +150,7 @@ class StateSpec:
     stateful: Stateful | None = None
     in_order: bool = False
     opaque: bool = False
+    told: bool = False
 
     @property
     def commutes(self) -> bool:

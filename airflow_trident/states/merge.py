@@ -136,7 +136,26 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
         )
     view = BufferedMap(spec, lookup)
     spec.updater(view, iter(rows))
+    if spec.told:
+        _require_own_keys(spec, rows, view.changes)
     return view.changes
+
+
+def _require_own_keys(spec: StateSpec, rows: list[tuple[Any, ...]], changes: Changes) -> None:
+    key_of = _key_picker(spec)
+    others = changes.keys() - {key_of(row) for row in rows}
+    if others:
+        named = ", ".join(
+            f"{name}={value!r:.60}" for name, value in zip(spec.key_names, min(others, key=repr), strict=True)
+        )
+        raise UserCodeError(
+            f"{_who(spec)} changed the key ({named}) of state {spec.name!r}, which no tuple of the batch has, and a "
+            "stream of its new values would not be told",
+            "Nothing was applied: keep such keys in a state of their own, or make tuples of them before.",
+            node=spec.name,
+            fields=", ".join(spec.key_names),
+            row=named,
+        )
 
 
 class BufferedMap:

@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit_nodes import NewValuesNode
 from airflow_trident.plan.compile import compile_plan
+from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.settings import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import StateFactory, StateSpec
+from airflow_trident.plan.windows import WindowUpdater
 from airflow_trident.protocol.records import Definition
 from airflow_trident.protocol.spouts import Spout, SpoutKind
 from airflow_trident.topology.combining import joined, merged, multi_reduced
@@ -217,9 +220,14 @@ class Topology:
     @property
     def states(self) -> dict[str, StateSpec]:
         """State name -> specification, in the order of the DAG file."""
-        # Not when a state is declared: an opaque spout may come after it.
+        # Not when a state is declared: an opaque spout, or who asks for its new values, may come after it.
+        told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
         return {
-            name: replace(sink.state, opaque=self.opaque and sink.state.factory.capabilities.opaque)
+            name: replace(
+                sink.state,
+                opaque=self.opaque and sink.state.factory.capabilities.opaque,
+                told=name in told and not isinstance(sink.state.updater, WindowUpdater),
+            )
             for name, sink in self._sinks.items()
         }
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
-from airflow_trident.plan.states import StateFactory, StateSpec
+from airflow_trident.plan.states import MapState, StateFactory, StateSpec
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import INTERVAL, has_times, names_of
 from tests.state_fixtures import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
@@ -106,6 +106,24 @@ def test_an_updater_that_errs_is_named_and_nothing_is_applied(factory: StateFact
             state.apply(ticket(1), batch(spec, ("a", "xx")))
         assert state.marker() is None
         assert content(state) == {}
+
+
+def test_an_updater_changes_no_key_that_a_stream_of_new_values_would_miss(factory: StateFactory) -> None:
+    def with_total(state: MapState, tuples: Any) -> None:
+        rows = list(tuples)
+        state.multi_put([(word,) for word, _ in rows], [(line,) for _, line in rows])
+        state.multi_put([("total",)], [("x",)])
+
+    spec = replace(longest(factory), updater=with_total)
+    with factory.make_state(replace(spec, told=True)) as state:
+        with pytest.raises(UserCodeError, match=r"with_total changed the key \(word='total'\) of state 'counts'"):
+            state.apply(ticket(1), batch(spec, ("a", "y")))
+        assert state.marker() is None
+        apply(state, ticket(1), batch(spec, ("total", "y"), ("a", "z")))
+        assert content(state) == {("a",): ("z",), ("total",): ("x",)}
+    with factory.make_state(spec) as state:
+        apply(state, ticket(2), batch(spec, ("b", "y")))
+        assert content(state) == {("a",): ("z",), ("b",): ("y",), ("total",): ("x",)}
 
 
 @pytest.mark.parametrize("combiner", [Count(), Product()])

@@ -83,6 +83,30 @@ def test_what_an_upsert_refuses_leaves_every_state_as_it_was(store: StateFactory
 # ---- new values ------------------------------------------------------------------------------------------------
 
 
+def test_only_a_state_whose_new_values_somebody_reads_is_bound_to_the_batchs_keys(
+    store: StateFactory, tmp_path: Path
+) -> None:
+    def with_total(state: Any, tuples: Any) -> None:
+        words = [word for (word,) in tuples]
+        state.multi_put([(word,) for word in words] + [("total",)], [(1,)] * (len(words) + 1))
+
+    def made(name: str) -> tuple[Topology, Any]:
+        topology = Topology(name)
+        arguments = {"keys": "word", "values": "n long", "name": "kept"}
+        return topology, words(topology).partition_persist(store, "word", with_total, **arguments)
+
+    quiet, _ = made("quiet")
+    run(quiet, tmp_path / "staging")
+    assert ("total",) in held(quiet, "kept")
+    topology, kept = made("told")
+    kept.new_values_stream().partition_persist(store, "word, n", keys="word", name="seen")
+    with pytest.raises(
+        UserCodeError, match=r"the key \(word='total'\) of state 'kept', which no tuple of the batch has"
+    ):
+        run(topology, tmp_path / "staging")
+    assert held(topology, "kept") == held(topology, "seen") == {}
+
+
 def test_new_values_are_those_of_the_batches_keys_after_the_batch(store: StateFactory, tmp_path: Path) -> None:
     topology = Topology("t")
     counts = words(topology).group_by("word").persistent_aggregate(store, Count(), "n")
