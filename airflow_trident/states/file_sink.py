@@ -1,6 +1,8 @@
 """Exactly-once files: one per transaction, which appears in the folder whole or not at all.
 
-What is applied is in ``_trident/<topology>-<state>.json`` of the folder, replaced in one step under a lock. It also
+What is applied is a record in ``_trident`` of the folder, ``<topology>-<state>.<19 digits>.json``: of several the
+highest counts. The next one is published by put-if-absent, so a committer that decided on a record which is no longer
+the last cannot write its own (T3): nothing is locked, and nobody waits for a committer that was stopped. A record also
 names the file that is to appear and the one that is to go, so that whoever comes after a crash finishes that first.
 Names that begin with ``_`` are no data for Spark, pyarrow and `FileSpout`.
 """
@@ -10,6 +12,8 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
+import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,12 +21,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.arrow import arrow_schema, table_to_rows
-from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    DefinitionChangedError,
+    NewerRecordError,
+    StoreUnavailableError,
+)
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.operations.conversions import microseconds_of
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.files import make_folder, storage_error, sync_folder, write_durably
+from airflow_trident.staging.files import (
+    make_folder,
+    put_if_absent,
+    stays_inside,
+    storage_error,
+    sync_folder,
+    write_durably,
+)
 from airflow_trident.states.marker import admit
 from airflow_trident.types import ddl, is_nested
 
@@ -31,15 +48,19 @@ if TYPE_CHECKING:
 
 META = "_trident"
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
-_VERSION = 1
+_VERSION = 2
+KEEP = 10
+"""Records that stay behind the last one, for people; older ones are removed."""
+TRIES = 100
+"""Each time that a committer must decide anew, another one has committed."""
 
 
 @dataclass(frozen=True)
 class FileSink(StateFactory):
     """A folder with a file per transaction: ``<topology>-<state>-<txid 19 digits>-<attempt>.parquet``.
 
-    :param path: the folder; may begin with ``~``; made if missing. On a file system with working locks that all
-        committers share.
+    :param path: the folder; may begin with ``~``; made if missing. On a file system that all committers share and on
+        which a hard link fails where the name is taken.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 
@@ -92,42 +113,52 @@ class OpenFileSink(State):
         self._spec = spec
         self._name = f"{spec.topology}-{spec.name}"
         self._meta = os.path.join(folder, META)
-        self._record_path = os.path.join(self._meta, f"{self._name}.json")
-        self._hidden = f".{self._name}-"
+        self._record = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\Z")
+        self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\..*\.tmp\Z")
+        self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
         with self._errors():
             make_folder(self._meta)
         self._read()
 
     def marker(self) -> Marker | None:
-        return self._read().marker
+        return self._read()[1].marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        with self._errors():
+            for _ in range(TRIES):
+                version, known = self._read()
+                self._finish(known)
+                applied = self._apply(ticket, batch, version + 1, known)
+                if applied is not None:
+                    return applied
+        raise StoreUnavailableError(
+            f"sink {self._spec.name!r} in {self.folder!r} was written {TRIES} times by others while transaction "
+            f"{ticket.txid} was to be committed",
+            "Find out who commits so much, and run the task again.",
+        )
+
+    def _apply(self, ticket: CommitTicket, batch: pa.Table, version: int, known: _Record) -> Applied | None:
+        """None: another committer has published this version of the record."""
         spec = self._spec
-        with self._errors(), self._lock():
-            known = self._read()
-            self._finish(known)
-            self._clean()
-            marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
-            if verdict is Verdict.SKIP:
-                self._write(_Record(marker=marker, highest=known.highest))
-                return Applied.ALREADY
-            publish = self._prepare(ticket, batch) if batch.num_rows else None
-            late = ticket.txid < marker.high
-            record = _Record(
-                marker=marker,
-                highest=known.highest if late else (publish[1] if publish else None),
-                publish=publish,
-                remove=known.highest if verdict is Verdict.REPLACE else None,
-            )
-            self._write(record)
-            self._finish(record)
-        return Applied.APPLIED
+        marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+        if verdict is Verdict.SKIP:
+            record = _Record(marker=marker, highest=known.highest)
+            return Applied.ALREADY if self._publish(version, record) else None
+        publish = self._prepare(ticket, batch, version) if batch.num_rows else None
+        late = ticket.txid < marker.high
+        record = _Record(
+            marker=marker,
+            highest=known.highest if late else (publish[1] if publish else None),
+            publish=publish,
+            remove=known.highest if verdict is Verdict.REPLACE else None,
+        )
+        return Applied.APPLIED if self._publish(version, record) else None
 
     # ---- files -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, ticket: CommitTicket, batch: pa.Table) -> tuple[str, str]:
+    def _prepare(self, ticket: CommitTicket, batch: pa.Table, version: int) -> tuple[str, str]:
         """Write the file under a hidden name. :returns: that, and the name under which it will appear."""
-        hidden = f"{self._hidden}{uuid.uuid4().hex}"
+        hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
         write_durably(os.path.join(self._meta, hidden), lambda file: self._encode(batch, file))
         final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
         return hidden, final
@@ -158,54 +189,34 @@ class OpenFileSink(State):
                 os.replace(os.path.join(self._meta, hidden), os.path.join(self.folder, final))
         sync_folder(self.folder)
 
-    def _clean(self) -> None:
-        """Under the lock nobody else writes: unfinished files are of committers that died."""
+    def _clean(self, version: int) -> None:
+        """Of what was prepared for this version or an earlier one nothing is published but what a record says."""
         for name in os.listdir(self._meta):
-            if name.startswith(self._hidden) or (name.startswith(f"{self._name}.json.") and name.endswith(".tmp")):
-                _unlink(os.path.join(self._meta, name))
+            for pattern, upto in (
+                (self._hidden, version),
+                (self._record, version - KEEP),
+                (self._unfinished, version - KEEP),
+            ):
+                found = pattern.match(name)
+                if found and int(found[1]) <= upto:
+                    _unlink(os.path.join(self._meta, name))
 
     # ---- the record --------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """One committer at a time; the system lets go of the lock of a process that dies."""
-        import fcntl
+    def _publish(self, version: int, record: _Record) -> bool:
+        """The atomic step, and what follows from it; False: it is not for this committer."""
+        won = self._write(version, record)
+        if won:
+            self._finish(record)
+            if version == 1 and os.path.exists(self._record_path(0)):
+                # a committer of version 0.1 refuses what it finds there now
+                os.replace(self._copied(version), self._record_path(0))
+            self._clean(version)
+        elif record.publish is not None:
+            _unlink(os.path.join(self._meta, record.publish[0]))
+        return won
 
-        with open(os.path.join(self._meta, f"{self._name}.lock"), "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def _read(self) -> _Record:
-        try:
-            with self._errors(), open(self._record_path, encoding="utf-8") as file:
-                content = json.load(file)
-            if content["version"] != _VERSION:
-                raise ValueError(f"version {content['version']}")
-            marker = content["marker"]
-            marker["holes"] = tuple((int(first), int(last)) for first, last in marker["holes"])
-            publish = content["publish"]
-            record = _Record(
-                marker=Marker(**marker),
-                highest=content["highest"],
-                publish=(str(publish[0]), str(publish[1])) if publish else None,
-                remove=content["remove"],
-            )
-        except FileNotFoundError:
-            return _Record()
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptRecordError(
-                f"the record of sink {self._spec.name!r} cannot be read ({self._record_path!r}: {error})",
-                "Restore the folder from a copy.",
-            ) from error
-        if content["fields"] != ddl(self._spec.staged):
-            raise DefinitionChangedError(
-                f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content['fields']}), and now it should "
-                f"have ({ddl(self._spec.staged)})",
-                "Give it a new name, or another folder.",
-            )
-        return record
-
-    def _write(self, record: _Record) -> None:
+    def _write(self, version: int, record: _Record) -> bool:
         assert record.marker is not None
         marker = {name: getattr(record.marker, name) for name in Marker.__slots__}
         content = {
@@ -216,10 +227,73 @@ class OpenFileSink(State):
             "publish": record.publish,
             "remove": record.remove,
         }
-        written = f"{self._record_path}.{uuid.uuid4().hex}.tmp"
-        write_durably(written, lambda file: _write_all(file, json.dumps(content).encode()))
-        os.replace(written, self._record_path)
-        sync_folder(self._meta)
+        try:
+            if not put_if_absent(self._record_path(version), json.dumps(content).encode()):
+                return False
+        except FileNotFoundError:
+            return False  # so slow that others have cleaned behind it
+        # One that is so late that the record of this version was removed has published it behind the last one.
+        return max(self._versions(), default=0) == version
+
+    def _copied(self, version: int) -> str:
+        copy = os.path.join(self._meta, f"{self._name}.{version:019d}.json.{uuid.uuid4().hex}.tmp")
+        shutil.copyfile(self._record_path(version), copy)
+        return copy
+
+    def _record_path(self, version: int) -> str:
+        """Version 0: what version 0.1 of the package wrote, in one file."""
+        return os.path.join(self._meta, f"{self._name}.{version:019d}.json" if version else f"{self._name}.json")
+
+    def _versions(self) -> list[int]:
+        return [int(found[1]) for found in map(self._record.match, os.listdir(self._meta)) if found]
+
+    def _read(self) -> tuple[int, _Record]:
+        """The last record, and its version."""
+        while True:
+            version = max(self._versions(), default=0)
+            path = self._record_path(version)
+            try:
+                with self._errors(), open(path, "rb") as file:
+                    return version, self._decode(file.read(), path)
+            except FileNotFoundError:
+                if not version:
+                    return 0, _Record()
+                # removed since its name was read: others have gone on
+
+    def _decode(self, data: bytes, path: str) -> _Record:
+        try:
+            content = json.loads(data)
+            if content["version"] > _VERSION:
+                raise NewerRecordError(
+                    f"the record {path!r} of sink {self._spec.name!r} has version {content['version']} and this "
+                    f"package reads up to {_VERSION}",
+                    "Install the version of airflow-trident that wrote it, or a newer one.",
+                )
+            marker = content["marker"]
+            marker["holes"] = tuple((int(first), int(last)) for first, last in marker["holes"])
+            publish = content["publish"]
+            record = _Record(
+                marker=Marker(**marker),
+                highest=content["highest"],
+                publish=(str(publish[0]), str(publish[1])) if publish else None,
+                remove=content["remove"],
+            )
+            names = (record.highest, record.remove, *(record.publish or ()))
+            if not all(name is None or (stays_inside(name) and "/" not in name) for name in names):
+                raise ValueError(f"it names files elsewhere ({names})")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CorruptRecordError(
+                f"the record of sink {self._spec.name!r} cannot be read ({path!r}: {error})",
+                "Restore the folder from a copy. If the file is empty or cut off, on a file system without hard links, "
+                "its committer died while it wrote: remove it when nobody commits.",
+            ) from error
+        if content["fields"] != ddl(self._spec.staged):
+            raise DefinitionChangedError(
+                f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content['fields']}), and now it should "
+                f"have ({ddl(self._spec.staged)})",
+                "Give it a new name, or another folder.",
+            )
+        return record
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -266,10 +340,6 @@ def _with_text_keys(value: Any) -> Any:
         return value
     plain = (str, bool, int)  # which the encoder makes texts of
     return {key if isinstance(key, plain) else str(_plain(key)): _with_text_keys(part) for key, part in value.items()}
-
-
-def _write_all(file: BinaryIO, content: bytes) -> None:
-    file.write(content)
 
 
 def _unlink(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import signal
 import subprocess
@@ -26,12 +27,14 @@ from airflow_trident.errors import (
     DefinitionChangedError,
     FencedError,
     LedgerBehindStateError,
+    NewerRecordError,
     PlanError,
 )
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.plan.states import Applied, State, StateSpec
 from airflow_trident.spouts.file import FileSpout
-from airflow_trident.states.file_sink import META, FileSink
+from airflow_trident.states import file_sink
+from airflow_trident.states.file_sink import KEEP, META, FileSink
 from airflow_trident.states.sqlite import SqliteState
 from airflow_trident.states.table_sink import OpenTableSink
 from airflow_trident.types import parse_declared
@@ -151,24 +154,29 @@ from tests.state_fixtures import batch, ticket
 folder, where = sys.argv[1:]
 spec = spec_of("files", Path(folder))
 state = spec.factory.make_state(spec)
-replace, calls = os.replace, []
+steps = []
 
 
-def watched(source, target):
-    calls.append(target)
-    if where == f"before {len(calls)}":
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target)
-    if where == f"after {len(calls)}":
-        os.kill(os.getpid(), signal.SIGKILL)
+def watched(step):
+    def stepped(source, target):
+        steps.append(target)
+        if where == f"before {len(steps)}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(source, target)
+        if where == f"after {len(steps)}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return stepped
 
 
-os.replace = watched
+os.link, os.replace = watched(os.link), watched(os.replace)
 state.apply(ticket(2), batch(spec, *OTHER))
 """
 
 
-@pytest.mark.parametrize(("where", "is_applied"), [("before 2", False), ("before 3", True), ("after 3", True)])
+@pytest.mark.parametrize(
+    ("where", "is_applied"), [("before 2", False), ("after 2", True), ("before 3", True), ("after 3", True)]
+)
 def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
     tmp_path: Path, where: str, is_applied: bool
 ) -> None:
@@ -185,7 +193,61 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
         assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
         assert rows_of(state) == expected(ROWS, OTHER)
     left = {path.name for path in (tmp_path / "out" / META).iterdir()}
-    assert left == {"words-rows.json", "words-rows.lock"}
+    assert all(name.startswith("words-rows.000") for name in left), left
+    assert not any(name.startswith(".") for name in left), "what was prepared is cleaned away"
+
+
+@pytest.mark.parametrize("behind", [1, KEEP + 5], ids=["one behind", "so late that the records of then are gone"])
+def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """T3 by comparing, not by a lock: the others neither wait for it nor are overwritten by it."""
+    spec = spec_of("files", tmp_path)
+    publish = file_sink.put_if_absent
+
+    def others_first(path: str, content: bytes) -> bool:
+        monkeypatch.setattr(file_sink, "put_if_absent", publish)
+        with spec.factory.make_state(spec) as other:
+            for txid in range(1, behind + 1):
+                other.apply(ticket(txid, fence=10 + txid), batch(spec, *ROWS))
+        return publish(path, content)
+
+    with spec.factory.make_state(spec) as state:
+        monkeypatch.setattr(file_sink, "put_if_absent", others_first)
+        with pytest.raises(FencedError):
+            state.apply(ticket(1, fence=9), batch(spec, *OTHER))
+        assert rows_of(state) == expected(*[ROWS] * behind)
+        assert state.apply(ticket(behind + 1, fence=99), batch(spec, *OTHER)) is Applied.APPLIED
+    left = [path.name for path in (tmp_path / "out" / META).iterdir()]
+    assert len(left) <= KEEP + 1
+    assert all(name.endswith(".json") for name in left)
+
+
+def test_a_sink_of_version_0_1_is_gone_on_with_and_closed_to_that_version(tmp_path: Path) -> None:
+    spec = spec_of("files", tmp_path)
+    meta = tmp_path / "out" / META
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+        (record,) = meta.glob("*.json")
+        content = json.loads(record.read_text())
+        record.unlink()
+        (meta / "words-rows.json").write_text(json.dumps({**content, "version": 1}))
+    with spec.factory.make_state(spec) as state:
+        assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
+        state.apply(ticket(2), batch(spec, *OTHER))
+        assert rows_of(state) == expected(ROWS, OTHER)
+    assert json.loads((meta / "words-rows.json").read_text())["version"] > 1
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/b"])
+def test_a_record_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    spec = spec_of("files", tmp_path)
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+    (record,) = (tmp_path / "out" / META).glob("*.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "remove": name}))
+    with pytest.raises(CorruptRecordError, match="it names files elsewhere"):
+        spec.factory.make_state(spec)
 
 
 def test_what_appears_in_the_folder_is_one_file_per_transaction(tmp_path: Path) -> None:
@@ -241,8 +303,12 @@ def test_a_record_that_cannot_be_read_is_not_guessed_at(tmp_path: Path) -> None:
         state.apply(ticket(1), batch(spec, *ROWS))
     (record,) = (tmp_path / "out" / META).glob("*.json")
     record.write_text('{"version": 9}')
-    with pytest.raises(CorruptRecordError, match="version 9"):
+    with pytest.raises(NewerRecordError, match="has version 9"):
         spec.factory.make_state(spec)
+    for text in ("", "[]", '{"version": 2}', "[" * 100_000):
+        record.write_text(text)
+        with pytest.raises(CorruptRecordError, match="cannot be read"):
+            spec.factory.make_state(spec)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------
