@@ -49,6 +49,15 @@ def _rebuild(kind: type[TridentError], message: str, cure: str, state: dict[str,
     return error
 
 
+def error_text(error: BaseException) -> str:
+    """``ValueError: no such word``. Of any exception, also of one whose own text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001 - users' exceptions do what they like, and the first one is what counts
+        text = f"(its text cannot be had: {type(second).__name__} in {type(error).__name__}.__str__)"
+    return f"{type(error).__name__}: {text}"
+
+
 # ---- try again -------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +128,9 @@ class LateBatchError(TransitionError):
 
 # ---- the user's code -------------------------------------------------------------------------------------------
 
+USER_ERRORS = (Exception, SystemExit)
+"""What a user's function may raise: ``sys.exit()`` in it ends the attempt, and not the task."""
+
 
 class UserCodeError(TridentError):
     """A user's function raised on a row. Retried as any other failure: the cause may be outside the function."""
@@ -173,6 +185,10 @@ class UnknownTopologyError(ConfigurationError):
 
 class DefinitionChangedError(ConfigurationError):
     """The name belongs to a topology with another definition."""
+
+
+class UnseenFilesError(ConfigurationError):
+    """What executors staged is not in the staging folder as the driver sees it: they write to another one."""
 
 
 class MissingExtraError(ConfigurationError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, TypeAlias
 
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.base import (
     Aggregator,
     CombinerAggregator,
@@ -105,7 +105,7 @@ class Fold:
             return call(*arguments)
         except TridentError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self.border.raised(row, error) from error
 
     def results(self, values: Sequence[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.arrow import arrow_type
 from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups, shown_key
 from airflow_trident.engine.frames import Frame
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import MergeKind, OperationContext
 from airflow_trident.operations.calls import Border, prepared
@@ -215,7 +215,7 @@ def _fold_frame(
                 values[place] = fold.step(values[place], row)
     except TridentError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         raise fold.border.raised(row, error) from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from airflow_trident.engine.folds import Emitted, key_of_groups, shown_key
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
@@ -88,5 +88,5 @@ class _Calls:
             return call(*arguments)
         except TridentError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._borders[stream].raised(values, error) from error

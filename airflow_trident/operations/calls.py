@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_trident.errors import TridentError, UserCodeError
+from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError, error_text
 from airflow_trident.operations.base import Filter, Function, Operation, OperationContext
 from airflow_trident.operations.values import UnfitValueError, coercer
 from airflow_trident.types import Schema
@@ -52,7 +52,7 @@ def _live(border: Border | None, call: Callable[..., None], method: str, *argume
         call(*arguments)
     except TridentError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         if border is None:
             raise
         raise border.raised((), error, method) from error
@@ -77,7 +77,7 @@ class Border:
             return call(*values)
         except TridentError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self.raised(values, error) from error
 
     def single(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
@@ -96,14 +96,16 @@ class Border:
                 return
             except TridentError:
                 raise
-            except Exception as error:
+            except USER_ERRORS as error:
                 raise self.raised(values, error) from error
             yield self._tuple(output, values, arity)
 
     def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
         """:raises UserCodeError: a text or no iterable at all: iterating over a text would give its letters."""
         if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise self.error(values, f"gave {given!r:.80}, where an iterable of outputs is expected: yield each one")
+            raise self.error(
+                values, f"gave {shown(given):.80}, where an iterable of outputs is expected: yield each one"
+            )
 
     def _tuple(self, output: Any, values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
         whole = as_tuple(output, arity)
@@ -119,24 +121,33 @@ class Border:
     # ---- errors ------------------------------------------------------------------------------------------------
 
     def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
-        return self.error(values, f"gave {output!r:.80}, where {arity} value{'s' * (arity != 1)} are declared")
+        return self.error(values, f"gave {shown(output):.80}, where {arity} value{'s' * (arity != 1)} are declared")
 
-    def raised(self, values: tuple[Any, ...], error: Exception, method: str = "") -> UserCodeError:
+    def raised(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> UserCodeError:
         """What the function's exception becomes; names the innermost line that is not ours."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
         place = f" (line {frames[-1].lineno} of {frames[-1].filename.rsplit('/', 1)[-1]})" if frames else ""
         within = f" in {method}" if method else ""
-        return self.error(values, f"raised {type(error).__name__}{within}: {error}{place}")
+        kind, _, text = error_text(error).partition(": ")
+        return self.error(values, f"raised {kind}{within}: {text}{place}")
 
     def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
-        row = ", ".join(f"{name}={value!r}" for name, value in zip(self.fields, values, strict=False))[:ROW_CHARACTERS]
+        row = ", ".join(f"{name}={shown(value)}" for name, value in zip(self.fields, values, strict=False))
         return UserCodeError(
-            f"{self.function} in {self.node} {what}; transaction {self.txid}, row ({row})",
+            f"{self.function} in {self.node} {what}; transaction {self.txid}, row ({row[:ROW_CHARACTERS]})",
             "Mend the function or the data; the attempt failed and nothing of it is committed.",
             node=self.node,
             fields=", ".join(self.fields),
-            row=row,
+            row=row[:ROW_CHARACTERS],
         )
+
+
+def shown(value: Any) -> str:
+    """Its ``repr()``, for error texts: also of a value whose own cannot be had."""
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - users' classes do what they like
+        return f"<{type(value).__name__}, whose __repr__ raised {type(error).__name__}>"
 
 
 def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:

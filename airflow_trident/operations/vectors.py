@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.base import Operation
 from airflow_trident.operations.calls import Border
 from airflow_trident.types import Schema
@@ -64,7 +64,7 @@ def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
         return call(*columns)
     except TridentError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         raise border.raised((), error) from error
 
 

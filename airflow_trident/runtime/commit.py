@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import (
+    USER_ERRORS,
+    ConfigurationError,
     CorruptError,
     FencedError,
     LateBatchError,
@@ -23,6 +25,7 @@ from airflow_trident.errors import (
     StagingError,
     TransitionError,
     TridentError,
+    error_text,
 )
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.plan.states import Applied, State
@@ -192,32 +195,65 @@ class Committer:
             if ticket is None or tx is None or tx.status is not Status.COMMITTING:
                 return False
             return None if tx.fence == ticket.fence else False
-        except LateBatchError:
+        except LateBatchError as error:
+            self._note(ticket, error)
             raise
         except TransitionError:
             if self.ledger.view(txid).tx == view.tx:
                 raise  # refused although nothing changed meanwhile: trying again would be in vain
             return False
-        except TridentError as error:
-            if ticket is not None:
-                with suppress(TridentError):  # for people who wait and wonder
-                    self.ledger.attempt_failed(txid, ticket.attempt, f"{type(error).__name__}: {error}")
+        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: people wait, and wonder
+            self._note(ticket, error)
             raise
         crash_point(CrashPoint.COMMITTED, txid)
         area = StagingArea(self.staging_root)
         area.remove_before(holds.topology, holds.incarnation, holds.txid - self.retention)
         return True
 
+    def _note(self, ticket: CommitTicket | None, error: BaseException) -> None:
+        if ticket is None:
+            return
+        with suppress(TridentError):
+            tx = self.ledger.view(ticket.txid).tx
+            if tx is not None and tx.status is Status.COMMITTING:
+                self.ledger.attempt_failed(ticket.txid, tx.attempt, error_text(error))
+
+    def _staged(self, ticket: CommitTicket) -> dict[str, pa.Table]:
+        """:raises StagingError: it cannot be read."""
+        area = StagingArea(self.staging_root)
+        manifest = area.load(ticket.staged)
+        return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in self.topology.compile().staged}
+
+    def _with_staged(self, ticket: CommitTicket) -> tuple[CommitTicket, dict[str, pa.Table]]:
+        """The staged batch; where it is gone, it is emitted again first. With it the ticket that holds now.
+
+        :raises ConfigurationError: what was emitted again is gone again.
+        """
+        tries = 0
+        while True:
+            try:
+                return ticket, self._staged(ticket)
+            except StagingError as error:
+                if tries == EMIT_TRIES:
+                    raise self._gone_again(ticket, error) from error
+                self.progress(
+                    f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again"
+                )
+            tries += 1
+            ticket = self._emit_again(ticket)
+
+    def _gone_again(self, ticket: CommitTicket, error: StagingError) -> ConfigurationError:
+        return ConfigurationError(
+            f"transaction {ticket.txid} of topology {self.topology.name!r} was emitted again {EMIT_TRIES} times, and "
+            f"its staged batch still cannot be read: {error.message}",
+            "Look who empties the staging folder ([trident] staging_dir), and whether all workers, drivers and "
+            "executors have the same one.",
+        )
+
     def _apply(self, ticket: CommitTicket, states: OpenStates) -> CommitTicket:
         """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now."""
-        area = StagingArea(self.staging_root)
         plan = self.topology.compile()
-        try:
-            manifest = area.load(ticket.staged)
-            batches = {sink.name: area.read(manifest, sink.name, sink.schema) for sink in plan.staged}
-        except StagingError as error:
-            self.progress(f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again")
-            return self._apply(self._emit_again(ticket), states)
+        ticket, batches = self._with_staged(ticket)
         require_distinct_keys(plan, batches)
         opened, fed = states.opened(), set[str]()
 

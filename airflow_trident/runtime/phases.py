@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import (
+    USER_ERRORS,
     FencedError,
     InvalidatedError,
     LateBatchError,
@@ -20,6 +21,8 @@ from airflow_trident.errors import (
     StaleAttemptError,
     TransitionError,
     TridentError,
+    UnseenFilesError,
+    error_text,
 )
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.plan.states import Marker
@@ -257,8 +260,10 @@ def run_attempt(
     try:
         job = job_of(ledger.topology().incarnation, topology, record, staging_root, progress)
         staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root)
-    except Exception as error:
-        note_failure(ledger, txid, attempt, error, attempts)
+    except (*USER_ERRORS, KeyboardInterrupt) as error:
+        stale = note_failure(ledger, txid, attempt, error, attempts)
+        if stale is not None and isinstance(error, UnseenFilesError):
+            raise stale from error  # whoever superseded it has cleaned up behind it
         raise
     record_processed(ledger, record, staged)
     return staged
@@ -289,23 +294,29 @@ def record_processed(ledger: Ledger, record: TxRecord, staged: StagedRef) -> Non
     crash_point(CrashPoint.PROCESSED, record.txid)
 
 
-def note_failure(ledger: Ledger, txid: int, attempt: int, error: Exception, attempts: Attempts) -> None:
-    """Write a failed attempt into the ledger; a late word from an old attempt changes nothing (P4)."""
+def note_failure(
+    ledger: Ledger, txid: int, attempt: int, error: BaseException, attempts: Attempts
+) -> FencedError | None:
+    """Write a failed attempt into the ledger; a late word from an old attempt changes nothing (P4).
+
+    :returns: why nothing was changed, if a newer attempt is the cause.
+    """
     if isinstance(error, FencedError):
-        return
-    text = f"{type(error).__name__}: {error}"
+        return error
+    text = error_text(error)
     hopeless = isinstance(error, TridentError) and error.outcome is Outcome.FAIL
     try:
         if not (attempts.last_try or hopeless):
             ledger.attempt_failed(txid, attempt, text)
-            return
+            return None
         ledger.fail(txid, attempt, text)
         if attempts.on_failure is OnFailure.SKIP:
             ledger.skip(txid, f"on_failure=skip after {text}")
-    except FencedError:
-        return
+    except FencedError as stale:
+        return stale
     except TridentError as second:
         error.add_note(f"The failure could not be written to the ledger: {second}")
+    return None
 
 
 def unknown_transaction(topology: str, decision: Unknown) -> TransitionError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import arrow_schema
-from airflow_trident.errors import ConfigurationError, StagingError
+from airflow_trident.errors import ConfigurationError, StagingError, UnseenFilesError
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
@@ -71,8 +72,10 @@ class StagingArea:
     def publish(self, manifest: Manifest) -> StagedRef:
         """Make the staged batch of an attempt visible, once.
 
-        Publishing the same manifest again is a success: the answer of the first time may have been lost.
+        Publishing the same manifest again is a success: the answer of the first time may have been lost. Its files are
+        looked at first: what this process cannot see, no committer will.
 
+        :raises UnseenFilesError: a file is not there, or not whole: whoever wrote it has another staging folder.
         :raises StagingError: the attempt has published other files already: it has two owners.
         """
         _require_names(manifest.slot.topology, manifest.slot.incarnation)
@@ -81,6 +84,7 @@ class StagingArea:
         path = os.path.join(_absolute(self.root), relative)
         with _storage_errors(self.root):
             make_folder(os.path.dirname(path))
+            self._require_seen(manifest)
             if not put_if_absent(path, content) and _read(path) != content:
                 raise StagingError(
                     f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid} of topology "
@@ -88,6 +92,23 @@ class StagingArea:
                     "An attempt has one owner: start a new attempt.",
                 )
         return reference(manifest)
+
+    def _require_seen(self, manifest: Manifest) -> None:
+        for file in manifest.files:
+            path = os.path.join(_absolute(self.root), file.path)
+            try:
+                bytes_ = os.path.getsize(path)
+            except (FileNotFoundError, NotADirectoryError):
+                bytes_ = None
+            if bytes_ == file.bytes:
+                continue
+            found = "is not there" if bytes_ is None else f"has {bytes_} bytes instead of {file.bytes}"
+            raise UnseenFilesError(
+                f"the staged file {path!r} of transaction {manifest.slot.txid} of topology {manifest.slot.topology!r} "
+                f"was written, and on {socket.gethostname()} it {found}: executors write to another staging folder",
+                "Mount one shared folder under the same path on the workers, the driver and all executors, and name it "
+                "in [trident] staging_dir.",
+            )
 
     # ---- the commit phase --------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from airflow_trident.errors import CorruptRecordError, TridentError
+from airflow_trident.errors import USER_ERRORS, CorruptRecordError, TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.stateful import StatefulFunction
@@ -80,7 +80,7 @@ class Part:
             return call(*arguments)
         except TridentError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._border.raised((), error, method) from error
 
 

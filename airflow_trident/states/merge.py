@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.arrow import rows_to_table, table_to_rows
-from airflow_trident.errors import ConfigurationError, TridentError, UserCodeError
+from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.types import names_of
@@ -62,9 +62,9 @@ def user_code(spec: StateSpec) -> Iterator[None]:
         yield
     except TridentError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         raise UserCodeError(
-            f"{_who(spec)} of state {spec.name!r} raised {type(error).__name__}: {error}",
+            f"{_who(spec)} of state {spec.name!r} raised {error_text(error)}",
             "Nothing was applied: mend the function and run the task again.",
             node=spec.name,
             fields=", ".join(names_of(spec.staged)),
