@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.queries import QueryFunction
 from airflow_trident.plan.commit_nodes import StateQueryNode
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    Grouping,
+    MapNode,
+    Node,
+    PartitionNode,
+    PeekNode,
+    ProjectNode,
+)
 from airflow_trident.plan.states import StateSpec
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.windowing import Windowing
@@ -49,7 +59,8 @@ class Querying(Windowing):
         :param inputs: the fields that the query gets; for MapGet, the key.
         :param outputs: the new fields; types may be left out where they follow from the state.
         :param after_commit: put this query, and all that is downstream, into the commit phase.
-        :raises PlanError: no state, no query, or `after_commit` for a state that this topology does not update.
+        :raises PlanError: no state, no query, a broadcast before it, or `after_commit` for a state that this topology
+            does not update.
         """
         if not isinstance(state, TridentState | StaticState):
             raise PlanError(
@@ -77,6 +88,7 @@ class Querying(Windowing):
                 f"state {state.name!r} is kept in {state.spec.factory.describe()}, which only appends rows",
                 "Ask a state that has keys, or read the sink's files.",
             )
+        _require_no_broadcast(state.name, self._node)
         reads = self._select("state_query", inputs)
         function.require_fit(state.spec.keys, select(self.schema, reads, "state_query"))
         known = function.result_types(state.spec.keys, state.spec.values)
@@ -97,3 +109,15 @@ class Querying(Windowing):
             state=replace(state.spec, updater=None),
             after_commit=after_commit,
         )
+
+
+def _require_no_broadcast(state: str, node: Node) -> None:
+    """:raises PlanError: copies of a tuple in every partition come to the query as they are."""
+    while isinstance(node, EachNode | FilterNode | MapNode | PeekNode | ProjectNode | StateQueryNode | PartitionNode):
+        if isinstance(node, PartitionNode) and node.grouping is Grouping.BROADCAST:
+            raise PlanError(
+                f"state_query of state {state!r} comes after {node.name!r}, which brings every tuple into every "
+                "partition: each would be answered as often as there are partitions",
+                "Leave broadcast() out: a state belongs to the whole topology here, so one partition gets all answers.",
+            )
+        node = node.input

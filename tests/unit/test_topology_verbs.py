@@ -25,6 +25,7 @@ from airflow_trident import (
     Sum,
     Topology,
     TrueFilter,
+    TupleCollectionGet,
 )
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError
@@ -37,6 +38,7 @@ from tests.verb_fixtures import Both, ByTwo, Latest, Tally
 SHOP = Topology("shop")
 ORDERS = SHOP.new_stream("orders", PaperSpout("user string, item string, price double, n int"))
 USERS = SHOP.new_stream("users", PaperSpout("id string, name string, age int, tags array<string>"))
+STATIC = SHOP.new_static_state(PaperState(), "orders", keys="user string", values="n long")
 ELSEWHERE = Topology("elsewhere").new_stream("orders", PaperSpout("user string, item string, price double, n int"))
 
 VERBS: dict[str, tuple[Callable[[], Stream], str]] = {
@@ -167,6 +169,17 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[PlanError], str]] = {
         lambda: ORDERS.partition_persist(PaperState(), "user, n", keys="user", values="user string"),
         FieldError,
         "duplicate field 'user'",
+    ),
+    "a query behind a broadcast": (
+        lambda: (
+            SHOP.new_drpc_stream("all")
+            .broadcast()
+            .filter("args", FilterNull())
+            .shuffle()
+            .state_query(STATIC, "", TupleCollectionGet(), "user, n")
+        ),
+        PlanError,
+        "state_query of state 'orders' comes after 'broadcast-",
     ),
     "a field twice in a projection": (lambda: ORDERS.project("n, n"), FieldError, "duplicate field 'n'"),
     "outputs of a chain twice": (
@@ -352,3 +365,11 @@ def test_loads_are_summed_over_a_stage_and_make_spark_settings() -> None:
     assert (first.cpu_percent, first.memory_mb) == (140, 300.5)
     assert (second.cpu_percent, second.memory_mb) == (None, None)
     assert topology.spark_conf() == {"spark.task.cpus": "2", "spark.executor.pyspark.memory": "301m"}
+
+
+def test_what_a_broadcast_is_made_into_may_ask_a_state() -> None:
+    """One tuple per partition of a join or an aggregate is what was asked for."""
+    topology = Topology("t")
+    orders = topology.new_stream("orders", PaperSpout("user string, n long"))
+    largest = orders.broadcast().partition_aggregate("n", Max(), "most")
+    assert largest.state_query(STATIC, "", TupleCollectionGet(), "user, n").fields == ("most", "user", "n")
