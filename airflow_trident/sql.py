@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 EXTRA = "sqlalchemy>=2"
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
+# Where a column of instants comes and goes in the zone of the session: timestamps are UTC here.
+_IN_UTC = dict.fromkeys(("mysql", "mariadb"), "SET time_zone = '+00:00'")
 _NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
 
 
@@ -53,7 +55,18 @@ def make_engine(where: Connection, who: str, **options: Any) -> sqlalchemy.Engin
             f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
             "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
         ) from None
+    statement = _IN_UTC.get(engine.dialect.name)
+    if statement is not None:
+        sa.event.listen(engine, "connect", lambda raw, _record: _execute(raw, statement))
     return engine
+
+
+def _execute(raw: Any, statement: str) -> None:
+    cursor = raw.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
 
 
 def said(error: sqlalchemy.exc.DBAPIError, where: Connection) -> str:

@@ -124,7 +124,8 @@ class JdbcCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class JdbcEmitter(Emitter):
-    """Cuts a batch into ranges of equal width; their rows are counted first, so that none can be missing later."""
+    """Cuts a batch into ranges of about as many rows each, however its keys lie; their rows are counted first, so that
+    none can be missing later."""
 
     source: JdbcSource
     most_splits: int
@@ -134,8 +135,7 @@ class JdbcEmitter(Emitter):
         :raises SourceChangedError: the range has not as many rows as were recorded.
         """
         begin, end, rows = _range(metadata)
-        width = max(1, -(-(end - begin) // self.most_splits))
-        ranges = [(at, min(at + width, end)) for at in range(begin, end, width)]
+        ranges = self.source.cut(begin, end, self.most_splits)
         counts = self.source.counts(ranges)
         if sum(counts) != rows:
             raise _changed(self.source, begin, end, rows, sum(counts))

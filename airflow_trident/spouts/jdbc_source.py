@@ -70,6 +70,19 @@ class JdbcSource:
             rows = connection.execute(sa.select(*columns).where(above).order_by(key).limit(max_rows))
             return [tuple(row) for row in rows]
 
+    def cut(self, begin: int, end: int, parts: int) -> list[tuple[int, int]]:
+        """Ranges (from, to] that cover (begin, end], at most `parts`, with about as many rows each: rows of one key are
+        never apart."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        tile = sa.func.ntile(sa.literal_column(str(parts))).over(order_by=key).label("tile")
+        tiles = sa.select(key.label("one"), tile).select_from(source).where(key > begin, key <= end).subquery("tiles")
+        with self._open() as connection:
+            highest = connection.execute(sa.select(sa.func.max(tiles.c.one)).group_by(tiles.c.tile)).scalars()
+            ends = sorted({*(int(key) for key in highest), end})
+        return list(zip([begin, *ends[:-1]], ends, strict=True))
+
     def counts(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
         """How many rows each range (from, to] has now."""
         with self._open() as connection:

@@ -20,7 +20,7 @@ from airflow_trident.plan.states import Applied, Marker, State, StateSpec, Verdi
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.marker import admit
 from airflow_trident.states.postgres_connect import Limits, connect, is_lost, outcome_unknown, run, store_error
-from airflow_trident.states.postgres_table import MARKERS, Place
+from airflow_trident.states.postgres_table import MARKERS, Place, quote
 from airflow_trident.types import INTERVAL
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class PostgresStore(State):
             return
         with self._transaction():
             run(self._connection, _ONE_MAKER)
-            if self._one("SELECT to_regnamespace(%s)", [f'"{self.place.schema}"'])[0] is None:
-                run(self._connection, f'CREATE SCHEMA "{self.place.schema}"')
+            if self._one("SELECT to_regnamespace(%s)", [quote(self.place.schema)])[0] is None:
+                run(self._connection, f"CREATE SCHEMA {quote(self.place.schema)}")
             run(
                 self._connection,
                 f"CREATE TABLE IF NOT EXISTS {self._markers} (topology text NOT NULL, state text NOT NULL, "

@@ -140,6 +140,24 @@ def test_rows_of_one_key_are_in_one_batch(tmp_path: Path) -> None:
     assert one.coordinator().initialize_transaction(3, second) is None
 
 
+def test_splits_have_about_as_many_rows_each_wherever_the_keys_lie(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    keys = [1, 2, 3, 3, 3, 4, 5, 10**12, 10**12 + 1, 10**15]
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (k integer)")
+        connection.executemany("INSERT INTO t VALUES (?)", [(key,) for key in keys])
+    connection.close()
+    where = Connection(conn_type="sqlite", host=str(path))
+    one = JdbcSpout("files", table="t", key="k", fields="k long", splits=4, connection=where)
+    metadata = one.coordinator().initialize_transaction(1, None)
+    rows = [
+        [row["k"] for piece in one.emitter().read(split) for row in piece.to_pylist()]
+        for split in one.emitter().splits(metadata)
+    ]
+    assert sorted(key for part in rows for key in part) == keys
+    assert [len(part) for part in rows] == [5, 1, 2, 2]  # by width of the keys it were 9 and 1
+
+
 def test_texts_and_numbers_of_sqlite_are_times_where_times_are_declared(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     with sqlite3.connect(path) as connection:

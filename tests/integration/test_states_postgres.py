@@ -152,6 +152,16 @@ def test_a_key_that_no_index_can_hold_is_an_error_and_nothing_is_applied(tmp_pat
         assert state.marker() is None
 
 
+def test_the_name_of_a_schema_is_a_name_and_nothing_else(postgres: PostgresServer) -> None:
+    name = 'of "us"; DROP TABLE x --'
+    spec = counts(PostgresState(connection=postgres.connection, schema=name, table="kept"))
+    for _ in range(2):
+        with spec.factory.make_state(spec) as state:
+            assert state.place.schema == name
+            state.apply(ticket(1), batch(spec, ("a", 1)))
+            assert list(state.items()) == [(("a",), (1,))]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
