@@ -31,6 +31,7 @@ from typing import Self
 
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.decide import Blocked, Full, Held
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag
 from airflow_trident.protocol.records import (
     Claim,
     Command,
@@ -62,6 +63,9 @@ class NothingNew:
 
 
 BeginResult = Begun | NothingNew | Full | Held | Blocked
+
+LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
+"""``position -> stream -> what its source has beyond it``: for people, asked with the position after a new batch."""
 
 MetadataOf = Callable[[int, dict[str, Json]], dict[str, Json] | None]
 """``(txid, position) -> metadata`` per stream that has new data, None if none has. May be called again with other
@@ -122,11 +126,14 @@ class Ledger(ABC):
         *,
         max_pending: int = DEFAULT_MAX_PENDING,
         attempt_by: str = "",
+        lag_of: LagOf | None = None,
     ) -> BeginResult:
         """Claim a transaction: same claim, same txid; else decide_begin(), and the batch's metadata is recorded.
+        That a transaction was begun is the coordinator's last outcome from then on, by the same step.
 
         :param attempt_by: whoever processes a new transaction at once, in the same process: its attempt 0 starts in the
             same step, which saves `start_attempt`.
+        :param lag_of: None: what was known of the sources' lag stays.
         Full, too, while the last transaction is invalidated: there is no position yet to go on from.
 
         :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
@@ -198,6 +205,16 @@ class Ledger(ABC):
     @abstractmethod
     def export(self) -> dict[str, Json]:
         """Everything, as JSON for people and tools."""
+
+    def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
+        """Keep it as the coordinator's last outcome, for people; time and next txid are the ledger's own.
+
+        Written beside `head` and `commit`, never into them, so that it costs others nothing but one look.
+        """
+
+    def coordinator(self) -> CoordinatorOutcome | None:
+        """The last one; None: nothing was said yet."""
+        return None
 
     def enlist(self, worker: Worker) -> None:
         """Be listed among the live workers until this ledger is closed, or its process ends."""

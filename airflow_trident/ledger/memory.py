@@ -24,6 +24,7 @@ from airflow_trident.ledger.base import (
     DEFAULT_RETENTION,
     BeginResult,
     Begun,
+    LagOf,
     Ledger,
     MetadataOf,
     NothingNew,
@@ -39,6 +40,7 @@ from airflow_trident.protocol.opaque import (
     require_batch,
     with_batch,
 )
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -79,6 +81,7 @@ class MemoryLedger(Ledger):
         self._records: dict[int, TxRecord] = {}
         self._claims: dict[str, tuple[int, int]] = {}
         """claim key -> (txid, run_ms)"""
+        self._outcome: CoordinatorOutcome | None = None
 
     # ---- the topology ------------------------------------------------------------------------------------------
 
@@ -155,6 +158,7 @@ class MemoryLedger(Ledger):
         *,
         max_pending: int = DEFAULT_MAX_PENDING,
         attempt_by: str = "",
+        lag_of: LagOf | None = None,
     ) -> BeginResult:
         with self._changed:
             topology = self.topology()
@@ -193,6 +197,8 @@ class MemoryLedger(Ledger):
             )
             self._next += 1
             self._claims[claim.key] = (txid, claim.run_ms)
+            kind, lag = OutcomeKind.BEGUN, lag_of(record.position) if lag_of else {}
+            self.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag))
             return Begun(record=self._store(record), txid=txid, new=True)
 
     def start_attempt(
@@ -320,8 +326,14 @@ class MemoryLedger(Ledger):
         with self._changed:
             return export_json(self.view(0), self.transactions(), self._claims)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
+        with self._changed:
+            self._outcome = outcome.after(self._outcome, next_txid=self._next, now_ms=_now_ms()) or self._outcome
+
+    def coordinator(self) -> CoordinatorOutcome | None:
+        return self._outcome
+
+    def close(self) -> None: ...
 
     def _store(self, record: TxRecord, **changes: Any) -> TxRecord:
         if "status" in changes:

@@ -6,6 +6,7 @@ Layout below a root::
     v1/<topology>/<incarnation>/head           next txid
                                /commit         commit pointer and fence
                                /exceptions     failed, skipped, late and replayed txids
+                               /coordinator    the coordinator's last outcome, for people
                                /tx/<19 digits> transactions
                                /run/<2hex>/<sha1>  claim keys
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata
@@ -67,6 +68,10 @@ class Life:
     @property
     def exceptions(self) -> str:
         return f"{self.base}/exceptions"
+
+    @property
+    def coordinator(self) -> str:
+        return f"{self.base}/coordinator"
 
     @property
     def transactions(self) -> str:

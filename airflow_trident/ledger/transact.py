@@ -129,6 +129,16 @@ class Snapshot:
         """A write of a record that was looked at, on the condition that it is still the same."""
         return Set(path, data, self._require(path).version)
 
+    def put(self, path: str, data: bytes) -> Create | Set:
+        """A write of a record that need not be there yet, on the condition that it is as it was looked at."""
+        node = self._node(path)
+        return Create(path, data) if node is None else Set(path, data, node.version)
+
+    def data(self, path: str) -> bytes | None:
+        """A record as it is, None if there is none."""
+        node = self._node(path)
+        return None if node is None else node.data
+
     def set_tx(self, record: TxRecord) -> Set:
         """A write of a transaction whose metadata stays what it is."""
         return self.set(self.life.tx(record.txid), codec.encode_tx(record, self.blob_ref(record.txid)))

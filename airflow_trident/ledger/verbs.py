@@ -15,7 +15,8 @@ from airflow_trident.errors import (
     StaleAttemptError,
     TransitionError,
 )
-from airflow_trident.ledger.base import BeginResult, Begun, MetadataOf, NothingNew
+from airflow_trident.ledger import outcomes
+from airflow_trident.ledger.base import BeginResult, Begun, LagOf, MetadataOf, NothingNew
 from airflow_trident.ledger.opaque import before, invalidated_above, of_next_attempt, rewrite
 from airflow_trident.ledger.pruning import prune
 from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
@@ -78,7 +79,7 @@ def _new_topology(snap: Snapshot, record: TopologyRecord) -> Step[TopologyRecord
 
 
 def begin(
-    snap: Snapshot, claim: Claim, metadata_of: MetadataOf, max_pending: int, attempt_by: str
+    snap: Snapshot, claim: Claim, metadata_of: MetadataOf, max_pending: int, attempt_by: str, lag_of: LagOf | None
 ) -> Step[BeginResult] | Done[BeginResult]:
     topology, known = snap.topology(), snap.claim(claim.key)
     if known is not None:
@@ -116,10 +117,11 @@ def begin(
         owner=owner,
         times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
     )
-    return _new_transaction(snap, record)
+    lag = lag_of(codec.require_json(record.position, "the position")) if lag_of else {}
+    return _new_transaction(snap, record, outcomes.begun(snap, claim, txid, lag))
 
 
-def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
+def _new_transaction(snap: Snapshot, record: TxRecord, outcome: Write) -> Step[BeginResult]:
     life, txid, claim = snap.life, record.txid, record.claim
     packed = codec.pack_metadata(record)
     writes: list[Write] = [
@@ -129,6 +131,7 @@ def _new_transaction(snap: Snapshot, record: TxRecord) -> Step[BeginResult]:
             codec.encode_claim(ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)),
         ),
         Create(life.tx(txid), codec.encode_tx(record, packed[0] if packed else None)),
+        outcome,
     ]
     if packed:
         ref, chunks = packed

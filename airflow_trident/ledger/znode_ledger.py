@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from airflow_trident.errors import RetryableError, TransitionError, UnknownTopologyError
-from airflow_trident.ledger import pruning, verbs
+from airflow_trident.ledger import outcomes, pruning, verbs
 from airflow_trident.ledger.base import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
     BeginResult,
+    Begun,
+    LagOf,
     Ledger,
     MetadataOf,
 )
@@ -25,6 +27,7 @@ from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
 from airflow_trident.ledger.workers import Worker, enlist, live_workers
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     Claim,
     Command,
@@ -42,6 +45,8 @@ from airflow_trident.types import Json
 T = TypeVar("T")
 READ_AT_ONCE = 500
 """Records of a list that are asked for in one round trip."""
+SAID_ENOUGH_MS = 60_000
+"""A drain asks its sources after each transaction: that nothing is new is said again after a while only."""
 SLOW_POLL_S = 30.0
 """A net under the watches: how often a waiter looks anyway."""
 
@@ -85,6 +90,7 @@ class ZNodeLedger(Ledger):
         self._clock_ms = clock_ms
         self._transactor = Transactor(znodes, clock_ms, step_deadline_s)
         self._known_life = Life(self._path, incarnation) if incarnation else None
+        self._said: tuple[CoordinatorOutcome | None, int] = (None, 0)
 
     # ---- the topology ------------------------------------------------------------------------------------------
 
@@ -244,17 +250,26 @@ class ZNodeLedger(Ledger):
         *,
         max_pending: int = DEFAULT_MAX_PENDING,
         attempt_by: str = "",
+        lag_of: LagOf | None = None,
     ) -> BeginResult:
         life = self._life()
         if self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
             # A process that goes from one transaction to the next need not ask whether a new claim is known.
             self._transactor.cache.assume_missing(life.claim(claim.key))
-        return self._run(
+        result = self._run(
             functools.partial(
-                verbs.begin, claim=claim, metadata_of=metadata_of, max_pending=max_pending, attempt_by=attempt_by
+                verbs.begin,
+                claim=claim,
+                metadata_of=metadata_of,
+                max_pending=max_pending,
+                attempt_by=attempt_by,
+                lag_of=lag_of,
             ),
             paths=[*self._paths(life, 0), life.claim(claim.key)],
         )
+        if isinstance(result, Begun) and result.new:
+            self._said = (None, 0)
+        return result
 
     def start_attempt(
         self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
@@ -296,6 +311,19 @@ class ZNodeLedger(Ledger):
         view, records = self.view(0), self.transactions()
         return export_json(view, records, self._claims(life))
 
+    def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
+        if outcome.kind is OutcomeKind.NOTHING_NEW:
+            said, said_ms, now_ms = *self._said, self._clock_ms()
+            if said == outcome and now_ms - said_ms < SAID_ENOUGH_MS:
+                return
+            self._said = (outcome, now_ms)
+        life = self._life()
+        self._run(functools.partial(outcomes.note, outcome=outcome), paths=[life.head, life.coordinator])
+
+    def coordinator(self) -> CoordinatorOutcome | None:
+        life = self._life()
+        return outcomes.outcome_at(self._transactor.fresh(life, [life.coordinator]))
+
     def enlist(self, worker: Worker) -> None:
         enlist(self.znodes, self._life(), worker)
 
@@ -331,7 +359,8 @@ class ZNodeLedger(Ledger):
     def _paths(self, life: Life, txid: int) -> list[str]:
         # The head before the transaction: one that is missing then was pruned, not begun in between.
         shared = [life.head, life.commit, life.exceptions]
-        return [*shared, life.tx(txid)] if txid >= 1 else shared
+        # A new transaction rewrites the coordinator's outcome: read with the rest it costs no round trip.
+        return [*shared, life.tx(txid)] if txid >= 1 else [*shared, life.coordinator]
 
     def _folders(self, life: Life) -> list[str]:
         return [life.transactions, life.chunks]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
 from airflow_trident.hooks import settings
@@ -21,10 +21,12 @@ from airflow_trident.operators.base import (
     is_backfill_run,
 )
 from airflow_trident.protocol.decide import Blocked, Full, Held, Wait
+from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, coordinate
+from airflow_trident.runtime.telling import tell
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -80,7 +82,12 @@ class TridentCoordinatorOperator(TridentOperator):
             if is_backfill_run(context) and not self.allow_backfill_runs:
                 txids = self._claimed_before(context, ledger)
             else:
-                txids = self._claim_all(context, ledger)
+                try:
+                    txids = self._claim_all(context, ledger)
+                except (BlockedError, AirflowTaskTimeout) as error:
+                    kind = OutcomeKind.BLOCKED if isinstance(error, BlockedError) else OutcomeKind.ERROR
+                    tell(ledger, next(self._claims(context)), kind, f"{type(error).__name__}: {error}")
+                    raise
         self.current_txid = txids[0]
         return txids if self.max_transactions > 1 else txids[0]
 
@@ -89,7 +96,7 @@ class TridentCoordinatorOperator(TridentOperator):
             txids: list[int] = []
             result: BeginResult | None = None
             for claim in self._claims(context):
-                result = coordinate(ledger, self.topology, claim, max_pending=self._max_pending())
+                result = coordinate(ledger, self.topology, claim, max_pending=self._max_pending(), ask_lag=True)
                 if not isinstance(result, Begun):
                     break
                 self._log_begun(result)
@@ -158,6 +165,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 f"{verdict.by}`.",
             )
         if isinstance(verdict, Wait):
+            tell(ledger, next(self._claims(context)), OutcomeKind.WAITING)
             self.give_back_slot(
                 context,
                 full.oldest,

@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
@@ -102,6 +103,17 @@ class Coordinator(ABC):
         """The metadata `later` of a later transaction, after that of an earlier one became `accepted`: its own batch
         stays as it is."""
         return later
+
+    def lag(self, position: Json) -> Lag | None:
+        """What the source holds beyond `position` (the metadata of the last transaction that had one; None: none had),
+        so what no transaction has claimed yet: unit -> count, in ``files``, ``bytes``, ``records`` or ``rows``. None:
+        that cannot be said, or not cheaply.
+
+        For people: the page and the ledger show it. It is asked after a batch was decided, by a coordinator task once,
+        by a drain now and then; it has no effects, and must cost no more than ``is_ready``. What it raises is taken for
+        None.
+        """
+        return None
 
     def close(self) -> None:
         """Release what was opened."""

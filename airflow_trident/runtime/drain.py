@@ -34,6 +34,8 @@ from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.base import Manifest
 from airflow_trident.topology.topology import Topology
 
+LAG_EVERY_S = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainLimits:
@@ -84,6 +86,7 @@ class Drain:
         self._committed: list[int] = []
         self._ended: Exception | None = None
         self._states_checked = False
+        self._lag_due = 0.0
         self._states = OpenStates(self.topology)
         self._committer = Committer(
             ledger=self.ledger,
@@ -152,6 +155,7 @@ class Drain:
                 max_pending=self.limits.max_pending,
                 attempt_by=self.attempts.owner,
                 check_states=not self._states_checked,
+                ask_lag=self._asks_lag(),
             )
             self._states_checked = True
             if isinstance(begun, Blocked):
@@ -168,6 +172,13 @@ class Drain:
             else:
                 self._attempt(pool, begun.txid)
         return False
+
+    def _asks_lag(self) -> bool:
+        """Now and then, since it costs a look at the sources; and when no further transaction will tell."""
+        if time.monotonic() < self._lag_due and self._begun + 1 != self.limits.max_transactions:
+            return False
+        self._lag_due = time.monotonic() + LAG_EVERY_S
+        return True
 
     def _may_begin(self) -> bool:
         if self._ended is not None:

@@ -32,6 +32,7 @@ from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.telling import lags_of, telling
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
@@ -61,20 +62,37 @@ def coordinate(
     max_pending: int = DEFAULT_MAX_PENDING,
     attempt_by: str = "",
     check_states: bool = True,
+    ask_lag: bool = False,
 ) -> BeginResult:
     """Give the claim its transaction: decide the batch of each stream and record it (Storm: $batch's first half).
 
     :param attempt_by: see :meth:`Ledger.begin`.
     :param check_states: false for a caller that did this before and goes from transaction to transaction: the states
         are not looked at, the definition as it was last seen.
+    :param ask_lag: ask the sources what they have beyond a new transaction, for people; it costs another look at them.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     """
+    with telling(ledger, claim) as told:
+        _require_agreement(ledger, topology, check_states)
+        result = _begin(ledger, topology, claim, max_pending, attempt_by, ask_lag)
+        told(result)
+    if isinstance(result, Begun):
+        crash_point(CrashPoint.BEGUN, result.txid)
+    return result
+
+
+def _require_agreement(ledger: Ledger, topology: Topology, check_states: bool) -> None:
     if check_states or ledger.view(0, remembered=True).topology.definition != topology.definition():
         ledger.register(topology.definition())
     if check_states:
         markers = markers_of(topology)
         require_ledger_ahead(topology.name, markers, ledger.view(0))
+
+
+def _begin(
+    ledger: Ledger, topology: Topology, claim: Claim, max_pending: int, attempt_by: str, ask_lag: bool
+) -> BeginResult:
     coordinators: dict[str, Coordinator] = {}
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
@@ -88,13 +106,11 @@ def coordinate(
         for name, spout in topology.spouts.items():
             coordinators[name] = spout.coordinator()
         tell_success(ledger, coordinators)
-        result = ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by)
+        lag_of = lags_of(coordinators) if ask_lag else None
+        return ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by, lag_of=lag_of)
     finally:
         for coordinator in coordinators.values():
             coordinator.close()
-    if isinstance(result, Begun):
-        crash_point(CrashPoint.BEGUN, result.txid)
-    return result
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:

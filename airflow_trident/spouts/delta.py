@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema
 from airflow_trident.delta import DeltaPlace
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.columns import fitted, from_text
@@ -192,6 +194,13 @@ class DeltaCoordinator(Coordinator):
         quiet = span.end[0] - begin[0] >= _QUIET_VERSIONS
         pins = before is None and self.start is Start.LATEST
         return span.to_json() if files or quiet or pins else None
+
+    def lag(self, position: Json) -> Lag | None:
+        if position is None:
+            return None
+        before, unlimited = Span.of(position), Limits(max_files=sys.maxsize, max_bytes=sys.maxsize, max_rows=None)
+        _, files = replace(self, limits=unlimited)._next(_open(self.place), before.end, before.snapshot)
+        return {"files": files}
 
     def _first(self, log: DeltaLog) -> tuple[tuple[int, int], int | None]:
         if isinstance(self.start, int):

@@ -8,6 +8,7 @@ name) and stay as they are as long as their transaction may be replayed.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.local_paths import require_local_path
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind, TextFiles
 from airflow_trident.spouts.checks import require_simple_types
 from airflow_trident.spouts.consumed import BatchLimits, Choice, LateFiles, consumed_from_json, next_batch
@@ -200,6 +202,14 @@ class FileCoordinator(Coordinator):
         assert isinstance(later, dict)
         known = consumed_from_json(later).knows(recorded_files(accepted, base))
         return {**later, **known.to_json()}
+
+    def lag(self, position: Json) -> Lag:
+        """Files that are too young (`min_age_s`) are not in it."""
+        base, _ = self.pattern.resolve()
+        unlimited = replace(self, limits=replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize))
+        rest = unlimited._choose(self.listings.remembered() or self.listings.new(), position, base)
+        files = [] if rest is None else rest.files
+        return {"files": len(files), "bytes": sum(file.size for file in files)}
 
     def _remembered(self, previous: Json, base: str) -> Choice | None:
         """From the last listing, if the files of the batch are still what it says."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.arrow import rows_to_table
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.operations.infer import type_of_annotation
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
@@ -68,6 +69,9 @@ class FixedCoordinator(Coordinator):
         if begin >= self.total_rows:
             return None
         return {"from": begin, "to": min(begin + self.max_batch_size, self.total_rows)}
+
+    def lag(self, position: Json) -> Lag:
+        return {"rows": max(0, self.total_rows - _range(position)[1])}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Executors read the ranges with librdkafka, each offset is accounted for (:mod:`a
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import connections
 from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.kafka_client import KafkaCluster, TopicGoneError
@@ -247,6 +249,12 @@ class KafkaCoordinator(Coordinator):
         """
         batch = self._decide(txid, previous, max_bytes=self.deciding.max_bytes)
         return None if batch is None else batch.to_json()
+
+    def lag(self, position: Json) -> Lag:
+        """Offsets: where a topic is compacted, or written in transactions, there are fewer records."""
+        unlimited = replace(self, deciding=replace(self.deciding, max_rows=sys.maxsize))
+        batch = unlimited._decide(0, position, max_bytes=None)
+        return {"records": 0 if batch is None else sum(each.end - each.begin for each in batch.ranges.values())}
 
     def _decide(self, txid: int, previous: Json, *, max_bytes: int | None) -> Batch | None:
         before = batch_of(previous)

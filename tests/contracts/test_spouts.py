@@ -227,7 +227,21 @@ def check_changed_source(source: Source) -> None:
     assert caught.value.cure
 
 
-CHECKS = [check_replay, check_coverage, check_changed_source]
+def check_lag(source: Source) -> None:
+    """A spout that says what nobody has claimed says less after each transaction, and nothing in the end; asking has no
+    effect."""
+    every: list[Json] = [None, *metadata_of_all(source.spout)]
+    lags = [source.spout.coordinator().lag(metadata) for metadata in every]
+    known = [lag for lag in lags if lag is not None]
+    assert all(set(lag) <= {"files", "bytes", "records", "rows"} for lag in known)
+    for before, after in pairwise(known):
+        assert all(after[unit] <= before[unit] for unit in before)
+        assert after != before
+    assert not known or not any(known[-1].values())
+    check_coverage(source)
+
+
+CHECKS = [check_replay, check_coverage, check_changed_source, check_lag]
 
 
 @pytest.mark.parametrize("check", CHECKS)

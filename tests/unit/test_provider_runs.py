@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.api.datamodels._generated import DagRunType
-from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from airflow_trident import (
     Count,
     FileSpout,
+    FixedBatchSpout,
     SqliteState,
     Topology,
     TridentCoordinatorOperator,
@@ -24,12 +30,14 @@ from airflow_trident import (
 )
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Command
 
 
 class Site:
     """A source of five files, one per batch, and the ledger of the topology that reads them."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         (folder / "in").mkdir()
         for number in range(5):
             (folder / "in" / f"{number}.txt").write_text("a\n")
@@ -131,3 +139,85 @@ def test_commits_of_older_runs_go_before_new_batches_unless_the_dag_says_otherwi
     assert "absolute" in own.lower()
     (given,) = rules(weight_rule="downstream")
     assert "downstream" in given.lower()
+
+
+# ---- what a coordinator found is in the ledger ------------------------------------------------------------------
+
+
+def outcome(site: Site) -> tuple[str, str, str]:
+    found = site.ledger().coordinator()
+    assert found is not None
+    return str(found.kind), found.run_id, found.error
+
+
+def test_the_ledger_says_how_the_last_look_at_the_sources_ended(site: Site) -> None:
+    site.operator().execute(context_of("one"))
+    assert outcome(site) == ("begun", "one", "")
+    found = site.ledger().coordinator()
+    assert found is not None
+    assert found.lag == {"lines": {"files": 4, "bytes": 8}}
+    (site.folder / "in" / "0.txt").write_text("changed\n")
+    with pytest.raises(AirflowFailException, match="SourceChangedError"):
+        site.operator().execute(context_of("two"))
+    kind, run, error = outcome(site)
+    assert (kind, run) == ("error", "two")
+    assert error.startswith("SourceChangedError: ")
+    assert "0.txt" in error
+
+
+def test_a_coordinator_whose_topology_has_changed_says_so(site: Site) -> None:
+    site.operator().execute(context_of("one"))
+    other = Topology("words")
+    other.new_stream("others", FixedBatchSpout("line string", ["a"])).group_by("line").persistent_aggregate(
+        SqliteState(str(site.folder / "words.db")), Count(), "count"
+    )
+    site.topology = other
+    with pytest.raises(AirflowFailException, match="DefinitionChangedError"):
+        site.operator().execute(context_of("two"))
+    assert outcome(site)[0] == "error"
+    assert "DefinitionChangedError" in outcome(site)[2]
+
+
+def test_a_store_that_does_not_answer_stands_in_the_ledger_too(site: Site) -> None:
+    site.operator().execute(context_of("one"))
+    (site.folder / "words.db").unlink(missing_ok=True)
+    (site.folder / "words.db").mkdir()
+    with pytest.raises(BaseException) as failed:
+        site.operator().execute(context_of("two"))
+    kind, _, error = outcome(site)
+    assert kind == "error"
+    assert error.partition(":")[0] in f"{type(failed.value).__name__} {failed.value}"
+
+
+def test_nothing_new_paused_waiting_and_blocked_are_told_apart(site: Site) -> None:
+    site.operator(max_transactions=5).execute(context_of("all"))
+    with pytest.raises(AirflowSkipException):
+        site.operator(max_pending=9).execute(context_of("late"))
+    assert outcome(site)[:2] == ("nothing new", "late")
+    with pytest.raises(AirflowRescheduleException):
+        site.operator(max_pending=5, turn_wait_s=0).execute(context_of("waits"))
+    assert outcome(site)[:2] == ("waiting", "waits")
+    ledger = site.ledger()
+    ledger.set_command(Command.PAUSE)
+    with pytest.raises(AirflowSkipException):
+        site.operator(max_pending=9).execute(context_of("paused"))
+    assert outcome(site)[:2] == ("paused", "paused")
+    ledger.set_command(Command.RUN)
+    ledger.fail(1, ledger.start_attempt(1, owner="a test").attempt, "in vain")
+    with pytest.raises(AirflowFailException):
+        site.operator(max_pending=5).execute(context_of("blocked"))
+    kind, run, error = outcome(site)
+    assert (kind, run) == ("blocked", "blocked")
+    assert "transaction 1" in error
+
+
+def test_a_coordinator_that_ran_out_of_its_time_is_told_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.operator().execute(context_of("one"))
+
+    def hangs(*_: object, **__: object) -> None:
+        raise AirflowTaskTimeout("Timeout")
+
+    monkeypatch.setattr("airflow_trident.operators.coordinator.coordinate", hangs)
+    with pytest.raises(AirflowTaskTimeout):
+        site.operator().execute(context_of("two"))
+    assert outcome(site) == ("error", "two", "AirflowTaskTimeout: Timeout")

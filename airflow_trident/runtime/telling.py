@@ -1,0 +1,58 @@
+"""What a coordinator found is told to the ledger, for people: else a topology at which nothing can be begun looks like
+one at which there is nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError
+from airflow_trident.ledger.base import BeginResult, Ledger, NothingNew
+from airflow_trident.protocol.decide import Blocked, Held
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.spouts import Coordinator
+from airflow_trident.types import Json
+
+
+def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> None:
+    """Whatever goes wrong with that fails nobody."""
+    with suppress(Exception):
+        ledger.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, error=error))
+
+
+@contextmanager
+def telling(ledger: Ledger, claim: Claim) -> Iterator[Callable[[BeginResult], None]]:
+    """Around a look at the sources: an error is told before it goes on, a result by what this gives. That a transaction
+    was begun is in the step that begins it; for room in the window most wait too shortly to speak of it."""
+
+    def told(result: BeginResult) -> None:
+        if isinstance(result, NothingNew):
+            tell(ledger, claim, OutcomeKind.NOTHING_NEW)
+        elif isinstance(result, Held):
+            tell(ledger, claim, OutcomeKind.PAUSED)
+        elif isinstance(result, Blocked):
+            tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {result.by} is FAILED")
+
+    try:
+        yield told
+    except (LedgerUnavailableError, OutcomeUnknownError):
+        raise  # the ledger would not hear of it either, and each try takes its deadline
+    except Exception as error:
+        tell(ledger, claim, OutcomeKind.ERROR, f"{type(error).__name__}: {error}")
+        raise
+
+
+def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json]], dict[str, Lag]]:
+    """What the sources have beyond a position, of those that can say."""
+
+    def asked(position: dict[str, Json]) -> dict[str, Lag]:
+        found: dict[str, Lag] = {}
+        for name, coordinator in coordinators.items():
+            with suppress(Exception):
+                lag = coordinator.lag(position.get(name))
+                if lag is not None:
+                    found[name] = lag
+        return found
+
+    return asked
