@@ -26,10 +26,12 @@ from airflow_trident.ledger.embedded import four_letters
 from airflow_trident.ledger.java import java_executable, zookeeper_jars
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim, Definition, StagedRef
+from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef, StateDefinition
 from benchmarks.measure import environment
 
-DEFINITION = Definition(spouts={"lines": "benchmark"}, states={"counts": "benchmark"})
+DEFINITION = Definition(
+    spouts={"lines": SpoutDefinition(text="benchmark")}, states={"counts": StateDefinition(text="benchmark")}
+)
 STAGED = StagedRef(manifest="t/manifest.json", rows_read=1_000, rows={"counts": 100}, bytes=10_000)
 START_LIMIT_S = 60
 

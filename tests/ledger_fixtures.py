@@ -16,11 +16,22 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
-from airflow_trident.protocol.records import Claim, CommitTicket, Definition, StagedRef, TxRecord
+from airflow_trident.protocol.records import (
+    Claim,
+    CommitTicket,
+    Definition,
+    SpoutDefinition,
+    StagedRef,
+    StateDefinition,
+    TxRecord,
+)
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 
-DEFINITION = Definition(spouts={"lines": "FixedBatchSpout transactional"}, states={"counts": "word, n (sqlite)"})
+DEFINITION = Definition(
+    spouts={"lines": SpoutDefinition(text="FixedBatchSpout")},
+    states={"counts": StateDefinition(text="word, n (sqlite)")},
+)
 STAGED = StagedRef(manifest="t/manifest.json", rows_read=7, rows={"counts": 3}, bytes=120)
 OTHER_STAGED = StagedRef(manifest="t/other.json", rows_read=7, rows={"counts": 3}, bytes=120)
 

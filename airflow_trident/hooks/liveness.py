@@ -6,7 +6,6 @@ current attempt, or commit: another one where it is being replayed. Airflow's Ex
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.hooks.waits import Abandoned
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 EMIT, COMMIT = "emit", "commit"
@@ -24,8 +23,6 @@ EMIT, COMMIT = "emit", "commit"
 _DELETED = "deleted"
 _OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
 """States of which nothing more comes by itself. Success too: a person may have marked the task so."""
-_OWNER = re.compile(r"(?P<dag>[^/ ]+)/(?P<run>[^/ ]+)/(?P<task>[^/ \[]+)(\[(?P<index>\d+)\])? try \d+ on ")
-"""What `operators.base.owner` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ def owned_by(record: TxRecord) -> Worker | None:
     return _worker(record.owner)
 
 
-def began_by(owner: str) -> Callable[[TxRecord], bool]:
+def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
     """Was the attempt begun by this very task, perhaps by an earlier try of it? It waits now, so nobody is at it.
 
     :param owner: what the task writes as owner.
@@ -78,9 +75,8 @@ def began_by(owner: str) -> Callable[[TxRecord], bool]:
     return is_mine
 
 
-def _worker(owner: str) -> Worker | None:
-    found = _OWNER.match(owner)
-    return Worker(found["dag"], found["run"], found["task"], int(found["index"] or -1)) if found else None
+def _worker(owner: Owner) -> Worker | None:
+    return Worker(owner.dag_id, owner.run_id, owner.task_id, owner.map_index) if owner.is_task else None
 
 
 def questions(record: TxRecord) -> list[dict[str, Any]]:

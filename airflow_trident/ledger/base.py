@@ -38,6 +38,7 @@ from airflow_trident.protocol.records import (
     CommitTicket,
     Definition,
     LedgerView,
+    Owner,
     StagedRef,
     TopologyRecord,
     TxRecord,
@@ -125,8 +126,9 @@ class Ledger(ABC):
         metadata_of: MetadataOf,
         *,
         max_pending: int = DEFAULT_MAX_PENDING,
-        attempt_by: str = "",
+        attempt_by: Owner | str = "",
         lag_of: LagOf | None = None,
+        plan: str = "",
     ) -> BeginResult:
         """Claim a transaction: same claim, same txid; else decide_begin(), and the batch's metadata is recorded.
         That a transaction was begun is the coordinator's last outcome from then on, by the same step.
@@ -134,6 +136,7 @@ class Ledger(ABC):
         :param attempt_by: whoever processes a new transaction at once, in the same process: its attempt 0 starts in the
             same step, which saves `start_attempt`.
         :param lag_of: None: what was known of the sources' lag stays.
+        :param plan: digest of the plan that it is begun with.
         Full, too, while the last transaction is invalidated: there is no position yet to go on from.
 
         :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
@@ -141,7 +144,13 @@ class Ledger(ABC):
 
     @abstractmethod
     def start_attempt(
-        self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
+        self,
+        txid: int,
+        *,
+        owner: Owner | str,
+        metadata_of: MetadataOf | None = None,
+        plan: str = "",
+        replays: bool = False,
     ) -> TxRecord:
         """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
 
@@ -151,6 +160,8 @@ class Ledger(ABC):
         Where the topology has opaque streams and the transaction is above the commit pointer, every attempt but the
         first of a batch that was just recorded decides their part of the batch anew (P2, L10).
 
+        :param owner: who works on it; a text is the name of a program.
+        :param plan: digest of the plan that the attempt runs.
         :param metadata_of: asked for the opaque streams, with their position after the transaction before; what it says
             of others is left aside, a stream that it does not name has nothing in the batch.
         :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
@@ -160,7 +171,9 @@ class Ledger(ABC):
         """
 
     @abstractmethod
-    def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+    def restart_attempt(
+        self, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
+    ) -> TxRecord:
         """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again.
 
         :param metadata_of: as of :meth:`start_attempt`, with the same effects.
@@ -171,7 +184,7 @@ class Ledger(ABC):
         """PROCESSING -> PROCESSED."""
 
     @abstractmethod
-    def gate(self, txid: int, *, owner: str) -> CommitTicket:
+    def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
         """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
 
         :raises TransitionError: not its turn, or no staged batch; says what was found.

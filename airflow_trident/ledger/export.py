@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.types import Json
 
-VERSION = 1
+VERSION = 2
 
 
 def export_json(
@@ -18,11 +19,11 @@ def export_json(
     """:param claims: claim key -> (txid, when the run was due), of all that are kept."""
     body = {
         "version": VERSION,
-        "topology": asdict(view.topology),
+        "topology": codec.topology_body(view.topology),
         "next_txid": view.next_txid,
         "pointer": asdict(view.pointer),
         "exceptions": asdict(view.exceptions),
-        "transactions": [asdict(record) for record in records],
+        "transactions": [codec.tx_body(record) for record in records],
         "claims": {key: txid for key, (txid, _) in sorted(claims.items())},
         "claim_run_ms": {key: run_ms for key, (_, run_ms) in sorted(claims.items())},
     }

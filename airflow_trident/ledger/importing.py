@@ -11,15 +11,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, TransitionError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, TransitionError
 from airflow_trident.ledger.export import VERSION
 from airflow_trident.ledger.paths import BUCKETS, Life
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
+from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
 from airflow_trident.types import Json
 
+_EXPORT = Format(
+    noun="the export", version=VERSION, key="version", cure="Nothing was written: export the ledger again."
+)
+"""Its version is that of the records in it."""
 UNFINISHED = b'{"v":1,"op":"","unfinished":"import"}'
 """In the place of the topology's record, until the import is over."""
 _STEP_OPS, _STEP_BYTES = 400, 400 * 1024
@@ -47,42 +52,38 @@ def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
     :raises NewerRecordError: a newer version of this package wrote it.
     """
     if not isinstance(exported, dict) or not isinstance(exported.get("transactions"), list):
-        raise _damaged("it is not what `ledger export` writes")
-    if exported.get("version", VERSION) != VERSION:
-        raise NewerRecordError(
-            f"the export has version {exported['version']!r}, and this airflow-trident reads version {VERSION}",
-            "Install the airflow-trident version that wrote it, or a newer one.",
-        )
-    found = exported.get("topology")
+        raise _EXPORT.damaged("", "it is not what `ledger export` writes")
+    version, body = _EXPORT.open({"version": 1, **exported}, "")
+    found = body.get("topology")
     other = found.get("name") if isinstance(found, dict) else None
     if other != name:
         raise ConfigurationError(f"the export is that of topology {other!r}, not of {name!r}", "Name that one.")
-    run_ms: Any = exported.get("claim_run_ms", {})
-    claims: Any = exported.get("claims")
+    run_ms: Any = body.get("claim_run_ms", {})
+    claims: Any = body.get("claims")
     try:
         contents = Contents(
-            topology=codec.decode_topology(_record(exported["topology"], op=op), f"of the export/{name}"),
-            next_txid=codec.decode_head(_record({"next": exported["next_txid"]}), "head of the export"),
-            pointer=codec.decode_pointer(_record(exported["pointer"]), "pointer of the export"),
-            exceptions=codec.decode_exceptions(_record(exported["exceptions"]), "exceptions of the export"),
-            transactions=tuple(_transaction(one) for one in exported["transactions"]),  # type: ignore[union-attr]
+            topology=codec.decode_topology(_record(version, body["topology"], op=op), f"of the export/{name}"),
+            next_txid=codec.decode_head(_record(version, {"next": body["next_txid"]}), "head of the export"),
+            pointer=codec.decode_pointer(_record(version, body["pointer"]), "pointer of the export"),
+            exceptions=codec.decode_exceptions(_record(version, body["exceptions"]), "exceptions of the export"),
+            transactions=tuple(_transaction(version, one) for one in body["transactions"]),
             claims=tuple(
                 ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms.get(key, now_ms)), op=op)
                 for key, txid in claims.items()
             ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from error
+        raise _EXPORT.damaged("", f"{type(error).__name__}: {error}") from error
     _require_whole(contents)
     return contents
 
 
-def _record(body: Any, **more: Any) -> bytes:
-    return json.dumps({"v": codec.VERSION, **body, **more}).encode()
+def _record(version: int, body: Any, **more: Any) -> bytes:
+    return json.dumps({"v": version, **body, **more}).encode()
 
 
-def _transaction(body: Any) -> TxRecord:
-    return codec.decode_tx(_record(body), f"of the export/{int(body['txid']):019d}")
+def _transaction(version: int, body: Any) -> TxRecord:
+    return codec.decode_tx(_record(version, body), f"of the export/{int(body['txid']):019d}")
 
 
 def _require_whole(contents: Contents) -> None:
@@ -91,7 +92,7 @@ def _require_whole(contents: Contents) -> None:
     needed = special | set(range(contents.pointer.committed + 1, last + 1)) | ({last} if last else set())
     if needed - txids or max(txids, default=0) > last or contents.pointer.committed > last:
         missing = ", ".join(map(str, sorted(needed - txids)[:5])) or "none"
-        raise _damaged(f"its transactions do not fit together (missing: {missing}; the last one is {last})")
+        raise _EXPORT.damaged("", f"its transactions do not fit together (missing: {missing}; the last one is {last})")
 
 
 def require_finished(data: bytes, path: str) -> None:
@@ -101,10 +102,6 @@ def require_finished(data: bytes, path: str) -> None:
             f"{path} is no ledger yet: an import is under way, or was cut off",
             "Run `airflow trident ledger import` again.",
         )
-
-
-def _damaged(why: str) -> CorruptRecordError:
-    return CorruptRecordError(f"the export is damaged: {why}", "Nothing was written: export the ledger again.")
 
 
 def prepare_import(znodes: ZNodes, path: str, contents: Contents) -> int:

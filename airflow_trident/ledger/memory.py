@@ -30,7 +30,14 @@ from airflow_trident.ledger.base import (
     NothingNew,
 )
 from airflow_trident.ledger.export import export_json
-from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
+from airflow_trident.ledger.refusals import (
+    batch_in_place,
+    claim_pruned,
+    definition_changed,
+    never_attempted,
+    no_commit_under_way,
+    why_not,
+)
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
 from airflow_trident.protocol.opaque import (
@@ -50,6 +57,7 @@ from airflow_trident.protocol.records import (
     Definition,
     Exceptions,
     LedgerView,
+    Owner,
     StagedRef,
     TopologyRecord,
     TxRecord,
@@ -157,8 +165,9 @@ class MemoryLedger(Ledger):
         metadata_of: MetadataOf,
         *,
         max_pending: int = DEFAULT_MAX_PENDING,
-        attempt_by: str = "",
+        attempt_by: Owner | str = "",
         lag_of: LagOf | None = None,
+        plan: str = "",
     ) -> BeginResult:
         with self._changed:
             topology = self.topology()
@@ -166,10 +175,7 @@ class MemoryLedger(Ledger):
                 txid = self._claims[claim.key][0]
                 return Begun(record=self._records.get(txid), txid=txid, new=False)
             if claim.cleared and claim.run_ms < topology.floor_ms:
-                raise TransitionError(
-                    f"the cleared run {claim.key!r} is so old that its claim was pruned",
-                    "Replay its transaction by txid instead (backfill), or start a new run for new data.",
-                )
+                raise claim_pruned(claim.key)
             decision = decide_begin(self.view(0), max_pending=max_pending)
             if not isinstance(decision, Begin):
                 return decision
@@ -186,7 +192,8 @@ class MemoryLedger(Ledger):
                 txid=txid,
                 status=Status.PROCESSING,
                 attempt=0 if attempt_by else NO_ATTEMPT,
-                owner=attempt_by,
+                owner=Owner.of(attempt_by),
+                plan=plan,
                 metadata={
                     stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
                 },
@@ -202,27 +209,33 @@ class MemoryLedger(Ledger):
             return Begun(record=self._store(record), txid=txid, new=True)
 
     def start_attempt(
-        self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
+        self,
+        txid: int,
+        *,
+        owner: Owner | str,
+        metadata_of: MetadataOf | None = None,
+        plan: str = "",
+        replays: bool = False,
     ) -> TxRecord:
         with self._changed:
             record = self._existing(txid)
             if record.status is Status.COMMITTING:
-                raise TransitionError(
-                    f"transaction {txid} is COMMITTING, its staged batch in place", "Run its committer."
-                )
+                raise batch_in_place(txid, record.attempt)
             replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
-            return self._new_attempt(record, owner, metadata_of, replays=replays)
+            return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)
 
-    def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
+    def restart_attempt(
+        self, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
+    ) -> TxRecord:
         with self._changed:
             record = self._of_ticket(ticket)
             if record.status is not Status.COMMITTING:
-                raise TransitionError(
-                    f"transaction {ticket.txid} is {record.status}, not COMMITTING", "Run its emitter."
-                )
-            return self._new_attempt(record, owner, metadata_of, replays=False)
+                raise no_commit_under_way(ticket.txid, record.status)
+            return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=False)
 
-    def _new_attempt(self, record: TxRecord, owner: str, metadata_of: MetadataOf | None, *, replays: bool) -> TxRecord:
+    def _new_attempt(
+        self, record: TxRecord, owner: Owner, metadata_of: MetadataOf | None, plan: str, *, replays: bool
+    ) -> TxRecord:
         target = move(record.status, Status.PROCESSING, txid=record.txid)
         old = record.position
         record = self._with_batch(record, metadata_of)
@@ -230,7 +243,7 @@ class MemoryLedger(Ledger):
             self._list_as(self._late if record.txid <= self._committed else self._replaying, record.txid)
         if record.position != old:
             self._invalidate_above(record.txid)
-        return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner)
+        return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner, plan=plan)
 
     def _with_batch(self, record: TxRecord, metadata_of: MetadataOf | None) -> TxRecord:
         definition = self.topology().definition
@@ -256,14 +269,14 @@ class MemoryLedger(Ledger):
             self._replaying.discard(txid)
             return self._store(record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="")
 
-    def gate(self, txid: int, *, owner: str) -> CommitTicket:
+    def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
         with self._changed:
             record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
             if record is None or record.staged is None or not isinstance(decision, Commit):
                 raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
             self._fence += 1
             target = move(record.status, Status.COMMITTING, txid=txid)
-            self._store(record, status=target, fence=self._fence, touched=True, owner=owner)
+            self._store(record, status=target, fence=self._fence, touched=True, owner=Owner.of(owner))
             return CommitTicket(
                 topology=self.topology_name,
                 incarnation=self.topology().incarnation,

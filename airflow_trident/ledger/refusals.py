@@ -31,6 +31,26 @@ def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChang
     )
 
 
+def claim_pruned(key: str) -> TransitionError:
+    return TransitionError(
+        f"the cleared run {key!r} is so old that its claim was pruned: which transaction it had is not known",
+        "Replay its transaction by txid instead (backfill), or start a new run for new data.",
+    )
+
+
+def no_commit_under_way(txid: int, status: str) -> TransitionError:
+    return TransitionError(
+        f"transaction {txid} is {status}: there is no commit under way to go back from",
+        "Run its emitter if it is to be processed again.",
+    )
+
+
+def batch_in_place(txid: int, attempt: int) -> TransitionError:
+    return TransitionError(
+        f"transaction {txid} is COMMITTING: the staged batch of attempt {attempt} is in place", "Run its committer."
+    )
+
+
 def never_attempted(txid: int) -> TransitionError:
     return TransitionError(
         f"transaction {txid} was not attempted with the batch that it has now, so nothing can be processed",

@@ -18,6 +18,7 @@ from airflow_trident.protocol.records import (
     Claim,
     CommitPointer,
     Exceptions,
+    Owner,
     StagedRef,
     TopologyRecord,
     TxRecord,
@@ -167,7 +168,7 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
                 staged=StagedRef(manifest="gone with the ledger", rows_read=-1, rows={}, bytes=0),
                 claim=Claim(key=f"repair/{seed.incarnation}/{finished}"),
                 op=op,
-                owner="repair",
+                owner=Owner(program="repair"),
                 times_ms={Status.COMMITTED.value: now_ms},
             )
         )
@@ -181,7 +182,7 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
                 carried={name: one for name, one in seed.position.items() if name not in seed.unfinished},
                 claim=Claim(key=f"repair/{seed.incarnation}/{last}"),
                 op=op,
-                owner="repair",
+                owner=Owner(program="repair"),
                 touched=True,
                 times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
             )

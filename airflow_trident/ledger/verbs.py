@@ -19,7 +19,14 @@ from airflow_trident.ledger import outcomes
 from airflow_trident.ledger.base import BeginResult, Begun, LagOf, MetadataOf, NothingNew
 from airflow_trident.ledger.opaque import before, invalidated_above, of_next_attempt, rewrite
 from airflow_trident.ledger.pruning import prune
-from airflow_trident.ledger.refusals import definition_changed, never_attempted, why_not
+from airflow_trident.ledger.refusals import (
+    batch_in_place,
+    claim_pruned,
+    definition_changed,
+    never_attempted,
+    no_commit_under_way,
+    why_not,
+)
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
@@ -34,12 +41,14 @@ from airflow_trident.protocol.decide import (
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
+    NOBODY,
     Claim,
     Command,
     CommitPointer,
     CommitTicket,
     Definition,
     Exceptions,
+    Owner,
     StagedRef,
     TopologyRecord,
     TxRecord,
@@ -79,16 +88,19 @@ def _new_topology(snap: Snapshot, record: TopologyRecord) -> Step[TopologyRecord
 
 
 def begin(
-    snap: Snapshot, claim: Claim, metadata_of: MetadataOf, max_pending: int, attempt_by: str, lag_of: LagOf | None
+    snap: Snapshot,
+    claim: Claim,
+    metadata_of: MetadataOf,
+    max_pending: int,
+    attempt_by: Owner,
+    lag_of: LagOf | None,
+    digest: str,
 ) -> Step[BeginResult] | Done[BeginResult]:
     topology, known = snap.topology(), snap.claim(claim.key)
     if known is not None:
         return Done(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
     if claim.cleared and claim.run_ms < topology.floor_ms:
-        raise TransitionError(
-            f"the cleared run {claim.key!r} is so old that its claim was pruned: which transaction it had is not known",
-            "Replay its transaction by txid instead (backfill), or start a new run for new data.",
-        )
+        raise claim_pruned(claim.key)
     decision = decide_begin(snap.view(0), max_pending=max_pending)
     if not isinstance(decision, Begin):
         return Done(decision)
@@ -102,7 +114,7 @@ def begin(
     metadata = metadata_of(txid, codec.require_json(position, "the position"))
     if not metadata:
         return Done(NothingNew())
-    attempt, owner = (0, attempt_by) if attempt_by else (NO_ATTEMPT, "")
+    attempt, owner = (0, attempt_by) if attempt_by else (NO_ATTEMPT, NOBODY)
     record = TxRecord(
         txid=txid,
         status=Status.PROCESSING,
@@ -115,6 +127,7 @@ def begin(
         claim=claim,
         op=snap.op,
         owner=owner,
+        plan=digest,
         times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
     )
     lag = lag_of(codec.require_json(record.position, "the position")) if lag_of else {}
@@ -154,32 +167,29 @@ def _new_transaction(snap: Snapshot, record: TxRecord, outcome: Write) -> Step[B
 
 
 def start_attempt(
-    snap: Snapshot, txid: int, owner: str, metadata_of: MetadataOf | None, replays: bool
+    snap: Snapshot, txid: int, owner: Owner, metadata_of: MetadataOf | None, digest: str, replays: bool
 ) -> Step[TxRecord]:
     tx = _existing(snap, txid)
     if tx.status is Status.COMMITTING:
-        raise TransitionError(
-            f"transaction {txid} is COMMITTING: the staged batch of attempt {tx.attempt} is in place",
-            "Run its committer.",
-        )
-    return _new_attempt(snap, tx, owner, metadata_of, replays=replays or tx.status in (Status.FAILED, Status.SKIPPED))
+        raise batch_in_place(txid, tx.attempt)
+    replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
+    return _new_attempt(snap, tx, owner, metadata_of, digest, replays=replays)
 
 
-def restart_attempt(snap: Snapshot, ticket: CommitTicket, owner: str, metadata_of: MetadataOf | None) -> Step[TxRecord]:
+def restart_attempt(
+    snap: Snapshot, ticket: CommitTicket, owner: Owner, metadata_of: MetadataOf | None, digest: str
+) -> Step[TxRecord]:
     tx = _of_ticket(snap, ticket)
     if tx.status is not Status.COMMITTING:
-        raise TransitionError(
-            f"transaction {tx.txid} is {tx.status}: there is no commit under way to go back from",
-            "Run its emitter if it is to be processed again.",
-        )
-    return _new_attempt(snap, tx, owner, metadata_of, replays=False)
+        raise no_commit_under_way(tx.txid, tx.status)
+    return _new_attempt(snap, tx, owner, metadata_of, digest, replays=False)
 
 
 def _new_attempt(
-    snap: Snapshot, tx: TxRecord, owner: str, metadata_of: MetadataOf | None, *, replays: bool
+    snap: Snapshot, tx: TxRecord, owner: Owner, metadata_of: MetadataOf | None, digest: str, *, replays: bool
 ) -> Step[TxRecord]:
     chosen = of_next_attempt(snap, tx, metadata_of)
-    record = _moved(snap, chosen, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner)
+    record = _moved(snap, chosen, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=digest)
     later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
     writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
     if replays:
@@ -209,7 +219,7 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Ste
 # ---- committer -------------------------------------------------------------------------------------------------
 
 
-def gate(snap: Snapshot, txid: int, owner: str) -> Step[CommitTicket]:
+def gate(snap: Snapshot, txid: int, owner: Owner) -> Step[CommitTicket]:
     view = snap.view(txid)
     decision = decide_commit(view, txid)
     tx, staged = view.tx, view.tx.staged if view.tx else None

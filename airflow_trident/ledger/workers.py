@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import uuid
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.znodes import Create, ZNodes
+from airflow_trident.protocol.records import Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,11 @@ def live_workers(znodes: ZNodes, life: Life) -> list[Worker]:
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
 
 
-def is_alive(workers: Iterable[Worker], owner: str) -> bool:
+def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
     """Is the owner of an attempt, or of a commit, at work as far as is known? A killed worker is listed until its
     session ends, but on this very machine it is seen that its process is gone.
-
-    :param owner: as in the transaction's record; it ends with host and process.
     """
-    listed = [one for one in workers if re.search(rf"(^|[ @]){re.escape(f'{one.host}/{one.pid}')}$", owner)]
+    listed = [one for one in workers if (one.host, one.pid) == (owner.host, owner.pid)]
     return any(one.host != socket.gethostname() or _runs_here(one.pid) for one in listed)
 
 

@@ -36,6 +36,7 @@ from airflow_trident.protocol.records import (
     Definition,
     Exceptions,
     LedgerView,
+    Owner,
     StagedRef,
     TopologyRecord,
     TxRecord,
@@ -249,8 +250,9 @@ class ZNodeLedger(Ledger):
         metadata_of: MetadataOf,
         *,
         max_pending: int = DEFAULT_MAX_PENDING,
-        attempt_by: str = "",
+        attempt_by: Owner | str = "",
         lag_of: LagOf | None = None,
+        plan: str = "",
     ) -> BeginResult:
         life = self._life()
         if self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
@@ -262,8 +264,9 @@ class ZNodeLedger(Ledger):
                 claim=claim,
                 metadata_of=metadata_of,
                 max_pending=max_pending,
-                attempt_by=attempt_by,
+                attempt_by=Owner.of(attempt_by),
                 lag_of=lag_of,
+                digest=plan,
             ),
             paths=[*self._paths(life, 0), life.claim(claim.key)],
         )
@@ -272,20 +275,36 @@ class ZNodeLedger(Ledger):
         return result
 
     def start_attempt(
-        self, txid: int, *, owner: str, metadata_of: MetadataOf | None = None, replays: bool = False
+        self,
+        txid: int,
+        *,
+        owner: Owner | str,
+        metadata_of: MetadataOf | None = None,
+        plan: str = "",
+        replays: bool = False,
     ) -> TxRecord:
-        plan = functools.partial(verbs.start_attempt, txid=txid, owner=owner, metadata_of=metadata_of, replays=replays)
-        return self._on(txid, plan)
+        step = functools.partial(
+            verbs.start_attempt,
+            txid=txid,
+            owner=Owner.of(owner),
+            metadata_of=metadata_of,
+            digest=plan,
+            replays=replays,
+        )
+        return self._on(txid, step)
 
-    def restart_attempt(self, ticket: CommitTicket, *, owner: str, metadata_of: MetadataOf | None = None) -> TxRecord:
-        plan = functools.partial(verbs.restart_attempt, ticket=ticket, owner=owner, metadata_of=metadata_of)
-        return self._on(ticket.txid, plan)
+    def restart_attempt(
+        self, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
+    ) -> TxRecord:
+        by = Owner.of(owner)
+        step = functools.partial(verbs.restart_attempt, ticket=ticket, owner=by, metadata_of=metadata_of, digest=plan)
+        return self._on(ticket.txid, step)
 
     def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
         return self._on(txid, functools.partial(verbs.processed, txid=txid, attempt=attempt, staged=staged))
 
-    def gate(self, txid: int, *, owner: str) -> CommitTicket:
-        return self._on(txid, functools.partial(verbs.gate, txid=txid, owner=owner), prunes=True)
+    def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
+        return self._on(txid, functools.partial(verbs.gate, txid=txid, owner=Owner.of(owner)), prunes=True)
 
     def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
         record = self._on(

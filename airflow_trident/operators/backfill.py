@@ -54,7 +54,6 @@ class TridentBackfillOperator(EngineOperator):
                 engine=lambda: self.open_engine(context),
                 staging_root=settings.staging_root(self.staging_dir),
                 owner=owner(context),
-                same_task=owner(context).rpartition(" try ")[0] + " try ",
                 attempt_timeout_s=self.attempt_timeout_s,
                 retention=int(settings.number(settings.RETENTION, least=1)),
                 progress=lambda line: self.log.info("%s", line),

@@ -23,6 +23,7 @@ from airflow_trident.hooks import settings
 from airflow_trident.hooks.connections import install_resolver
 from airflow_trident.hooks.waits import Until
 from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.protocol.records import Owner
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
@@ -109,10 +110,8 @@ class LedgerTask:
         from airflow_trident.ledger.workers import Worker
 
         with suppress(Exception):
-            task, _, where = owner(context).rpartition(" on ")
-            host, _, pid = where.rpartition("/")
-            since_ms = int(timezone.utcnow().timestamp() * 1000)
-            ledger.enlist(Worker(host=host, pid=int(pid), task=task, txid=txid, since_ms=since_ms))
+            me, since_ms = owner(context), int(timezone.utcnow().timestamp() * 1000)
+            ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms))
 
     def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
         """The wait of this task in the triggerer."""
@@ -184,12 +183,18 @@ def deferrable_default(given: bool | None) -> bool:
     return settings.flag(settings.DEFERRABLE) or conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
-def owner(context: Context) -> str:
-    """Who writes to the ledger, for people: the task's try and the process."""
+def owner(context: Context) -> Owner:
+    """Who writes to the ledger: the task's try and the process."""
     ti = context["ti"]
-    where = f"{socket.gethostname()}/{os.getpid()}"
-    index = f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else ""
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}{index} try {ti.try_number} on {where}"
+    return Owner(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+        try_number=ti.try_number,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
 
 
 def is_backfill_run(context: Context) -> bool:

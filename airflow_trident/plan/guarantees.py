@@ -21,8 +21,6 @@ EXACTLY_ONCE = frozenset(
         (SpoutKind.OPAQUE, StateKind.OPAQUE),
     }
 )
-NOTE = "; not exactly once: "
-"""Between a state's description and the reason, in a topology's definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Shortfall:
     @property
     def note(self) -> str:
         """For the topology's definition: the same as long as the kinds are."""
-        return f"{NOTE}stream {self.stream} is {self.spout_kind}, the state {self.state_kind}"
+        return f"not exactly once: stream {self.stream} is {self.spout_kind}, the state {self.state_kind}"
 
 
 def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> tuple[Shortfall, ...]:

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.plan.guarantees import NOTE
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 
 T = TypeVar("T")
@@ -67,6 +66,7 @@ def transaction(topology: str, txid: int, visible: Collection[str]) -> dict[str,
 
 def summary(view: LedgerView) -> dict[str, Any]:
     """`committed`: everything up to it is committed or skipped; `begun`: the highest txid; `notes`: for people."""
+    definition = view.topology.definition
     return {
         "name": view.topology.name,
         "incarnation": view.topology.incarnation,
@@ -78,14 +78,9 @@ def summary(view: LedgerView) -> dict[str, Any]:
         "skipped": list(view.exceptions.skipped),
         "replaying": list(view.exceptions.replaying),
         "late": list(view.exceptions.late),
-        "streams": view.topology.definition.spouts,
-        "states": view.topology.definition.states,
-        "notes": [
-            f"State {name} is not exactly once: {note}."
-            for name, state in view.topology.definition.states.items()
-            for _, found, note in [state.partition(NOTE)]
-            if found
-        ],
+        "streams": {name: str(spout) for name, spout in definition.spouts.items()},
+        "states": {name: state.text for name, state in definition.states.items()},
+        "notes": [f"State {name} is {note}." for name, state in definition.states.items() for note in state.notes],
     }
 
 
@@ -105,7 +100,7 @@ def row(record: TxRecord, visible: Collection[str]) -> dict[str, Any]:
         "visible": may_see,
         "streams": sorted(record.metadata),
         "error": record.error if may_see else "",
-        "owner": record.owner if may_see else "",
+        "owner": str(record.owner) if may_see else "",
         "dag_id": record.claim.dag_id if may_see else "",
         "run_id": record.claim.run_id if may_see else "",
         "map_index": record.claim.map_index,

@@ -1,7 +1,7 @@
 """Ledger records as bytes and back: versioned JSON, never pickle. Pure.
 
-Every record is ``{"v": 1, ...}`` and has exactly the fields written here. What an older version wrote loads for ever
-(golden files in the tests); what a newer one wrote, or what cannot be understood, is refused by name (P11).
+Every record is ``{"v": 2, ...}`` with the fields written here; :mod:`airflow_trident.protocol.formats` says what is
+tolerated and what is refused, :mod:`airflow_trident.protocol.version1` what version 1 wrote.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any
 
-from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.protocol import version1
+from airflow_trident.protocol.formats import Format, json_bytes, short, unknown_fields
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
-    Claim,
-    Command,
+    NOBODY,
     CommitPointer,
-    Definition,
     Exceptions,
-    StagedRef,
     TopologyRecord,
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 
-VERSION = 1
+VERSION = 2
+RECORDS = Format(
+    noun="the ledger record",
+    version=VERSION,
+    cure="Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
+)
 INLINE_BYTES = 64 * 1024
 """Metadata above this is compressed and kept in chunks beside the record, so that status changes stay small."""
 
@@ -63,42 +66,62 @@ BlobReader = Callable[[BlobRef], Positions]
 
 
 def encode_topology(record: TopologyRecord, *, op: str) -> bytes:
-    return _dump({"op": op, **asdict(record)}, f"topology {record.name}")
+    return RECORDS.dump({"op": op, **topology_body(record)}, f"topology {record.name}")
+
+
+def topology_body(record: TopologyRecord) -> dict[str, Any]:
+    """Its fields as JSON has them, and those of a newer version beside them."""
+    body = asdict(replace(record, extra={}))
+    del body["extra"]
+    return {**record.extra, **body}
 
 
 def encode_head(next_txid: int) -> bytes:
-    return _dump({"next": next_txid}, "head")
+    return RECORDS.dump({"next": next_txid}, "head")
 
 
 def encode_pointer(pointer: CommitPointer) -> bytes:
-    return _dump({"committed": pointer.committed, "fence": pointer.fence}, "commit pointer")
+    return RECORDS.dump({"committed": pointer.committed, "fence": pointer.fence}, "commit pointer")
 
 
 def encode_exceptions(exceptions: Exceptions) -> bytes:
     # Without an empty "replaying", as versions without that list wrote it.
     body = {name: txids for name, txids in asdict(exceptions).items() if txids or name != "replaying"}
-    return _dump(body, "exceptions")
+    return RECORDS.dump(body, "exceptions")
 
 
 def encode_claim(claim: ClaimKey) -> bytes:
-    return _dump(asdict(claim), f"claim {claim.key}")
+    return RECORDS.dump(asdict(claim), f"claim {claim.key}")
 
 
 def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
     """:param blob: where metadata and carried are, if they are not to be in the record itself."""
-    body = asdict(replace(record, metadata={}, carried={}))  # asdict() copies all, and there may be a lot of these
-    body |= {"metadata": record.metadata, "carried": record.carried}
-    if not record.invalidated:
-        del body["invalidated"]  # as versions without opaque spouts wrote it
+    body = tx_body(record)
     if blob is not None:
         del body["metadata"], body["carried"]
         body["blob"] = asdict(blob)
-    return _dump(body, f"transaction {record.txid}")
+    return RECORDS.dump(body, f"transaction {record.txid}")
+
+
+def tx_body(record: TxRecord) -> dict[str, Any]:
+    """Its fields as JSON has them, and those of a newer version beside them."""
+    # asdict() copies all, and there may be a lot of metadata.
+    body = asdict(replace(record, metadata={}, carried={}, extra={}))
+    del body["extra"]
+    body |= {"metadata": record.metadata, "carried": record.carried}
+    # What is not said need not be written: most transactions have none of these.
+    body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
+    for name in ("invalidated", "plan"):
+        if not body[name]:
+            del body[name]
+    return {**record.extra, **body}
 
 
 def pack_metadata(record: TxRecord, *, chunk_bytes: int = 256 * 1024) -> tuple[BlobRef, list[bytes]] | None:
     """Metadata that is too large for the record, compressed and cut; None if it fits."""
-    plain = _json({"metadata": record.metadata, "carried": record.carried}, f"metadata of transaction {record.txid}")
+    plain = json_bytes(
+        {"metadata": record.metadata, "carried": record.carried}, f"metadata of transaction {record.txid}"
+    )
     if len(plain) <= INLINE_BYTES:
         return None
     packed = zlib.compress(plain)
@@ -111,10 +134,10 @@ def require_json(value: object, what: str) -> Any:
 
     :raises ConfigurationError: it would come back changed, or not at all.
     """
-    back = json.loads(_json(value, what))
+    back = json.loads(json_bytes(value, what))
     if back != value:
         raise ConfigurationError(
-            f"{what} does not survive JSON: {_short(value)} comes back as {_short(back)}",
+            f"{what} does not survive JSON: {short(value)} comes back as {short(back)}",
             "Use only dicts with text keys, lists, texts, numbers, booleans and None.",
         )
     return back
@@ -124,91 +147,88 @@ def require_json(value: object, what: str) -> Any:
 
 
 def decode_topology(data: bytes, path: str) -> TopologyRecord:
-    body = _Body(data, path)
-    body.text("op")
-    definition = _Body(body.mapping("definition"), f"{path} definition")
-    record = TopologyRecord(
-        name=body.text("name"),
-        incarnation=body.text("incarnation"),
-        definition=Definition(spouts=definition.texts("spouts"), states=definition.texts("states")),
-        command=body.one_of("command", Command),
-        epoch=body.integer("epoch", least=0),
-        floor_ms=body.integer("floor_ms"),
-        created_ms=body.integer("created_ms"),
-    )
-    definition.end()
-    body.end()
-    body.require(record.name == path.rsplit("/", 1)[-1], f"it speaks of topology {record.name!r}")
-    body.require(bool(record.incarnation), "it has no incarnation")
-    return record
+    """
+    :raises NewerRecordError: a newer version wrote it, or it uses a feature that this one does not know.
+    :raises CorruptRecordError: it is damaged, or of another place. The same for all that follow.
+    """
+    return _topology(*RECORDS.load(data, path), path)
+
+
+def _topology(version: int, body: dict[str, Any], path: str) -> TopologyRecord:
+    if version == 1:
+        body = version1.topology(body)
+    needed = ("op", "command", "epoch", "floor_ms", "created_ms")
+    record: TopologyRecord = RECORDS.build(TopologyRecord, {**body, "extra": {}}, path, needed=needed)
+    _require(isinstance(body["op"], str), path, f"its op is {short(body['op'])}")
+    _require(record.name == path.rsplit("/", 1)[-1], path, f"it speaks of topology {record.name!r}")
+    _require(bool(record.incarnation), path, "it has no incarnation")
+    _require(record.epoch >= 0, path, f"its epoch is {record.epoch}")
+    return replace(record, extra=_extra(TopologyRecord, body, "op"))
 
 
 def decode_head(data: bytes, path: str) -> int:
-    body = _Body(data, path)
-    next_txid = body.integer("next", least=1)
-    body.end()
-    return next_txid
+    _, body = RECORDS.load(data, path)
+    head = RECORDS.build(_Head, body, path)
+    _require(head.next >= 1, path, f"its next txid is {head.next}")
+    return head.next
 
 
 def decode_pointer(data: bytes, path: str) -> CommitPointer:
-    body = _Body(data, path)
-    pointer = CommitPointer(committed=body.integer("committed", least=0), fence=body.integer("fence", least=0))
-    body.end()
+    _, body = RECORDS.load(data, path)
+    pointer = RECORDS.build(CommitPointer, body, path)
+    _require(pointer.committed >= 0 and pointer.fence >= 0, path, f"it says {pointer.committed}, {pointer.fence}")
     return pointer
 
 
 def decode_exceptions(data: bytes, path: str) -> Exceptions:
-    body = _Body(data, path)
-    lists = [one.name for one in fields(Exceptions) if one.name != "replaying" or "replaying" in body.fields]
-    found = Exceptions(**{name: body.txids(name) for name in lists})
-    body.end()
-    several = [txid for name in lists for txid in getattr(found, name)]
-    body.require(len(several) == len(set(several)), "a transaction is in it twice")
+    _, body = RECORDS.load(data, path)
+    found = RECORDS.build(Exceptions, body, path, needed=("failed", "skipped", "late"))
+    several = [txid for one in fields(Exceptions) for txid in getattr(found, one.name)]
+    _require(min(several, default=1) >= 1, path, f"it has the txid {min(several, default=1)}")
+    _require(len(several) == len(set(several)), path, "a transaction is in it twice")
     return found
 
 
 def decode_claim(data: bytes, path: str) -> ClaimKey:
-    body = _Body(data, path)
-    claim = ClaimKey(
-        key=body.text("key"), txid=body.integer("txid", least=1), run_ms=body.integer("run_ms"), op=body.text("op")
-    )
-    body.end()
+    _, body = RECORDS.load(data, path)
+    claim = RECORDS.build(ClaimKey, body, path)
+    _require(claim.txid >= 1, path, f"its txid is {claim.txid}")
     return claim
 
 
 def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> TxRecord:
     """:param read_blob: gets large metadata; it is called only for a record that has it."""
-    body = _Body(data, path)
-    ref = _blob_ref(body)
+    return _tx(*RECORDS.load(data, path), path, read_blob)
+
+
+def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | None) -> TxRecord:
+    if version == 1:
+        body = version1.transaction(body)
+    ref = _blob_ref(body, path)
     if ref is None:
-        metadata, carried = body.mapping("metadata"), body.mapping("carried")
+        metadata, carried = _positions(body, path)
+    elif read_blob is None:
+        raise RECORDS.damaged(path, "its metadata is kept apart, and nothing was given to read it")
     else:
-        if read_blob is None:
-            raise _corrupt(path, "its metadata is kept apart, and nothing was given to read it")
         metadata, carried = read_blob(ref)
-    record = TxRecord(
-        txid=body.integer("txid", least=1),
-        status=body.one_of("status", Status),
-        attempt=body.integer("attempt", least=NO_ATTEMPT),
-        metadata=metadata,
-        carried=carried,
-        claim=_claim(_Body(body.mapping("claim"), f"{path} claim")),
-        op=body.text("op"),
-        owner=body.text("owner"),
-        fence=body.integer("fence", least=0),
-        touched=body.truth("touched"),
-        invalidated="invalidated" in body.fields and body.truth("invalidated"),
-        staged=_staged(body),
-        error=body.text("error"),
-        times_ms=body.integers("times_ms"),
-    )
-    body.end()
-    body.require(f"{record.txid:019d}" == path.rsplit("/", 1)[-1], f"it speaks of transaction {record.txid}")
+    # Not through the decoder: any JSON is right, and there may be a lot of it.
+    small = {**body, "metadata": {}, "carried": {}, "extra": {}}
+    needed = ("owner", "fence", "touched", "staged", "error", "times_ms")
+    record = RECORDS.build(TxRecord, small, path, needed=needed)
+    _require_sense(record, path)
+    return replace(record, metadata=metadata, carried=carried, extra=_extra(TxRecord, body, "blob"))
+
+
+def _require_sense(record: TxRecord, path: str) -> None:
+    least = {"txid": 1, "attempt": NO_ATTEMPT, "fence": 0}
+    for name, limit in least.items():
+        value = getattr(record, name)
+        _require(value >= limit, path, f"{name!r} is {value} and not a whole number from {limit}")
     needs_staged = record.status in (Status.PROCESSED, Status.COMMITTING, Status.COMMITTED)
-    body.require(record.staged is not None or not needs_staged, f"it is {record.status} without a staged batch")
-    body.require(record.attempt != NO_ATTEMPT or not needs_staged, f"it is {record.status} without an attempt")
-    body.require(not record.invalidated or record.staged is None, "it has a staged batch and none at all")
-    return record
+    _require(f"{record.txid:019d}" == path.rsplit("/", 1)[-1], path, f"it speaks of transaction {record.txid}")
+    _require(record.staged is not None or not needs_staged, path, f"it is {record.status} without a staged batch")
+    _require(record.attempt != NO_ATTEMPT or not needs_staged, path, f"it is {record.status} without an attempt")
+    _require(not record.invalidated or record.staged is None, path, "it has a staged batch and none at all")
 
 
 def unpack_metadata(ref: BlobRef, packed: bytes, path: str) -> Positions:
@@ -221,23 +241,21 @@ def unpack_metadata(ref: BlobRef, packed: bytes, path: str) -> Positions:
     try:
         plain = zlib.decompress(packed)
     except zlib.error as error:
-        raise _corrupt(f"{path} metadata", f"its chunks cannot be decompressed ({error})") from error
+        raise RECORDS.damaged(f"{path} metadata", f"its chunks cannot be decompressed ({error})") from error
     if hashlib.sha256(plain).hexdigest() != ref.sha256:
-        raise _corrupt(f"{path} metadata", "its chunks are not those that were written (sha256 differs)")
-    body = _Body(_load(plain, path), f"{path} metadata")
-    metadata, carried = body.mapping("metadata"), body.mapping("carried")
-    body.end()
-    return metadata, carried
+        raise RECORDS.damaged(f"{path} metadata", "its chunks are not those that were written (sha256 differs)")
+    where = f"{path} metadata"
+    return _positions(RECORDS.mapping(RECORDS.parsed(plain, where), where), where)
 
 
 def blob_of(data: bytes, path: str) -> BlobRef | None:
     """Where the metadata of a transaction's record is, if not in the record."""
-    return _blob_ref(_Body(data, path))
+    return _blob_ref(RECORDS.load(data, path)[1], path)
 
 
 def op_of(data: bytes, path: str) -> str:
     """The id of the operation that wrote a topology, claim or transaction record."""
-    return _Body(data, path).text("op")
+    return RECORDS.build(_Marked, RECORDS.load(data, path)[1], path).op
 
 
 def chunk_name(txid: int, ref: BlobRef, index: int) -> str:
@@ -248,155 +266,38 @@ def chunk_name(txid: int, ref: BlobRef, index: int) -> str:
 # ---- parts -----------------------------------------------------------------------------------------------------
 
 
-def _claim(body: _Body) -> Claim:
-    claim = Claim(
-        key=body.text("key"),
-        dag_id=body.text("dag_id"),
-        run_id=body.text("run_id"),
-        map_index=body.integer("map_index"),
-        run_ms=body.integer("run_ms"),
-        cleared=body.truth("cleared"),
-        task_ids=body.texts("task_ids"),
-    )
-    body.end()
-    return claim
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    next: int
 
 
-def _staged(parent: _Body) -> StagedRef | None:
-    value = parent.take("staged")
-    if value is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marked:
+    op: str
+
+
+def _blob_ref(body: Mapping[str, Any], path: str) -> BlobRef | None:
+    if "blob" not in body:
         return None
-    body = _Body(value, f"{parent.path} staged")
-    manifest, rows_read = body.text("manifest"), body.integer("rows_read")
-    staged = StagedRef(manifest=manifest, rows_read=rows_read, rows=body.integers("rows"), bytes=body.integer("bytes"))
-    body.end()
-    return staged
-
-
-def _blob_ref(parent: _Body) -> BlobRef | None:
-    if "blob" not in parent.fields:
-        return None
-    body = _Body(parent.mapping("blob"), f"{parent.path} blob")
-    ref = BlobRef(
-        sha256=body.text("sha256"), bytes=body.integer("bytes", least=0), chunks=body.integer("chunks", least=1)
-    )
-    body.end()
+    where = f"{path} blob"
+    ref = RECORDS.build(BlobRef, RECORDS.mapping(body["blob"], where), where)
+    _require(ref.bytes >= 0 and ref.chunks >= 1, where, f"it has {ref.bytes} bytes in {ref.chunks} chunks")
     return ref
 
 
-class _Body:
-    """The fields of one record, each taken once with its type checked; :meth:`end` refuses what is left over."""
-
-    def __init__(self, source: bytes | Any, path: str) -> None:
-        self.path = path
-        value = _load(source, path) if isinstance(source, bytes) else source
-        if not isinstance(value, dict):
-            self._refuse(f"it is not a JSON object but {_short(value)}")
-        self.fields: dict[str, Any] = dict(value)
-        if isinstance(source, bytes):
-            self._check_version()
-
-    def _check_version(self) -> None:
-        version = self.fields.pop("v", None)
-        if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
-            raise NewerRecordError(
-                f"the ledger record {self.path} has version {version}, and this airflow-trident reads up to {VERSION}",
-                "Install the airflow-trident version that wrote it, or a newer one.",
-            )
-        self.require(version == VERSION and version is not True, f"its version is {version!r}")
-
-    def require(self, holds: bool, otherwise: str) -> None:
-        if not holds:
-            self._refuse(otherwise)
-
-    def take(self, name: str) -> Any:
-        self.require(name in self.fields, f"the field {name!r} is missing")
-        return self.fields.pop(name)
-
-    def text(self, name: str) -> str:
-        value = self.take(name)
-        return value if isinstance(value, str) else self._mistyped(name, value, "a text")
-
-    def truth(self, name: str) -> bool:
-        value = self.take(name)
-        return value if isinstance(value, bool) else self._mistyped(name, value, "true or false")
-
-    def integer(self, name: str, *, least: int | None = None) -> int:
-        value = self.take(name)
-        if not _is_integer(value) or (least is not None and value < least):
-            self._mistyped(name, value, "a whole number" if least is None else f"a whole number from {least}")
-        return int(value)
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self.take(name)
-        return value if isinstance(value, dict) else self._mistyped(name, value, "an object")
-
-    def texts(self, name: str) -> dict[str, str]:
-        value = self.mapping(name)
-        self.require(all(isinstance(item, str) for item in value.values()), f"{name!r} has values that are no texts")
-        return value
-
-    def integers(self, name: str) -> dict[str, int]:
-        value = self.mapping(name)
-        self.require(all(map(_is_integer, value.values())), f"{name!r} has values that are no whole numbers")
-        return value
-
-    def txids(self, name: str) -> tuple[int, ...]:
-        value = self.take(name)
-        if not isinstance(value, list) or not all(_is_integer(item) and item >= 1 for item in value):
-            self._mistyped(name, value, "a list of txids")
-        return tuple(value)
-
-    def one_of(self, name: str, kind: type[StrEnum]) -> Any:
-        value = self.text(name)
-        try:
-            return kind(value)
-        except ValueError:
-            return self._mistyped(name, value, f"one of {', '.join(kind)}")
-
-    def end(self) -> None:
-        self.require(not self.fields, f"it has the unknown fields {', '.join(sorted(self.fields))}")
-
-    def _mistyped(self, name: str, value: Any, wanted: str) -> NoReturn:
-        self._refuse(f"{name!r} is {_short(value)} and not {wanted}")
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise _corrupt(self.path, why)
+def _positions(body: Mapping[str, Any], path: str) -> Positions:
+    found: list[dict[str, Json]] = []
+    for name in ("metadata", "carried"):
+        _require(name in body, path, f"the field {name!r} is missing")
+        _require(isinstance(body[name], dict), path, f"{name!r} is {short(body[name])} and not an object")
+        found.append(body[name])
+    return found[0], found[1]
 
 
-def _corrupt(path: str, why: str) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"the ledger record {path} is damaged: {why}",
-        "Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
-    )
+def _extra(kind: type[Any], body: Mapping[str, Any], *known: str) -> dict[str, Json]:
+    return {name: value for name, value in unknown_fields(kind, body).items() if name not in known}
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _load(data: bytes, path: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise _corrupt(path, f"it is not JSON ({error})") from error
-
-
-def _dump(body: dict[str, Any], what: str) -> bytes:
-    return _json({"v": VERSION, **body}, what)
-
-
-def _json(value: object, what: str) -> bytes:
-    try:
-        # ASCII only: text that is not valid Unicode (a lone surrogate in a file name) survives as an escape.
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"{what} cannot be written as JSON: {error}",
-            "Use only dicts with text keys, lists, texts, finite numbers, booleans and None.",
-        ) from error
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _require(holds: bool, path: str, otherwise: str) -> None:
+    if not holds:
+        raise RECORDS.damaged(path, otherwise)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from airflow_trident.errors import ConfigurationError, InvalidatedError
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import NO_ATTEMPT, Definition, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Definition, TxRecord
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.types import Json
 
@@ -70,7 +70,7 @@ def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
         carried=_without_opaque(definition, record.carried),
         staged=None,
         invalidated=True,
-        owner="",
+        owner=NOBODY,
         error="",
     )
 

@@ -5,9 +5,11 @@ Times are Unix milliseconds (`*_ms`), for people only: no decision of the protoc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 
@@ -30,7 +32,9 @@ class TopologyRecord:
     `incarnation` names one life of the ledger: deleting and creating a topology again gives another one, so that
     writes of the former life find nothing to write to. `definition` is what must not change silently:
     see :class:`Definition`. `command`/`epoch` are the lifecycle. `floor_ms`: claims of cleared runs older than this
-    are refused, because their claim keys have been pruned.
+    are refused, because their claim keys have been pruned. `since`: state name -> the first txid that belongs to it; a
+    state that is absent has belonged to the topology from the beginning. `extra`: fields of a newer version, kept as
+    they are.
     """
 
     name: str
@@ -40,31 +44,124 @@ class TopologyRecord:
     epoch: int = 0
     floor_ms: int = 0
     created_ms: int = 0
+    since: dict[str, int] = field(default_factory=dict)
+    extra: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoutDefinition:
+    """`text`: what the spout is, for people; `kind`: what a replay of it gives."""
+
+    text: str
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDefinition:
+    """`text`: place, fields and how they are merged; `notes`: what it falls short of, such as exactly once."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join([self.text, *self.notes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """The parts of a topology that its ledger and states depend on, by name: changing them needs a person's consent.
 
-    `spouts`: stream name -> spout kind (text such as ``FileSpout transactional``); `states`: state name -> fields and
-    kind. User functions are not part of it: fixing a function is no new topology.
+    `spouts`: by the name of the stream; `states`: by the name of the state. User functions are not part of it: fixing
+    a function is no new topology.
     """
 
-    spouts: dict[str, str]
-    states: dict[str, str]
+    spouts: dict[str, SpoutDefinition]
+    states: dict[str, StateDefinition]
 
     @property
     def opaque(self) -> frozenset[str]:
         """The names of the streams whose spouts are opaque."""
-        return frozenset(name for name, kind in self.spouts.items() if kind.endswith(" opaque"))
+        return frozenset(name for name, spout in self.spouts.items() if spout.kind is SpoutKind.OPAQUE)
 
     def differences(self, other: Definition) -> list[str]:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
-        lines: list[str] = []
-        for kind, old, new in (("stream", self.spouts, other.spouts), ("state", self.states, other.states)):
-            changed = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
-            lines.extend(f"{kind} {name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}" for name in changed)
-        return lines
+        return [
+            *_changed("stream", self.spouts, other.spouts),
+            *_changed("state", self.states, other.states),
+        ]
+
+
+def _changed(what: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    changed = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
+    return [f"{what} {name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}" for name in changed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who wrote a record: a task instance of Airflow if there is a `dag_id`, else a program, such as a command or a
+    notebook; nobody if there is neither.
+
+    `program`: what it calls itself, `user`: whose it is; `host` and `pid`: where it runs; `worker`: its name among the
+    live workers of the topology, "" if it is not listed there.
+    """
+
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    map_index: int = -1
+    try_number: int = 0
+    program: str = ""
+    user: str = ""
+    host: str = ""
+    pid: int = 0
+    worker: str = ""
+
+    @classmethod
+    def of(cls, owner: Owner | str) -> Owner:
+        """A text is what a program calls itself."""
+        return owner if isinstance(owner, Owner) else cls(program=owner)
+
+    @property
+    def is_task(self) -> bool:
+        return bool(self.dag_id)
+
+    def is_same_task(self, other: Owner) -> bool:
+        """Are both tries of one task instance?"""
+        return self.is_task and self.task_instance == other.task_instance
+
+    @property
+    def task_instance(self) -> tuple[str, str, str, int]:
+        return self.dag_id, self.run_id, self.task_id, self.map_index
+
+    @property
+    def who(self) -> str:
+        """Without the place."""
+        if not self.is_task:
+            return self.program or self.user
+        index = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"{self.dag_id}/{self.run_id}/{self.task_id}{index} try {self.try_number}"
+
+    @property
+    def place(self) -> str:
+        """``user@host/pid``, as far as it is known."""
+        if not self.host:
+            return ""
+        where = f"{self.host}/{self.pid}"
+        return f"{self.user}@{where}" if self.user else where
+
+    def __str__(self) -> str:
+        if not self.place:
+            return self.who
+        return f"{self.who} on {self.place}" if self.is_task or self.program else self.place
+
+    def __bool__(self) -> bool:
+        return self != NOBODY
+
+
+NOBODY = Owner()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +203,12 @@ class TxRecord:
 
     `attempt` only rises; `NO_ATTEMPT` before the first. `metadata`: stream name -> what re-creates its batch; a stream
     without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation that
-    wrote the record: it resolves writes whose answer was lost. `owner` says who wrote it, for people. `fence` is that
-    of the last commit try, 0 before. `touched`: a commit has begun at least once, so a state may hold the batch.
-    `invalidated`: its opaque streams have no batch since a lower transaction was attempted again; it gets one with its
-    next attempt (`protocol.opaque`).
-    `times_ms`: status -> when it was last entered, and "begun".
+    wrote the record: it resolves writes whose answer was lost. `owner` says who began the attempt, or the commit:
+    whether anybody still works on it is judged by that. `fence` is that of the last commit try, 0 before. `touched`: a
+    commit has begun at least once, so a state may hold the batch. `invalidated`: its opaque streams have no batch since
+    a lower transaction was attempted again; it gets one with its next attempt (`protocol.opaque`).
+    `times_ms`: status -> when it was last entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if
+    none was attempted since version 2. `extra`: fields of a newer version, kept as they are.
     """
 
     txid: int
@@ -120,13 +218,15 @@ class TxRecord:
     carried: dict[str, Json] = field(default_factory=dict)
     claim: Claim
     op: str
-    owner: str = ""
+    owner: Owner = NOBODY
     fence: int = 0
     touched: bool = False
     invalidated: bool = False
     staged: StagedRef | None = None
     error: str = ""
     times_ms: dict[str, int] = field(default_factory=dict)
+    plan: str = ""
+    extra: dict[str, Json] = field(default_factory=dict)
 
     @property
     def time_ms(self) -> int:

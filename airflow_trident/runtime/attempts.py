@@ -6,23 +6,24 @@ import json
 from contextlib import closing
 
 from airflow_trident.ledger.base import Ledger, MetadataOf
-from airflow_trident.protocol.records import CommitTicket, TxRecord
+from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
 from airflow_trident.protocol.spouts import Spout, SpoutKind
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 
-def start_attempt(ledger: Ledger, topology: Topology, txid: int, *, owner: str, replays: bool = False) -> TxRecord:
+def start_attempt(
+    ledger: Ledger, topology: Topology, txid: int, *, owner: Owner | str, replays: bool = False
+) -> TxRecord:
     """See :meth:`Ledger.start_attempt`."""
-    metadata_of = _choosing(topology) if topology.opaque else None
-    return ledger.start_attempt(txid, owner=owner, metadata_of=metadata_of, replays=replays)
+    metadata_of, digest = _choosing(topology) if topology.opaque else None, topology.compile().digest
+    return ledger.start_attempt(txid, owner=owner, metadata_of=metadata_of, plan=digest, replays=replays)
 
 
-def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *, owner: str) -> TxRecord:
+def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *, owner: Owner | str) -> TxRecord:
     """See :meth:`Ledger.restart_attempt`."""
-    if not topology.opaque:
-        return ledger.restart_attempt(ticket, owner=owner)
-    return ledger.restart_attempt(ticket, owner=owner, metadata_of=_choosing(topology))
+    metadata_of = _choosing(topology) if topology.opaque else None
+    return ledger.restart_attempt(ticket, owner=owner, metadata_of=metadata_of, plan=topology.compile().digest)
 
 
 def _choosing(topology: Topology) -> MetadataOf:

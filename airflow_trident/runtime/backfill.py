@@ -15,7 +15,7 @@ from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
-from airflow_trident.protocol.records import LedgerView
+from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
@@ -71,15 +71,14 @@ class Backfill:
     """Replays transactions in this process, with the protocol of every other task: whoever else is at work, each state
     has each transaction once in the end.
 
-    :param same_task: how the owners of all tries of this task begin: what an earlier one left is this one's.
+    :param owner: who replays; where it is a task, what an earlier try of it left is this one's.
     """
 
     ledger: Ledger
     topology: Topology
     engine: Callable[[], Engine]
     staging_root: str
-    owner: str
-    same_task: str = ""
+    owner: Owner | str
     retention: int = DEFAULT_RETENTION
     attempt_timeout_s: float | None = None
     progress: Progress = quiet
@@ -159,9 +158,10 @@ class Backfill:
     def _somebody_at(self, txid: int) -> str | None:
         """Who else works on the transaction now, if its owner is a live worker that is listed."""
         tx = self.ledger.view(txid).tx
-        if tx is None or tx.status not in (Status.PROCESSING, Status.COMMITTING) or tx.owner == self.owner:
+        if tx is None or tx.status not in (Status.PROCESSING, Status.COMMITTING):
             return None
-        if self.same_task and tx.owner.startswith(self.same_task):
+        me = Owner.of(self.owner)
+        if tx.owner == me or tx.owner.is_same_task(me):
             return None
         if not is_alive(self.ledger.workers(), tx.owner):
             return None

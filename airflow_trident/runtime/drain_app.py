@@ -18,6 +18,7 @@ from airflow_trident.engine.spark_session import ApplicationSessions
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
+from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drain import Drain, DrainResult
 from airflow_trident.runtime.drain_order import DrainOrder, answer
 from airflow_trident.staging.base import Manifest
@@ -61,7 +62,7 @@ def _drain(order: DrainOrder) -> DrainResult:
         DriverEngine(ApplicationSessions()) as engine,
     ):
         with suppress(TridentError):  # for people: the first drain of a topology makes its ledger only later
-            task, now_ms = order.attempts.owner.rpartition(" on ")[0], time.time_ns() // 10**6
+            task, now_ms = Owner.of(order.attempts.owner).who, time.time_ns() // 10**6
             ledger.enlist(Worker(host=socket.gethostname(), pid=os.getpid(), task=task, txid=None, since_ms=now_ms))
         return Drain(
             ledger=ledger,

@@ -16,16 +16,19 @@ from airflow_trident.errors import BlockedError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
 from airflow_trident.topology.topology import Topology
 
 
-def owner_of_this_process() -> str:
-    """Who wrote a record, for people: user, host and process."""
-    return f"{getpass.getuser()}@{socket.gethostname()}/{os.getpid()}"
+def owner_of_this_process(program: str = "") -> Owner:
+    """User, host and process.
+
+    :param program: what it calls itself.
+    """
+    return Owner(program=program, user=getpass.getuser(), host=socket.gethostname(), pid=os.getpid())
 
 
 @dataclass(frozen=True, kw_only=True)

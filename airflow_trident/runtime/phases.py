@@ -27,7 +27,7 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Process, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, LedgerView, StagedRef, TxRecord
+from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
@@ -60,7 +60,7 @@ def coordinate(
     claim: Claim,
     *,
     max_pending: int = DEFAULT_MAX_PENDING,
-    attempt_by: str = "",
+    attempt_by: Owner | str = "",
     check_states: bool = True,
     ask_lag: bool = False,
 ) -> BeginResult:
@@ -91,7 +91,7 @@ def _require_agreement(ledger: Ledger, topology: Topology, check_states: bool) -
 
 
 def _begin(
-    ledger: Ledger, topology: Topology, claim: Claim, max_pending: int, attempt_by: str, ask_lag: bool
+    ledger: Ledger, topology: Topology, claim: Claim, max_pending: int, attempt_by: Owner | str, ask_lag: bool
 ) -> BeginResult:
     coordinators: dict[str, Coordinator] = {}
 
@@ -106,8 +106,14 @@ def _begin(
         for name, spout in topology.spouts.items():
             coordinators[name] = spout.coordinator()
         tell_success(ledger, coordinators)
-        lag_of = lags_of(coordinators) if ask_lag else None
-        return ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by, lag_of=lag_of)
+        return ledger.begin(
+            claim,
+            metadata_of,
+            max_pending=max_pending,
+            attempt_by=attempt_by,
+            lag_of=lags_of(coordinators) if ask_lag else None,
+            plan=topology.compile().digest,
+        )
     finally:
         for coordinator in coordinators.values():
             coordinator.close()
@@ -182,10 +188,11 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Who tries, and what a failure means. `last_try`: the caller will not try again by itself. `timeout_s`: how long
-    one attempt may take. `replays`: a backfill tries: see :meth:`Ledger.start_attempt`."""
+    """Who tries (a text is the name of a program), and what a failure means. `last_try`: the caller will not try again
+    by itself. `timeout_s`: how long one attempt may take. `replays`: a backfill tries: see
+    :meth:`Ledger.start_attempt`."""
 
-    owner: str
+    owner: Owner | str
     last_try: bool = False
     on_failure: OnFailure = OnFailure.BLOCK
     timeout_s: float | None = None

@@ -17,7 +17,7 @@ from airflow_trident.plan.settings import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.plan.windows import WindowUpdater
-from airflow_trident.protocol.records import Definition
+from airflow_trident.protocol.records import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.protocol.spouts import Spout, SpoutKind
 from airflow_trident.topology.combining import joined, merged, multi_reduced
 from airflow_trident.topology.names import at_least_one, positive, require_name
@@ -254,10 +254,15 @@ class Topology:
 
     def definition(self) -> Definition:
         """What the ledger and the states depend on; see :class:`Definition`."""
-        fall_short = {one.state: one.note for one in reversed(self.shortfalls)}
+        fall_short = {one.state: (one.note,) for one in reversed(self.shortfalls)}
         return Definition(
-            spouts={name: f"{type(spout).__name__} {spout.kind}" for name, spout in self.spouts.items()},
-            states={name: spec.describe() + fall_short.get(name, "") for name, spec in self.states.items()},
+            spouts={
+                name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind) for name, spout in self.spouts.items()
+            },
+            states={
+                name: StateDefinition(text=spec.describe(), notes=fall_short.get(name, ()))
+                for name, spec in self.states.items()
+            },
         )
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from airflow_trident.ledger.base import Begun, Ledger, NothingNew
 from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import Blocked, Full, Held
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition, Owner, SpoutDefinition
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from tests.ledger_fixtures import (
     DEFINITION,
@@ -61,7 +61,7 @@ def test_registering_again_finds_the_same_life(place: Place) -> None:
 
 def test_another_definition_under_the_same_name_is_refused_and_names_the_differences(place: Place) -> None:
     place.registered()
-    other = Definition(spouts={"lines": "FileSpout transactional"}, states=DEFINITION.states)
+    other = Definition(spouts={"lines": SpoutDefinition(text="FileSpout")}, states=DEFINITION.states)
     with pytest.raises(DefinitionChangedError, match=r"stream lines: FixedBatchSpout transactional -> FileSpout"):
         place.open().register(other)
     assert place.open().topology().definition == DEFINITION
@@ -304,7 +304,7 @@ def test_p3_an_attempt_is_durable_before_its_number_is_given_out(place: Place) -
     begun(ledger, 1)
     record = ledger.start_attempt(1, owner="host/7")
     assert place.open().view(1).tx == record
-    assert (record.owner, record.status, record.staged) == ("host/7", Status.PROCESSING, None)
+    assert (record.owner, record.status, record.staged) == (Owner(program="host/7"), Status.PROCESSING, None)
 
 
 @pytest.mark.parametrize("attempt", [0, 2, NO_ATTEMPT])
@@ -342,7 +342,7 @@ def test_p3_a_first_attempt_may_begin_with_its_transaction(place: Place) -> None
     assert isinstance(result, Begun)
     assert result.record == place.open().view(1).tx
     assert result.record is not None
-    assert (result.record.attempt, result.record.owner) == (0, "drain")
+    assert (result.record.attempt, str(result.record.owner)) == (0, "drain")
     assert ledger.begin(claim(1), lines, attempt_by="another") == Begun(record=result.record, txid=1, new=False)
     assert ledger.start_attempt(1, owner="another").attempt == 1
 

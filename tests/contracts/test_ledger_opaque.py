@@ -10,14 +10,14 @@ import pytest
 from airflow_trident.errors import ConfigurationError, FencedError, InvalidatedError, StaleAttemptError, TransitionError
 from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
 from airflow_trident.protocol.decide import EmitAgain, Full, decide_commit
-from airflow_trident.protocol.records import Definition, TxRecord
+from airflow_trident.protocol.records import Definition, SpoutDefinition, TxRecord
+from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 from tests.ledger_fixtures import LEDGERS, OTHER_STAGED, STAGED, Place, claim
 
-DEFINITION = Definition(
-    spouts={"lines": "Numbers opaque", "users": "Table transactional", "words": "Numbers opaque"}, states={}
-)
+OPAQUE = SpoutDefinition(text="Numbers", kind=SpoutKind.OPAQUE)
+DEFINITION = Definition(spouts={"lines": OPAQUE, "users": SpoutDefinition(text="Table"), "words": OPAQUE}, states={})
 LARGE = 20_000
 """So many names make the metadata too large for the record itself."""
 

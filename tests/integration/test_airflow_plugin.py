@@ -17,7 +17,7 @@ from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.plugin import reading
-from airflow_trident.protocol.records import Claim, Definition
+from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StateDefinition
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
@@ -28,7 +28,9 @@ EVERY_ROUTE = ("/", "/api/topologies", "/api/topologies/words", "/api/topologies
 
 def begin_two(hosts: str) -> None:
     """Transaction 1 of a DAG that Airflow knows nothing of, and 2 of nobody's."""
-    definition = Definition(spouts={"lines": "FixedBatchSpout transactional"}, states={"count": "SqliteState"})
+    definition = Definition(
+        spouts={"lines": SpoutDefinition(text="FixedBatchSpout")}, states={"count": StateDefinition(text="SqliteState")}
+    )
     with open_ledger(ZooKeeperSettings(hosts=hosts), "words", root=ROOT) as ledger:
         ledger.register(definition)
         for key, dag_id in (("a", "hidden"), ("b", "")):

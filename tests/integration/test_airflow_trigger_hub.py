@@ -19,7 +19,7 @@ from airflow_trident.ledger.embedded import EmbeddedZooKeeper, four_letters
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.records import Claim, Definition, StagedRef
+from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef
 from airflow_trident.triggers import hub, turn
 from airflow_trident.triggers.turn import TridentTurnTrigger
 
@@ -38,7 +38,7 @@ def ledger(zookeeper: EmbeddedZooKeeper, ledger_root: str, monkeypatch: pytest.M
 def staged(hosts: str, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ZNodeLedger]:
     monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", json.dumps({"conn_type": "zookeeper", "host": hosts}))
     with open_ledger(ZooKeeperSettings(hosts=hosts), "words", root=root) as made:
-        made.register(Definition(spouts={"lines": "FixedBatchSpout"}, states={"count": "SqliteState"}))
+        made.register(Definition(spouts={"lines": SpoutDefinition(text="FixedBatchSpout")}, states={}))
         for number in range(1, 4):
             made.begin(Claim(key=str(number)), lambda txid, _position: {"lines": {"from": txid}}, max_pending=3)
             attempt = made.start_attempt(number, owner="a test").attempt

@@ -14,6 +14,7 @@ from airflow_trident.ledger.embedded import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.workers import Worker
+from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
@@ -135,7 +136,9 @@ def test_backfill_failed_leaves_to_a_live_worker_what_it_is_at_and_a_named_trans
     world.sickness.words.clear()
     with world.client() as other:
         other.enlist(Worker(host="elsewhere", pid=7, task="a/run/emit try 2", txid=3, since_ms=1))
-        other.start_attempt(3, owner="a/run/emit try 2 on elsewhere/7")
+        other.start_attempt(
+            3, owner=Owner(dag_id="a", run_id="run", task_id="emit", try_number=2, host="elsewhere", pid=7)
+        )
         (left,) = world.backfill().run(Selection(failed=True))
         assert (left.txid, left.outcome) == (3, BackfillOutcome.AT_WORK)
         assert "elsewhere/7" in left.detail

@@ -119,7 +119,7 @@ def test_an_import_that_was_cut_off_is_no_ledger_until_it_is_done_again(exported
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"version": 2}, NewerRecordError, "version 2"),
+        ({"version": 3}, NewerRecordError, "version 3"),
         ({"transactions": 7}, CorruptRecordError, "not what `ledger export` writes"),
         ({"transactions": []}, CorruptRecordError, "missing: 3, 4, 5, 6"),
         ({"next_txid": 9}, CorruptRecordError, "missing: 7, 8"),

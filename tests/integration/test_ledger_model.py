@@ -23,9 +23,11 @@ from airflow_trident.protocol.records import (
     CommitTicket,
     Definition,
     LedgerView,
+    SpoutDefinition,
     TopologyRecord,
     TxRecord,
 )
+from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from tests.ledger_fixtures import DEFINITION, OTHER_STAGED, STAGED
 
@@ -249,7 +251,13 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
 
 
 class OpaqueLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
-    definition = Definition(spouts={"a": "Numbers opaque", "b": "Numbers transactional"}, states={})
+    definition = Definition(
+        spouts={
+            "a": SpoutDefinition(text="Numbers", kind=SpoutKind.OPAQUE),
+            "b": SpoutDefinition(text="Numbers"),
+        },
+        states={},
+    )
 
     @invariant()
     def p2_batches_follow_each_other_and_those_without_one_are_the_last(self) -> None:

@@ -147,7 +147,7 @@ def test_a_transaction_that_a_committer_cannot_emit_again_for_another_fails_at_l
         assert world.tx(txid).invalidated
     with pytest.raises(TransitionError, match="transaction 2 has no batch"):
         bisect(world.ledger(), world.topology(1), 2, LocalEngine())
-    committer = replace(world.committer(), engine=Ill, takes_up=lambda record: record.owner == "committer")
+    committer = replace(world.committer(), engine=Ill, takes_up=lambda record: record.owner.program == "committer")
     waits = [committer.commit(3).own for _ in range(4)]
     assert [type(own) for own in waits] == [Wait, Wait, Blocked, Blocked]
     assert (world.tx(2).status, world.tx(2).attempt) == (Status.FAILED, 3)

@@ -92,7 +92,7 @@ class Scene:
 
     def kill_owner(self, txid: int) -> None:
         """SIGKILL to the process that wrote the transaction's record last."""
-        os.kill(int(self.records()[txid].owner.rpartition("/")[2]), signal.SIGKILL)
+        os.kill(self.records()[txid].owner.pid, signal.SIGKILL)
 
     # ---- what is there -----------------------------------------------------------------------------------------
 

@@ -22,10 +22,14 @@ from airflow_trident.protocol.records import (
     CommitPointer,
     Definition,
     Exceptions,
+    Owner,
+    SpoutDefinition,
     StagedRef,
+    StateDefinition,
     TopologyRecord,
     TxRecord,
 )
+from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "records"
@@ -50,7 +54,7 @@ COMMITTED = TxRecord(
     carried={"users": {"until": 7}},
     claim=CLAIM,
     op="0123456789abcdef",
-    owner="worker-1/311",
+    owner=Owner(program="worker-1/311"),
     fence=44,
     touched=True,
     staged=StagedRef(
@@ -88,7 +92,8 @@ TOPOLOGY = TopologyRecord(
     name="words",
     incarnation="3f2a9c1d",
     definition=Definition(
-        spouts={"lines": "FileSpout transactional"}, states={"counts": "word string, n long (sqlite)"}
+        spouts={"lines": SpoutDefinition(text="FileSpout", kind=SpoutKind.TRANSACTIONAL)},
+        states={"counts": StateDefinition(text="word string, n long (sqlite)")},
     ),
     command=Command.PAUSE,
     epoch=3,
@@ -129,8 +134,53 @@ GOLDEN_RECORDS: dict[str, tuple[Callable[[bytes, str], object], str, object]] = 
 }
 
 
+# ---- what version 2 wrote, for ever ----------------------------------------------------------------------------
+
+TASK = Owner(
+    dag_id="word_count",
+    run_id="by hand / of Zoë",
+    task_id="trident.emit",
+    map_index=3,
+    try_number=2,
+    host="worker-1",
+    pid=311,
+    worker="worker-1-311-0a1b2c3d",
+)
+COMMITTED_2 = replace(COMMITTED, owner=TASK, plan="9f" * 32)
+TOPOLOGY_2 = replace(
+    TOPOLOGY,
+    definition=Definition(
+        spouts={"lines": SpoutDefinition(text="OpaqueKafkaSpout", kind=SpoutKind.OPAQUE)},
+        states={
+            "counts": StateDefinition(
+                text="word string, n long (sqlite)",
+                notes=("not exactly once: stream lines is opaque, the state transactional",),
+            )
+        },
+    ),
+    since={"counts": 7},
+)
+GOLDEN_RECORDS |= {
+    "v2-topology.json": (codec.decode_topology, BASE, TOPOLOGY_2),
+    "v2-head.json": (codec.decode_head, f"{BASE}/3f2a9c1d/head", 45),
+    "v2-commit.json": (codec.decode_pointer, f"{BASE}/3f2a9c1d/commit", CommitPointer(committed=42, fence=44)),
+    "v2-exceptions.json": (
+        codec.decode_exceptions,
+        f"{BASE}/3f2a9c1d/exceptions",
+        Exceptions(failed=(43,), skipped=(7, 9), late=(8,)),
+    ),
+    "v2-claim.json": (
+        codec.decode_claim,
+        f"{BASE}/3f2a9c1d/run/aa/aaaa",
+        ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb"),
+    ),
+    "v2-tx-committed.json": (codec.decode_tx, tx_path(42), COMMITTED_2),
+    "v2-tx-begun.json": (codec.decode_tx, tx_path(43), BEGUN),
+}
+
+
 @pytest.mark.parametrize("name", GOLDEN_RECORDS)
-def test_what_version_1_wrote_loads_for_ever(name: str) -> None:
+def test_what_any_version_wrote_loads_for_ever(name: str) -> None:
     decode, path, expected = GOLDEN_RECORDS[name]
     assert decode((GOLDEN / name).read_bytes(), path) == expected
 
@@ -139,11 +189,17 @@ def test_every_golden_record_is_loaded_here() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "v1-tx-large.chunk-0"}
 
 
-def test_version_1_is_still_what_is_written() -> None:
+def test_version_2_is_still_what_is_written() -> None:
     written = {
-        "v1-topology.json": codec.encode_topology(TOPOLOGY, op="aaaaaaaaaaaaaaaa"),
-        "v1-tx-committed.json": codec.encode_tx(COMMITTED),
-        "v1-head.json": codec.encode_head(45),
+        "v2-topology.json": codec.encode_topology(TOPOLOGY_2, op="aaaaaaaaaaaaaaaa"),
+        "v2-tx-committed.json": codec.encode_tx(COMMITTED_2),
+        "v2-tx-begun.json": codec.encode_tx(BEGUN),
+        "v2-head.json": codec.encode_head(45),
+        "v2-commit.json": codec.encode_pointer(CommitPointer(committed=42, fence=44)),
+        "v2-exceptions.json": codec.encode_exceptions(Exceptions(failed=(43,), skipped=(7, 9), late=(8,))),
+        "v2-claim.json": codec.encode_claim(
+            ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb")
+        ),
     }
     for name, data in written.items():
         assert json.loads(data) == json.loads((GOLDEN / name).read_bytes()), name
@@ -181,7 +237,7 @@ RECORDS = st.builds(
     carried=METADATA,
     claim=CLAIMS,
     op=TEXTS,
-    owner=TEXTS,
+    owner=st.builds(Owner, dag_id=TEXTS, run_id=TEXTS, program=TEXTS, user=TEXTS, host=TEXTS, pid=NUMBERS),
     fence=st.integers(0, 2**63),
     touched=st.booleans(),
     staged=STAGED_REFS,
@@ -219,7 +275,10 @@ def test_any_topology_comes_back_as_it_was(
     record = TopologyRecord(
         name=name.replace("/", "_"),
         incarnation=incarnation or "x",
-        definition=Definition(spouts=parts, states=parts),
+        definition=Definition(
+            spouts={name: SpoutDefinition(text=text) for name, text in parts.items()},
+            states={name: StateDefinition(text=text, notes=(name,)) for name, text in parts.items()},
+        ),
         command=command,
         epoch=epoch,
         floor_ms=time_ms,
@@ -251,8 +310,8 @@ def test_small_metadata_stays_in_its_record() -> None:
 @pytest.mark.parametrize("name", GOLDEN_RECORDS)
 def test_a_newer_version_is_refused_by_name(name: str) -> None:
     decode, path, _ = GOLDEN_RECORDS[name]
-    newer = json.loads((GOLDEN / name).read_bytes()) | {"v": 2, "what": "is new"}
-    with pytest.raises(NewerRecordError, match=f"{path} has version 2.*reads up to 1"):
+    newer = json.loads((GOLDEN / name).read_bytes()) | {"v": 3, "what": "is new"}
+    with pytest.raises(NewerRecordError, match=f"{path} has version 3.*reads up to 2"):
         decode(json.dumps(newer).encode(), path)
 
 
@@ -267,16 +326,105 @@ def test_bytes_that_are_no_record_are_refused_by_name(name: str, data: bytes) ->
 
 
 @pytest.mark.parametrize("name", GOLDEN_RECORDS)
-def test_a_field_that_is_missing_or_unknown_or_of_another_type_is_refused(name: str) -> None:
+def test_a_field_that_is_missing_or_of_another_type_is_refused(name: str) -> None:
     decode, path, _ = GOLDEN_RECORDS[name]
     body = json.loads((GOLDEN / name).read_bytes())
-    changed: list[dict[str, Any]] = [body | {"surprise": 1}]
+    changed: list[dict[str, Any]] = []
     for field in body.keys() - {"v"}:
-        changed.append({key: value for key, value in body.items() if key != field})
+        if field not in ("since", "plan"):  # fields that version 2 began with
+            changed.append({key: value for key, value in body.items() if key != field})
         changed.append(body | {field: object_of_another_type(body[field])})
     for one in changed:
         with pytest.raises(CorruptRecordError, match=path):
             decode(json.dumps(one).encode(), path)
+
+
+@pytest.mark.parametrize("name", GOLDEN_RECORDS)
+def test_what_a_newer_worker_adds_is_tolerated(name: str) -> None:
+    decode, path, expected = GOLDEN_RECORDS[name]
+    body = json.loads((GOLDEN / name).read_bytes()) | {"of_2031": {"n": 1}, "features": []}
+    read = decode(json.dumps(body).encode(), path)
+    if isinstance(read, TxRecord | TopologyRecord):
+        assert read.extra == {"of_2031": {"n": 1}}
+        read = replace(read, extra={})
+    assert read == expected
+
+
+def test_what_a_newer_worker_added_is_kept_when_an_older_one_writes_the_record() -> None:
+    topology, record = (json.loads((GOLDEN / name).read_bytes()) for name in ("v2-topology.json", "v2-tx-begun.json"))
+    paused = replace(codec.decode_topology(json.dumps(topology | {"of_2031": [7]}).encode(), BASE), epoch=4)
+    assert json.loads(codec.encode_topology(paused, op="aaaaaaaaaaaaaaaa")) == topology | {"of_2031": [7], "epoch": 4}
+    failed = replace(codec.decode_tx(json.dumps(record | {"of_2031": [7]}).encode(), tx_path(43)), error="x")
+    assert json.loads(codec.encode_tx(failed)) == record | {"of_2031": [7], "error": "x"}
+
+
+@pytest.mark.parametrize("name", GOLDEN_RECORDS)
+def test_a_feature_that_is_not_known_is_refused_by_name(name: str) -> None:
+    decode, path, _ = GOLDEN_RECORDS[name]
+    body = json.loads((GOLDEN / name).read_bytes())
+    with pytest.raises(NewerRecordError, match=f"{path} uses what this airflow-trident does not know: 'two heads'"):
+        decode(json.dumps(body | {"features": ["two heads"]}).encode(), path)
+    for damaged in ("two heads", [1], {}):
+        with pytest.raises(CorruptRecordError, match=f"{path} is damaged: its features are"):
+            decode(json.dumps(body | {"features": damaged}).encode(), path)
+
+
+def test_a_damaged_field_is_named() -> None:
+    body = json.loads((GOLDEN / "v2-tx-committed.json").read_bytes())
+    body["claim"]["run_ms"] = "today"
+    with pytest.raises(CorruptRecordError, match=r"field 'claim\.run_ms': expected int, got str"):
+        codec.decode_tx(json.dumps(body).encode(), tx_path(42))
+
+
+# ---- what version 1 said in texts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        ("", Owner()),
+        ("repair", Owner(program="repair")),
+        ("zoë@edge-1.example/4711", Owner(user="zoë", host="edge-1.example", pid=4711)),
+        (
+            "dag/manual__2026-11-21T08:00:00+00:00/g.emit[4] try 3 on worker-1/77",
+            Owner(
+                dag_id="dag",
+                run_id="manual__2026-11-21T08:00:00+00:00",
+                task_id="g.emit",
+                map_index=4,
+                try_number=3,
+                host="worker-1",
+                pid=77,
+            ),
+        ),
+        (
+            "dag/by hand / of Zoë/emit try 1 on h/1",
+            Owner(dag_id="dag", run_id="by hand / of Zoë", task_id="emit", try_number=1, host="h", pid=1),
+        ),
+        (
+            "dag/run/t[0] try 1 on h/1",
+            Owner(dag_id="dag", run_id="run", task_id="t", map_index=0, try_number=1, host="h", pid=1),
+        ),
+    ],
+)
+def test_the_owner_of_version_1_is_understood(text: str, owner: Owner) -> None:
+    body = json.loads((GOLDEN / "v1-tx-begun.json").read_bytes()) | {"owner": text}
+    assert codec.decode_tx(json.dumps(body).encode(), tx_path(43)).owner == owner
+
+
+def test_the_kinds_and_notes_of_version_1_are_understood() -> None:
+    body = json.loads((GOLDEN / "v1-topology.json").read_bytes())
+    body["definition"] = {
+        "spouts": {"a": "OpaqueKafkaSpout opaque", "b": "MySpout non-transactional", "c": "bare"},
+        "states": {"s": "RedisState(r) (k) -> (n); not exactly once: stream a is opaque, the state transactional"},
+    }
+    definition = codec.decode_topology(json.dumps(body).encode(), BASE).definition
+    assert definition.opaque == {"a"}
+    assert definition.spouts["b"] == SpoutDefinition(text="MySpout", kind=SpoutKind.NON_TRANSACTIONAL)
+    assert definition.spouts["c"].text == "bare"
+    assert definition.states["s"] == StateDefinition(
+        text="RedisState(r) (k) -> (n)", notes=("not exactly once: stream a is opaque, the state transactional",)
+    )
 
 
 def object_of_another_type(value: object) -> object:

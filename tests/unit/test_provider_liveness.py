@@ -20,17 +20,25 @@ from airflow_trident.hooks.liveness import (
 from airflow_trident.hooks.waits import Over, Until, decide_wait, lowest_uncommitted, wait_in_worker, waiting_story
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.protocol.records import Claim, Definition, StagedRef, TxRecord
+from airflow_trident.protocol.records import NOBODY, Claim, Definition, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 TASKS = {"emit": "g.emit", "commit": "g.commit"}
-EMITTER = "dag/run/g.emit try 1 on host/7"
-REPLAY = "again/r2/backfill try 1 on host/9"
-PERSON = "me@host/12"
+
+
+def task(task_id: str, *, dag_id: str = "dag", run_id: str = "run", index: int = -1, try_number: int = 1) -> Owner:
+    return Owner(
+        dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=index, try_number=try_number, host="host", pid=7
+    )
+
+
+EMITTER = task("g.emit")
+REPLAY = task("backfill", dag_id="again", run_id="r2")
+PERSON = Owner(user="me", host="host", pid=12)
 
 
 def record(
-    status: Status, *, attempt: int = 0, owner: str = EMITTER, index: int = -1, claimed: bool = True
+    status: Status, *, attempt: int = 0, owner: Owner = EMITTER, index: int = -1, claimed: bool = True
 ) -> TxRecord:
     ids = {"dag_id": "dag", "run_id": "run", "task_ids": TASKS} if claimed else {}
     claim = Claim(key="k", map_index=index, **ids)  # type: ignore[arg-type]
@@ -45,7 +53,7 @@ def gone(one: TxRecord, run: dict[str, Any], replay: dict[str, Any] | None = Non
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped", "removed"])
 def test_a_transaction_whose_emitter_has_ended_without_success_is_abandoned(state: str) -> None:
     assert gone(record(Status.PROCESSING), {"g.emit": state, "g.commit": "upstream_failed"})
-    assert gone(record(Status.PROCESSING, attempt=-1, owner=""), {"g.emit": state, "g.commit": None})
+    assert gone(record(Status.PROCESSING, attempt=-1, owner=NOBODY), {"g.emit": state, "g.commit": None})
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "up_for_retry", "deferred", "restarting"])
@@ -60,12 +68,12 @@ def test_a_deleted_run_works_on_nothing() -> None:
 
 def test_a_mapped_claim_is_judged_by_the_tasks_of_its_own_index() -> None:
     states = {"g.emit_0": "success", "g.emit_1": "failed", "g.commit_0": "running", "g.commit_1": "upstream_failed"}
-    assert gone(record(Status.PROCESSING, index=1, owner="dag/run/g.emit[1] try 2 on h/1"), states)
-    assert not gone(record(Status.COMMITTING, index=0, owner="dag/run/g.commit[0] try 1 on h/1"), states)
+    assert gone(record(Status.PROCESSING, index=1, owner=task("g.emit", index=1, try_number=2)), states)
+    assert not gone(record(Status.COMMITTING, index=0, owner=task("g.commit", index=0)), states)
 
 
 def test_before_the_tasks_are_mapped_their_common_state_counts() -> None:
-    assert not gone(record(Status.PROCESSING, index=2, attempt=-1, owner=""), {"g.emit": None, "g.commit": None})
+    assert not gone(record(Status.PROCESSING, index=2, attempt=-1, owner=NOBODY), {"g.emit": None, "g.commit": None})
 
 
 def test_a_replay_in_another_run_is_somebody_at_work() -> None:
@@ -87,7 +95,7 @@ def test_what_is_staged_and_not_claimed_by_any_run_may_be_taken_along() -> None:
 
 
 def test_an_emitter_that_a_person_marked_as_done_leaves_the_work_to_the_committer() -> None:
-    unprocessed = record(Status.PROCESSING, attempt=-1, owner="")
+    unprocessed = record(Status.PROCESSING, attempt=-1, owner=NOBODY)
     states = {("dag", "run"): {"g.emit": "success", "g.commit": "running"}}
     assert left_to_committer(unprocessed, states)
     assert judge(unprocessed, states) is None
@@ -96,9 +104,9 @@ def test_an_emitter_that_a_person_marked_as_done_leaves_the_work_to_the_committe
 
 
 def test_a_committer_knows_what_an_earlier_try_of_it_began() -> None:
-    mine = began_by("dag/run/g.commit[0] try 2 on other/8")
-    assert mine(record(Status.PROCESSING, owner="dag/run/g.commit[0] try 1 on host/7"))
-    for owner in (EMITTER, PERSON, "", "dag/run/g.commit[1] try 1 on host/7", "dag/run/g.commit try 1 on host/7"):
+    mine = began_by(task("g.commit", index=0, try_number=2))
+    assert mine(record(Status.PROCESSING, owner=task("g.commit", index=0)))
+    for owner in (EMITTER, PERSON, NOBODY, task("g.commit", index=1), task("g.commit")):
         assert not mine(record(Status.PROCESSING, owner=owner))
     assert not began_by(PERSON)(record(Status.PROCESSING, owner=PERSON))
 
@@ -114,11 +122,24 @@ def test_each_run_is_asked_about_once() -> None:
     assert questions(record(Status.PROCESSING, claimed=False, owner=PERSON)) == []
 
 
-def test_an_owner_that_is_a_task_is_known_by_its_text() -> None:
-    assert owned_by(record(Status.PROCESSING, owner="d/manual__2026-11-21T08:00:00+00:00/t[0] try 3 on h/1")) == Worker(
-        "d", "manual__2026-11-21T08:00:00+00:00", "t", 0
-    )
+@pytest.mark.parametrize(
+    "run_id", ["by hand / of Zoë", "manual__2026-11-21T08:00:00+00:00", "a/b try 1 on h/1", " ", "[3]"]
+)
+@pytest.mark.parametrize("task_id", ["g.emit", "verarbeiten_größer.emit"])
+def test_a_task_of_any_run_is_asked_about(run_id: str, task_id: str) -> None:
+    claim = Claim(key="k", dag_id="dag", run_id=run_id, task_ids={"emit": task_id, "commit": "c"})
+    killed = replace(record(Status.PROCESSING, owner=task(task_id, run_id=run_id)), claim=claim)
+    assert questions(killed) == [{"dag_id": "dag", "run_ids": [run_id], "task_ids": sorted({"c", task_id})}]
+    gone_now = judge(killed, answered(questions(killed)[0], {run_id: {task_id: "failed", "c": None}}))
+    assert gone_now is not None
+    assert repr(run_id) in gone_now.why
+    assert task_id in gone_now.why
+    assert judge(killed, answered(questions(killed)[0], {run_id: {task_id: "running", "c": None}})) is None
+
+
+def test_a_program_is_no_task() -> None:
     assert owned_by(record(Status.PROCESSING, owner=PERSON)) is None
+    assert owned_by(record(Status.PROCESSING, owner=task("t", index=0))) == Worker("dag", "run", "t", 0)
 
 
 # ---- what is waited for ----------------------------------------------------------------------------------------
@@ -132,9 +153,9 @@ def ledger() -> MemoryLedger:
     for number in range(1, 5):
         made.begin(Claim(key=str(number)), lambda txid, _position: {"lines": txid}, max_pending=9)
     for number in range(1, 4):
-        made.start_attempt(number, owner="")
+        made.start_attempt(number, owner=NOBODY)
         made.processed(number, 0, StagedRef(manifest="", rows_read=0, rows={}, bytes=0))
-    made.committed(made.gate(1, owner=""))
+    made.committed(made.gate(1, owner=NOBODY))
     return made
 
 
@@ -155,7 +176,7 @@ def test_each_wait_is_for_what_it_says(ledger: MemoryLedger, txid: int, until: U
 
 def test_a_turn_comes_before_the_own_batch_is_staged_but_a_commit_is_not_ready(ledger: MemoryLedger) -> None:
     for txid in (2, 3):
-        ledger.committed(ledger.gate(txid, owner=""))
+        ledger.committed(ledger.gate(txid, owner=NOBODY))
     assert decide_wait(ledger.view(4), 4, Until.TURN) == Over()
     assert isinstance(decide_wait(ledger.view(4), 4, Until.READY), Wait)
 

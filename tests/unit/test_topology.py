@@ -13,6 +13,7 @@ import pytest
 from airflow_trident import Count, Max, Min, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import col, explode, split
+from airflow_trident.protocol.records import StateDefinition
 from airflow_trident.topology.stream import Stream
 from airflow_trident.types import ddl
 from tests.plan_fixtures import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout
@@ -152,8 +153,8 @@ def test_the_definition_names_what_ledger_and_states_depend_on_and_no_function()
     stream = topology.new_stream("orders", PaperSpout("user string, item string"))
     stream.each("item", Split(), "word").group_by("word").persistent_aggregate(PaperState(), Count(), "count")
     definition = topology.definition()
-    assert definition.spouts == {"orders": "PaperSpout transactional"}
-    assert definition.states == {"count": "PaperState (word string) -> (count long) by Count"}
+    assert str(definition.spouts["orders"]) == "PaperSpout transactional"
+    assert definition.states == {"count": StateDefinition(text="PaperState (word string) -> (count long) by Count")}
 
 
 def test_building_a_topology_imports_no_spark_no_zookeeper_client_no_arrow_and_no_airflow() -> None:

@@ -26,7 +26,7 @@ def drain(args: Namespace) -> int | None:
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     owner = owner_of_this_process()
-    attempts, claim = Attempts(owner=owner), Claim(key=f"drain/{owner}")
+    attempts, claim = Attempts(owner=owner), Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
         max_transactions=args.max_transactions,
         max_time_s=args.max_time_s,

@@ -1,0 +1,178 @@
+"""The one decoder of everything durable that is JSON: a :class:`Format` says what a kind of record is called, which
+versions are read, and which error a damaged one is. Fields and their types are those of the frozen dataclasses. Pure.
+
+What every format promises:
+
+- what an older version wrote loads for ever;
+- a field that this version does not know is tolerated: a newer one wrote it, and it can be done without;
+- what cannot be done without is a *feature*, named in the record's ``features``: one that is not known is refused;
+- what is missing, of another type or no JSON at all is refused by name (P11), and never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, TypeVar, get_type_hints
+
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, TridentError
+
+T = TypeVar("T")
+_FEATURES = "features"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A kind of durable record.
+
+    :param noun: before the place, in error texts: ``the ledger record``.
+    :param version: what is written, and the highest that is read.
+    :param oldest: the lowest version that is read.
+    :param key: the field with the version.
+    :param cure: what to do about a damaged one.
+    :param error: what a damaged one raises.
+    :param features: those that this version understands.
+    """
+
+    noun: str
+    version: int
+    oldest: int = 1
+    key: str = "v"
+    cure: str
+    error: type[TridentError] = CorruptRecordError
+    features: frozenset[str] = frozenset()
+
+    def damaged(self, where: str, why: str) -> TridentError:
+        return self.error(f"{self._name(where)} is damaged: {why}", self.cure)
+
+    def load(self, data: bytes | str, where: str) -> tuple[int, dict[str, Any]]:
+        """The version and the other fields of a record.
+
+        :param where: its place, for error texts.
+        :raises NewerRecordError: a newer version wrote it, or it uses a feature that this one does not know.
+        :raises CorruptRecordError: (or :attr:`error`) it is damaged.
+        """
+        return self.open(self.parsed(data, where), where)
+
+    def open(self, value: object, where: str) -> tuple[int, dict[str, Any]]:
+        """As :meth:`load`, of JSON that is parsed already."""
+        body = dict(self.mapping(value, where))
+        version = body.pop(self.key, None)
+        if is_whole(version) and version > self.version:
+            raise NewerRecordError(
+                f"{self._name(where)} has version {version}, and this airflow-trident reads up to {self.version}",
+                "Install the airflow-trident version that wrote it, or a newer one.",
+            )
+        if not is_whole(version) or version < self.oldest:
+            raise self.damaged(where, f"its version is {version!r}")
+        self._require_features(body.pop(_FEATURES, []), where)
+        return version, body
+
+    def parsed(self, data: bytes | str, where: str) -> Any:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+            raise self.damaged(where, f"it is not JSON ({error})") from error
+
+    def mapping(self, value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.damaged(where, f"it is not a JSON object but {short(value)}")
+        return value
+
+    def build(self, kind: type[T], body: Mapping[str, Any], where: str, *, needed: Collection[str] = ()) -> T:
+        """A dataclass from the fields of a record; unknown ones are left out.
+
+        :param needed: fields that must be there although the dataclass has a default for them: every version of the
+            format wrote them.
+        """
+        import msgspec
+
+        missing = [name for name in needed if name not in body]
+        if missing:
+            raise self.damaged(where, f"the field {missing[0]!r} is missing")
+        try:
+            found = msgspec.convert(body, _wire(kind), strict=True)
+        except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
+            raise self.damaged(where, _why(error)) from error
+        return kind(**{one.name: getattr(found, one.name) for one in _fields(kind)})
+
+    def dump(self, body: Mapping[str, Any], what: str) -> bytes:
+        """:raises ConfigurationError: it has something that JSON has not."""
+        return json_bytes({self.key: self.version, **body}, what)
+
+    def _name(self, where: str) -> str:
+        return f"{self.noun} {where}".rstrip()
+
+    def _require_features(self, found: object, where: str) -> None:
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise self.damaged(where, f"its features are {short(found)}")
+        unknown = sorted(set(found) - self.features)
+        if unknown:
+            raise NewerRecordError(
+                f"{self._name(where)} uses what this airflow-trident does not know: {', '.join(map(repr, unknown))}",
+                "Install the airflow-trident version that wrote it, or a newer one.",
+            )
+
+
+def unknown_fields(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a newer version wrote beside the fields of the dataclass."""
+    known = {one.name for one in _fields(kind)}
+    return {name: value for name, value in body.items() if name not in known}
+
+
+def json_bytes(value: object, what: str) -> bytes:
+    """:param what: names it in the error.
+    :raises ConfigurationError: it has something that JSON has not."""
+    try:
+        # ASCII only: text that is not valid Unicode (a lone surrogate in a file name) survives as an escape.
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{what} cannot be written as JSON: {error}",
+            "Use only dicts with text keys, lists, texts, finite numbers, booleans and None.",
+        ) from error
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return tuple(one for one in fields(kind) if one.init)
+
+
+_wires: dict[type[Any], Any] = {}
+
+
+def _wire(kind: type[Any]) -> Any:
+    """The same fields as a type that the library knows: it has no word for `Json`, which is any value here."""
+    import msgspec
+
+    if kind not in _wires:
+        hints = get_type_hints(kind, localns={"Json": Any})
+        fields_ = [(one.name, hints[one.name], *_default(one)) for one in _fields(kind)]
+        _wires[kind] = msgspec.defstruct(kind.__name__, fields_, kw_only=True)
+    return _wires[kind]
+
+
+def _default(one: Field[Any]) -> tuple[Any, ...]:
+    import msgspec
+
+    if one.default is not MISSING:
+        return (one.default,)
+    if one.default_factory is not MISSING:
+        return (msgspec.field(default_factory=one.default_factory),)
+    return ()
+
+
+def _why(error: Exception) -> str:
+    """``Expected `int`, got `str` - at `$.claim.run_ms` `` -> which field, and what was expected."""
+    text, at, place = str(error).replace("`", "").partition(" - at $")
+    text = text[:1].lower() + text[1:]
+    return f"field {place.lstrip('.')!r}: {text}" if at else text

@@ -1,0 +1,76 @@
+"""What records of version 1 said in texts, as the fields that version 2 has: the one place that reads such texts.
+
+Version 1 wrote the owner of an attempt, the kind of a spout and the notes of a state into texts for people.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from airflow_trident.protocol.records import Owner, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.spouts import SpoutKind
+
+# The id of a DAG or a task has no slash; that of a run may have anything.
+_TASK = re.compile(
+    r"(?P<dag_id>[^/]+)/(?P<run_id>.+)/(?P<task_id>[^/\[\]]+?)(\[(?P<map_index>\d+)\])? try (?P<try_number>\d+)"
+    r"( on (?P<host>[^/]*)/(?P<pid>\d+))?",
+    re.DOTALL,
+)
+_PERSON = re.compile(r"(?P<user>[^@/]+)@(?P<host>[^/]+)/(?P<pid>\d+)")
+_NOTE = "; not exactly once: "
+
+
+def topology(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a topology's record. What is not as version 1 wrote it is left for the decoder to refuse."""
+    definition = body.get("definition")
+    if not isinstance(definition, dict):
+        return body
+    spouts, states = definition.get("spouts"), definition.get("states")
+    return body | {
+        "definition": definition
+        | ({"spouts": {name: _spout(text) for name, text in spouts.items()}} if isinstance(spouts, dict) else {})
+        | ({"states": {name: _state(text) for name, text in states.items()}} if isinstance(states, dict) else {})
+    }
+
+
+def transaction(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a transaction's record."""
+    owner = body.get("owner")
+    return body | {"owner": asdict(owner_of(owner))} if isinstance(owner, str) else body
+
+
+def owner_of(text: str) -> Owner:
+    """Who wrote a record, from the text of it."""
+    task, person = _TASK.fullmatch(text), _PERSON.fullmatch(text)
+    if task is not None:
+        return Owner(
+            dag_id=task["dag_id"],
+            run_id=task["run_id"],
+            task_id=task["task_id"],
+            map_index=int(task["map_index"] or -1),
+            try_number=int(task["try_number"]),
+            host=task["host"] or "",
+            pid=int(task["pid"] or 0),
+        )
+    if person is not None:
+        return Owner(user=person["user"], host=person["host"], pid=int(person["pid"]))
+    return Owner(program=text)
+
+
+def _spout(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    name, _, last = text.rpartition(" ")
+    kind = next((kind for kind in SpoutKind if kind.value == last), None)
+    found = SpoutDefinition(text=text) if kind is None else SpoutDefinition(text=name, kind=kind)
+    return asdict(found)
+
+
+def _state(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    plain, found, note = text.partition(_NOTE)
+    notes = [f"{_NOTE.removeprefix('; ')}{note}"] if found else []
+    return {**asdict(StateDefinition(text=plain)), "notes": notes}
