@@ -171,8 +171,9 @@ class MemoryLedger(Ledger):
     ) -> BeginResult:
         with self._changed:
             topology = self.topology()
-            if claim.key in self._claims:
-                txid = self._claims[claim.key][0]
+            known = next((key for key in (claim.key, *claim.former) if key in self._claims), None)
+            if known is not None:
+                txid = self._claims[known][0]
                 return Begun(record=self._records.get(txid), txid=txid, new=False)
             if claim.cleared and claim.run_ms < topology.floor_ms:
                 raise claim_pruned(claim.key)
@@ -198,7 +199,7 @@ class MemoryLedger(Ledger):
                     stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
                 },
                 carried={stream: value for stream, value in position.items() if stream not in metadata},
-                claim=claim,
+                claim=replace(claim, former=()),
                 op=_op(),
                 times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
             )

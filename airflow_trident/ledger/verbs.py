@@ -96,7 +96,7 @@ def begin(
     lag_of: LagOf | None,
     digest: str,
 ) -> Step[BeginResult] | Done[BeginResult]:
-    topology, known = snap.topology(), snap.claim(claim.key)
+    topology, known = snap.topology(), _known(snap, claim)
     if known is not None:
         return Done(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
     if claim.cleared and claim.run_ms < topology.floor_ms:
@@ -124,7 +124,7 @@ def begin(
             for stream, value in metadata.items()
         },
         carried={stream: value for stream, value in position.items() if stream not in metadata},
-        claim=claim,
+        claim=replace(claim, former=()),
         op=snap.op,
         owner=owner,
         plan=digest,
@@ -132,6 +132,11 @@ def begin(
     )
     lag = lag_of(codec.require_json(record.position, "the position")) if lag_of else {}
     return _new_transaction(snap, record, outcomes.begun(snap, claim, txid, lag))
+
+
+def _known(snap: Snapshot, claim: Claim) -> ClaimKey | None:
+    """Under the key of an older version, too: a run keeps its transaction when this package is upgraded under it."""
+    return next((known for key in (claim.key, *claim.former) if (known := snap.claim(key)) is not None), None)
 
 
 def _new_transaction(snap: Snapshot, record: TxRecord, outcome: Write) -> Step[BeginResult]:

@@ -255,8 +255,10 @@ class ZNodeLedger(Ledger):
         plan: str = "",
     ) -> BeginResult:
         life = self._life()
-        if self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
-            # A process that goes from one transaction to the next need not ask whether a new claim is known.
+        keys = [life.claim(key) for key in (claim.key, *claim.former)]
+        if not claim.former and self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
+            # A process that goes from one transaction to the next need not ask whether a new claim is known: that its
+            # node is created finds it out, which it would not of former keys.
             self._transactor.cache.assume_missing(life.claim(claim.key))
         result = self._run(
             functools.partial(
@@ -268,7 +270,7 @@ class ZNodeLedger(Ledger):
                 lag_of=lag_of,
                 digest=plan,
             ),
-            paths=[*self._paths(life, 0), life.claim(claim.key)],
+            paths=[*self._paths(life, 0), *keys],
         )
         if isinstance(result, Begun) and result.new:
             self._said = (None, 0)

@@ -20,9 +20,10 @@ from airflow_trident.operators.base import (
     deferrable_default,
     is_backfill_run,
 )
+from airflow_trident.protocol import version1
 from airflow_trident.protocol.decide import Blocked, Full, Held, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
-from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, coordinate
@@ -188,18 +189,18 @@ class TridentCoordinatorOperator(TridentOperator):
         return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
 
     def _claims(self, context: Context) -> Iterator[Claim]:
-        """One per transaction of this run. The key holds what identifies the run, so it survives retries and clears."""
+        """One per transaction of this run. The key holds what identifies this task's run, so it survives retries,
+        clears, and another `max_transactions`."""
         ti, dag_run = context["ti"], context["dag_run"]
         own_index = ti.map_index if ti.map_index is not None else -1
         task_ids = self._task_ids()
         for index in range(self.max_transactions):
-            several = self.max_transactions > 1
-            suffix = f"/{index}" if several else ""
             yield Claim(
-                key=f"{ti.dag_id}/{ti.run_id}/{own_index}{suffix}",
+                key=claim_key(ti.dag_id, ti.task_id, ti.run_id, own_index, index),
+                former=version1.claim_keys(ti.dag_id, ti.run_id, own_index, index),
                 dag_id=ti.dag_id,
                 run_id=ti.run_id,
-                map_index=index if several else own_index,
+                map_index=index if self.max_transactions > 1 else own_index,
                 run_ms=int(dag_run.run_after.timestamp() * 1000),
                 cleared=bool(dag_run.clear_number),
                 task_ids=task_ids,

@@ -109,6 +109,7 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     body = asdict(replace(record, metadata={}, carried={}, extra={}))
     del body["extra"]
     body |= {"metadata": record.metadata, "carried": record.carried}
+    del body["claim"]["former"]
     # What is not said need not be written: most transactions have none of these.
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
     for name in ("invalidated", "plan"):

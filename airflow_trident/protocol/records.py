@@ -168,7 +168,9 @@ NOBODY = Owner()
 class Claim:
     """Who asks for a transaction: the same claim always gets the same txid (P1).
 
-    An Airflow coordinator claims as (dag_id, run_id, map_index); `key` is the text of it. `run_ms` is when the run was
+    An Airflow coordinator claims as (dag_id, task_id, map_index, run_id) and the how many-th of its run; `key` is the
+    text of it, and `former` are the keys of the same claim in versions before; they are looked for and never written.
+    `run_ms` is when the run was
     due, and `cleared` whether the run was cleared before: only these two decide whether a claim whose key was pruned
     may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ..., "commit": ...}), for those who wait
     and want to know whether anybody still works on it.
@@ -181,6 +183,15 @@ class Claim:
     run_ms: int = 0
     cleared: bool = False
     task_ids: dict[str, str] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
+
+
+def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int) -> str:
+    """Of an Airflow coordinator's claim; unambiguous, as only the run's id, which is last, may have colons.
+
+    :param index: 0 for the first transaction of the run.
+    """
+    return f"{dag_id}:{task_id}:{map_index}:{index}:{run_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,13 @@ def owner_of(text: str) -> Owner:
     return Owner(program=text)
 
 
+def claim_keys(dag_id: str, run_id: str, map_index: int, index: int) -> tuple[str, ...]:
+    """The keys under which version 1 may have kept a coordinator's claim: that of a run's first transaction depended on
+    how many the run was to take. No key of version 2 is one of these: an id of a DAG has neither slash nor colon."""
+    key = f"{dag_id}/{run_id}/{map_index}"
+    return (key, f"{key}/0") if index == 0 else (f"{key}/{index}",)
+
+
 def _spout(text: Any) -> Any:
     if not isinstance(text, str):
         return text
