@@ -288,6 +288,7 @@ class MemoryLedger(Ledger):
                 staged=record.staged,
                 late=txid <= self._committed,
                 time_ms=record.time_ms,
+                begun_ms=record.times_ms.get("begun", 0),
             )
 
     def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:

@@ -243,6 +243,7 @@ def gate(snap: Snapshot, txid: int, owner: Owner) -> Step[CommitTicket]:
         staged=staged,
         late=txid <= view.pointer.committed,
         time_ms=tx.time_ms,
+        begun_ms=tx.times_ms.get("begun", 0),
     )
     return Step(
         writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),

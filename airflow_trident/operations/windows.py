@@ -15,6 +15,9 @@ from datetime import timedelta
 
 from airflow_trident.errors import PlanError
 
+DEFAULT_MAX_AHEAD = timedelta(minutes=5)
+"""Clocks that somebody keeps differ by less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowConfig:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.arrow import rows_to_table, table_to_rows
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 KEYS = parse_declared("part string, pane long, chunk long")
 VALUES = parse_declared("body binary")
 COMMIT_TIME = "~time"
-"""The staged field of a window that goes by the time of transactions. The committer appends one tuple in which it alone
-is set; no field of a user can have this name."""
+"""A staged field of every window of time. The committer appends one tuple in which it alone is set: the time of the
+transaction where windows go by that, else when it was begun. No field of a user can have this name."""
 _BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
 Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
 Row: TypeAlias = tuple[Any, ...]
@@ -45,6 +45,8 @@ class WindowUpdater:
     :param time: the field with the time of a tuple (timestamp, or long in ms), :data:`COMMIT_TIME` for that of its
         transaction, empty for count windows.
     :param lag_ms: so much later than the latest tuple a tuple may come and still be in all its windows.
+    :param max_ahead_ms: so much later than the beginning of its transaction a tuple's time may be and still say how far
+        the stream is; None: any time does. Not part of the definition: it only says when windows fire.
     """
 
     config: WindowConfig
@@ -53,6 +55,7 @@ class WindowUpdater:
     bounds: Schema
     time: str = ""
     lag_ms: int = 0
+    max_ahead_ms: int | None = None
 
     def describe(self) -> str:
         """Part of the topology's definition: a stored window cannot become another one."""
@@ -65,7 +68,7 @@ class WindowUpdater:
         return (*self.bounds, *self.kept)
 
     def __call__(self, state: MapState, tuples: Iterable[Row]) -> None:
-        book = _Book.load(state.multi_get)
+        book = replace(_Book.load(state.multi_get), late_now=0, ahead_now=0)
         before = book.last_end(self.config)
         coming = self._take(book, list(tuples))
         mark = book.mark
@@ -93,6 +96,7 @@ class WindowUpdater:
             pane = self.config.pane_of(place)
             if needed is not None and pane < needed:
                 book.late += 1
+                book.late_now += 1
                 continue
             coming.setdefault(pane, []).append(tuple(row[index] for index in indices))
         return coming
@@ -103,12 +107,17 @@ class WindowUpdater:
             begin = book.mark or 0
             return list(enumerate(tuples, begin)), begin + len(tuples)
         index = self.staged.index(self.time)
+        *rows, tick = tuples
+        told = tick[self.staged.index(COMMIT_TIME)]
         if self.time == COMMIT_TIME:
-            *rows, tick = tuples
-            now = tick[index] if book.mark is None else max(tick[index], book.mark)
+            now = told if book.mark is None else max(told, book.mark)
             return [(now, row) for row in rows], now
-        places = [(_milliseconds(row[index]), row) for row in tuples]
-        return places, max(place for place, _ in places) - self.lag_ms if places else None
+        places = [(_milliseconds(row[index]), row) for row in rows]
+        # One wrong clock must not end every window before its time: the tuple waits for its own.
+        last = None if self.max_ahead_ms is None or not told else told + self.max_ahead_ms
+        known = [place for place, _ in places if last is None or place <= last]
+        book.ahead_now = len(places) - len(known)
+        return places, max(known) - self.lag_ms if known else None
 
     def _needed(self, book: _Book) -> int | None:
         """The first pane that a window to come may hold."""
@@ -127,6 +136,21 @@ class WindowUpdater:
         (found,) = lookup([_FIRED])
         return rows_to_table(self.fired, []) if found is None else _decode(found[0])
 
+    def overlooked(self, lookup: Lookup) -> Overlooked:
+        """Which tuples of the highest applied transaction did not count as others."""
+        book = _Book.load(lookup)
+        return Overlooked(late=book.late_now, ahead=book.ahead_now, late_in_all=book.late)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlooked:
+    """Numbers of tuples of one transaction. `late`: came when all their windows had fired, and are in none; `ahead`: so
+    far in the future that they do not say how far the stream is; `late_in_all`: of all transactions."""
+
+    late: int
+    ahead: int
+    late_in_all: int
+
 
 def bounds_of(config: WindowConfig) -> Schema:
     """Where a window begins and ends: times, or numbers of tuples (the first one is 0)."""
@@ -137,12 +161,15 @@ def bounds_of(config: WindowConfig) -> Schema:
 @dataclass
 class _Book:
     """How far the stream is. `mark`: below which place everything has come, None at first; `panes`: live pane -> number
-    of its chunks; `late`: tuples that came too late for all their windows; `windows`: how many have fired."""
+    of its chunks; `late`: tuples that came too late for all their windows; `windows`: how many have fired. `late_now`,
+    `ahead_now`: those of the highest transaction."""
 
     mark: int | None = None
     panes: dict[int, int] = field(default_factory=dict)
     late: int = 0
     windows: int = 0
+    late_now: int = 0
+    ahead_now: int = 0
 
     @staticmethod
     def load(lookup: Lookup) -> _Book:
@@ -151,7 +178,14 @@ class _Book:
             return _Book()
         record = json.loads(found[0])
         panes = {int(pane): int(chunks) for pane, chunks in record["panes"]}
-        return _Book(mark=record["mark"], panes=panes, late=record["late"], windows=record["windows"])
+        return _Book(
+            mark=record["mark"],
+            panes=panes,
+            late=record["late"],
+            windows=record["windows"],
+            late_now=record.get("late_now", 0),  # absent from books of 0.1
+            ahead_now=record.get("ahead_now", 0),
+        )
 
     def last_end(self, config: WindowConfig) -> int | None:
         return None if self.mark is None else config.last_end(self.mark)
@@ -163,6 +197,8 @@ class _Book:
             "panes": sorted(self.panes.items()),
             "late": self.late,
             "windows": self.windows,
+            "late_now": self.late_now,
+            "ahead_now": self.ahead_now,
         }
         state.multi_put([_BOOK], [(json.dumps(record).encode(),)])
 

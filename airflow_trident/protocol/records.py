@@ -287,7 +287,7 @@ class CommitTicket:
     A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
     `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
-    `time_ms`: :attr:`TxRecord.time_ms`.
+    `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due.
     """
 
     topology: str
@@ -299,6 +299,7 @@ class CommitTicket:
     staged: StagedRef
     late: bool = False
     time_ms: int = 0
+    begun_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

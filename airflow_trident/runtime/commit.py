@@ -33,7 +33,12 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, E
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
-from airflow_trident.runtime.commit_phase import apply_downstream, require_distinct_keys, with_commit_time
+from airflow_trident.runtime.commit_phase import (
+    apply_downstream,
+    note_overlooked,
+    require_distinct_keys,
+    with_commit_time,
+)
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import (
     Attempts,
@@ -264,6 +269,7 @@ class Committer:
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"
             )
+            note_overlooked(self.topology.states[name], opened[name], ticket.txid, self.progress)
 
         for name in self.topology.states:
             if name in batches:

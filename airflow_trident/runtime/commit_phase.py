@@ -95,12 +95,34 @@ def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
 
 
 def with_commit_time(spec: StateSpec, ticket: CommitTicket, batch: pa.Table) -> pa.Table:
-    """The batch as a window gets it that goes by the time of transactions: one tuple behind it says what time it is,
-    also when the batch is empty."""
-    if not isinstance(spec.updater, WindowUpdater) or spec.updater.time != COMMIT_TIME:
+    """The batch as a window of time gets it: one tuple behind it says what time it is, also when the batch is empty."""
+    if not isinstance(spec.updater, WindowUpdater) or COMMIT_TIME not in names_of(spec.staged):
         return batch
+    time_ms = ticket.time_ms if spec.updater.time == COMMIT_TIME else ticket.begun_ms
     rows = [(*row, None) for row in table_to_rows(batch)]
-    return rows_to_table(spec.staged, [*rows, (*(None,) * batch.num_columns, ticket.time_ms)])
+    return rows_to_table(spec.staged, [*rows, (*(None,) * batch.num_columns, time_ms)])
+
+
+def note_overlooked(spec: StateSpec, state: State, txid: int, progress: Progress) -> int:
+    """Say which tuples a window did not take as others in the highest transaction.
+
+    :return: how many came too late for all their windows, and are in none; 0 of any other state.
+    """
+    if not isinstance(spec.updater, WindowUpdater):
+        return 0
+    found = spec.updater.overlooked(state.get_many)
+    if found.late:
+        progress(
+            f"transaction {txid}: {found.late} tuples came too late for all their windows of state {spec.name} and are "
+            f"left out ({found.late_in_all} so far); a longer lag takes later ones"
+        )
+    if found.ahead:
+        progress(
+            f"transaction {txid}: {found.ahead} tuples of state {spec.name} are of a time more than "
+            f"{(spec.updater.max_ahead_ms or 0) / 1000:g} s after the transaction began; they are kept, and fire no "
+            "window"
+        )
+    return found.late
 
 
 def _spec(plan: Plan, name: str) -> StateSpec:

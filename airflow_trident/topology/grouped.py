@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
+from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD, WindowConfig, sliding, tumbling
 from airflow_trident.plan.states import StateFactory
 from airflow_trident.topology.chained import ChainedAggregatorDeclarer
 from airflow_trident.topology.state import TridentState
@@ -84,8 +84,11 @@ class GroupedStream:
         *what: Any,
         time: str | None = None,
         lag: timedelta = timedelta(0),
+        max_ahead: timedelta | None = DEFAULT_MAX_AHEAD,
         bounds: bool = False,
         name: str | None = None,
     ) -> Stream:
         """As `Stream.window`, aggregated by group: the window is one of the whole stream."""
-        return self._stream._window(self._keys, config, state, what, time=time, lag=lag, bounds=bounds, name=name)
+        return self._stream._window(
+            self._keys, config, state, what, time=time, lag=lag, max_ahead=max_ahead, bounds=bounds, name=name
+        )

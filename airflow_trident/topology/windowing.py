@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.windows import WindowConfig, milliseconds, sliding, tumbling
+from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD, WindowConfig, milliseconds, sliding, tumbling
 from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.plan.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
 from airflow_trident.topology.persisting import Persisting, require_factory
@@ -15,6 +15,8 @@ from airflow_trident.types import Field, Schema, is_nested, names_of, require_di
 
 if TYPE_CHECKING:
     from airflow_trident.topology.stream import Stream
+
+_TICK = Field(COMMIT_TIME, "long")
 
 
 class Windowing(Persisting):
@@ -40,6 +42,7 @@ class Windowing(Persisting):
         *what: Any,
         time: str | None = None,
         lag: timedelta = timedelta(0),
+        max_ahead: timedelta | None = DEFAULT_MAX_AHEAD,
         bounds: bool = False,
         name: str | None = None,
     ) -> Stream:
@@ -52,13 +55,17 @@ class Windowing(Persisting):
         :param what: as for :meth:`aggregate`.
         :param time: for durations, the field with the time of a tuple: a timestamp, or a long in milliseconds. A window
             fires when a tuple has come that is later than its end by `lag`; a tuple too late for all its windows is
-            left out. Without `time` the time of the transaction counts: when its run was due, or it was begun.
+            left out, and counted in the log and in the ledger. Without `time` the time of the transaction counts: when
+            its run was due, or it was begun.
+        :param max_ahead: with `time`: a tuple whose time is later than the beginning of its transaction by more than
+            this fires no window: its clock may be wrong. It is kept, and is in the window of its time. None: every
+            time is believed.
         :param bounds: put the fields ``window_start`` and ``window_end`` before the outputs: times (the end is
             exclusive), or numbers of tuples.
         :param name: of the state; default: that of the first output and ``_window``.
         :raises PlanError: the state cannot keep a window.
         """
-        return self._window((), config, state, what, time=time, lag=lag, bounds=bounds, name=name)
+        return self._window((), config, state, what, time=time, lag=lag, max_ahead=max_ahead, bounds=bounds, name=name)
 
     def _window(
         self,
@@ -69,16 +76,18 @@ class Windowing(Persisting):
         *,
         time: str | None = None,
         lag: timedelta = timedelta(0),
+        max_ahead: timedelta | None = DEFAULT_MAX_AHEAD,
         bounds: bool = False,
         name: str | None = None,
     ) -> Stream:
         several = aggregations("window", self.schema, what)
         reads = tuple(dict.fromkeys((*groups, *(field for one in several for field in one.reads))))
-        field = self._time_field(config, time, lag)
+        field = self._time_field(config, time, lag, max_ahead)
         kept = select(self.schema, reads or (_smallest(self.schema).name,), "window")
         ends = bounds_of(config)
         require_distinct((*names_of(ends), *names_of(kept)))
-        staged = kept if field is None or field in kept else (*kept, field)
+        tick = (_TICK,) if config.timed else ()
+        staged = tuple(dict.fromkeys((*kept, *(() if field is None else (field,)), *tick)))
         updater = WindowUpdater(
             config=config,
             kept=kept,
@@ -86,6 +95,7 @@ class Windowing(Persisting):
             bounds=ends,
             time="" if field is None else field.name,
             lag_ms=milliseconds(lag),
+            max_ahead_ms=None if max_ahead is None else milliseconds(max_ahead),
         )
         outputs = [output.name for one in several for output in one.output]
         spec = StateSpec(
@@ -102,12 +112,19 @@ class Windowing(Persisting):
         result = fired._aggregate((*names_of(ends), *groups), what)
         return result if bounds else result.project([*groups, *outputs])
 
-    def _time_field(self, config: WindowConfig, time: str | None, lag: timedelta) -> Field | None:
+    def _time_field(
+        self, config: WindowConfig, time: str | None, lag: timedelta, max_ahead: timedelta | None
+    ) -> Field | None:
         """The staged field that says where in time a tuple is; None for count windows."""
         if not config.timed or time is None:
-            if time is not None or lag:
-                raise PlanError(f"a {config} has no time and no lag", "Give time=... with a duration, or neither.")
-            return Field(COMMIT_TIME, "long") if config.timed else None
+            if time is not None or lag or max_ahead != DEFAULT_MAX_AHEAD:
+                raise PlanError(
+                    f"a {config} has no time, no lag and no max_ahead",
+                    "Give time=... with a duration, or none of them.",
+                )
+            return _TICK if config.timed else None
+        if max_ahead is not None and milliseconds(max_ahead) < 0:
+            raise PlanError(f"a {config} got max_ahead={max_ahead}", "Give a duration from 0 up, or None.")
         (field,) = select(self.schema, self._select("window", time), "window")
         if field.type not in ("timestamp", "long"):
             raise FieldError(f"window: the time field {field} is no time", "Give a timestamp, or a long in ms.")

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import gcd
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident import MemoryState, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, LateBatchError, PlanError, UserCodeError
+from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.operations.windows import (
     SlidingCountWindow,
     SlidingDurationWindow,
@@ -24,6 +28,8 @@ from airflow_trident.operations.windows import (
 )
 from airflow_trident.plan.states import Applied, State, StateSpec
 from airflow_trident.plan.windows import COMMIT_TIME, WindowUpdater
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.types import names_of
 from tests.plan_fixtures import PaperSpout, PaperState
 from tests.state_fixtures import ticket
 
@@ -31,13 +37,15 @@ Fired = list[tuple[Any, ...]]
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
-def spec_of(config: WindowConfig, *, time: bool = False, lag_ms: int = 0, commits: bool = False) -> StateSpec:
+def spec_of(
+    config: WindowConfig, *, time: bool = False, lag_ms: int = 0, commits: bool = False, **more: Any
+) -> StateSpec:
     topology = Topology("windows")
     spout = PaperSpout("n long, at long")
     options: dict[str, Any] = {"time": "at", "lag": timedelta(milliseconds=lag_ms)} if time else {}
     MemoryState("windows").forget()
     topology.new_stream("numbers", spout).window(
-        config, MemoryState("windows"), "n", Sum(), "total", **options
+        config, MemoryState("windows"), "n", Sum(), "total", **options, **more
     ).partition_persist(PaperState(), "total", keys="", values="last long", updater=lambda state, tuples: None)
     spec = topology.states["total_window"]
     assert isinstance(spec.updater, WindowUpdater)
@@ -45,10 +53,18 @@ def spec_of(config: WindowConfig, *, time: bool = False, lag_ms: int = 0, commit
     return spec
 
 
+def batch_of(spec: StateSpec, rows: Sequence[tuple[Any, ...]], begun_ms: int = 0) -> pa.Table:
+    """With the tick behind, as the committer gives it to a window of time; rows that have one of their own stay."""
+    width = len(spec.staged)
+    if COMMIT_TIME in names_of(spec.staged) and all(len(row) < width for row in rows):
+        rows = [*((*row, None) for row in rows), (*(None,) * (width - 1), begun_ms)]
+    return rows_to_table(spec.staged, list(rows))
+
+
 def fired_by(state: State, spec: StateSpec, txid: int, rows: Sequence[tuple[Any, ...]]) -> Fired:
     """Apply one batch, and once more as after a lost answer; what its windows hold."""
     assert isinstance(spec.updater, WindowUpdater)
-    batch = rows_to_table(spec.staged, list(rows))
+    batch = batch_of(spec, rows)
     assert state.apply(ticket(txid), batch) is Applied.APPLIED
     before = table_to_rows(spec.updater.emitted(state.get_many))
     assert state.apply(ticket(txid, fence=10 * txid + 1), batch) is Applied.ALREADY
@@ -138,6 +154,60 @@ def test_the_time_of_transactions_never_goes_back_and_moves_windows_without_tupl
     assert run(spec, times) == [[], [], [], [(*first, 1), (*first, 2)], [(*second, 3)]]
 
 
+DAY = 86_400_000
+YEAR_2099 = 4_102_444_800_000
+
+
+@pytest.mark.parametrize("trusting", [False, True])
+def test_one_wrong_clock_ends_no_window_before_its_time(trusting: bool) -> None:
+    """Its tuple is kept for the window of its time; what is left out is counted."""
+    options: dict[str, Any] = {"max_ahead": None} if trusting else {"max_ahead": timedelta(seconds=10)}
+    spec = spec_of(TumblingDurationWindow(timedelta(seconds=1)), time=True, **options)
+    assert isinstance(spec.updater, WindowUpdater)
+    begun = 5_000
+    batches = [
+        [(1, 1_000), (2, YEAR_2099), (3, 1_500)],
+        [(4, 1_700), (5, begun + 10_000), (6, 2_500)],
+        [(7, 1_800), (8, begun + 10_001), (9, 16_000)],
+        [],
+    ]
+    totals = []
+    with spec.factory.make_state(spec) as state:
+        for txid, rows in enumerate(batches, 1):
+            state.apply(ticket(txid), batch_of(spec, rows, begun))
+            fired = [row[2] for row in table_to_rows(spec.updater.emitted(state.get_many))]
+            found = spec.updater.overlooked(state.get_many)
+            totals.append((fired, found.late, found.ahead, found.late_in_all))
+        if trusting:
+            assert totals == [([1, 3], 0, 0, 0), ([], 3, 0, 3), ([], 3, 0, 6), ([], 0, 0, 6)]
+            return
+        assert totals == [([], 0, 1, 0), ([1, 3, 4, 6], 0, 0, 0), ([], 1, 2, 1), ([], 0, 0, 1)]
+        state.apply(ticket(5), batch_of(spec, [(10, YEAR_2099 + 2_000)], YEAR_2099))
+        fired = [row[2] for row in table_to_rows(spec.updater.emitted(state.get_many))]
+        assert fired == [5, 8, 9, 2], "what was ahead of its time has come to it"
+
+
+def test_what_a_committed_window_left_out_is_said(tmp_path: Path) -> None:
+    rows = [("a", 1_000), ("a", 61_000), ("a", 500), ("b", YEAR_2099), ("b", 62_000), ("b", 121_000)]
+    topology = Topology("said")
+    events = topology.new_stream("events", FixedBatchSpout("name string, at long", rows, 2))
+    store = SqliteState(str(tmp_path / "w.db"))
+    minutes = events.tumbling_window(timedelta(minutes=1), store, Count(), "n", time="at", bounds=True)
+    minutes.partition_persist(store, "window_start, n", keys="window_start", name="minutes")
+    lines: list[str] = []
+    with MemoryLedger("said") as ledger, LocalEngine() as engine:
+        staging = str(tmp_path / "staging")
+        LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=staging, progress=lines.append).run()
+    assert [line for line in lines if "too late" in line or "after the transaction began" in line] == [
+        "transaction 2: 1 tuples came too late for all their windows of state n_window and are left out (1 so far); a "
+        "longer lag takes later ones",
+        "transaction 2: 1 tuples of state n_window are of a time more than 300 s after the transaction began; they are "
+        "kept, and fire no window",
+    ]
+    with store.make_state(topology.states["minutes"]) as state:
+        assert sorted(value for _, (value,) in state.items()) == [1, 2]
+
+
 def test_a_gap_of_a_thousand_years_fires_no_empty_window() -> None:
     spec = spec_of(TumblingDurationWindow(timedelta(milliseconds=1)), time=True)
     far = 1000 * 365 * 86_400_000
@@ -164,7 +234,7 @@ def test_a_window_refuses_late_batches() -> None:
 def test_a_tuple_without_time_is_an_error_that_says_so() -> None:
     spec = spec_of(TumblingDurationWindow(timedelta(seconds=1)), time=True)
     with spec.factory.make_state(spec) as state, pytest.raises(UserCodeError, match="drop such tuples"):
-        state.apply(ticket(1), rows_to_table(spec.staged, [(1, None)]))
+        state.apply(ticket(1), batch_of(spec, [(1, None)]))
 
 
 def test_windows_that_cannot_be_are_refused_on_the_users_line() -> None:
@@ -178,6 +248,12 @@ def test_windows_that_cannot_be_are_refused_on_the_users_line() -> None:
         stream.tumbling_window(0, state, "n", Sum(), "total")
     with pytest.raises(PlanError, match="has no time"):
         stream.tumbling_window(2, state, "n", Sum(), "total", time="n")
+    with pytest.raises(PlanError, match="no max_ahead"):
+        stream.tumbling_window(2, state, "n", Sum(), "total", max_ahead=None)
+    with pytest.raises(PlanError, match="from 0 up"):
+        stream.tumbling_window(
+            timedelta(seconds=1), state, "n", Sum(), "total", time="n", max_ahead=-timedelta(seconds=1)
+        )
     with pytest.raises(FieldError, match="is no time"):
         stream.tumbling_window(timedelta(seconds=1), state, "n", Sum(), "total", time="name")
     with pytest.raises(PlanError, match="whole milliseconds"):
