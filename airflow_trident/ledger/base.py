@@ -25,7 +25,7 @@ L11 What is replayed is on a list of `Exceptions` from the step that starts the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -191,9 +191,12 @@ class Ledger(ABC):
         """
 
     @abstractmethod
-    def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
+    def committed(
+        self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
+    ) -> TxRecord:
         """COMMITTING -> COMMITTED, pointer and pruning in the same step.
 
+        :param late_rows: see :class:`TxRecord`.
         :raises FencedError: a newer ticket was given out.
         """
 

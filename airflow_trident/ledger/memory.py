@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -291,14 +291,17 @@ class MemoryLedger(Ledger):
                 begun_ms=record.times_ms.get("begun", 0),
             )
 
-    def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
+    def committed(
+        self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
+    ) -> TxRecord:
         with self._changed:
             if retention < 1:
                 raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
             record = self._of_ticket(ticket)
             if record.status is Status.COMMITTED:
                 return record
-            done = self._store(record, status=move(record.status, Status.COMMITTED, txid=ticket.txid), error="")
+            status = move(record.status, Status.COMMITTED, txid=ticket.txid)
+            done = self._store(record, status=status, error="", late_rows=dict(late_rows or {}))
             self._list_as(None, ticket.txid)
             self._committed = max(self._committed, ticket.txid)
             self._pass_skipped()

@@ -27,7 +27,8 @@ def why_not(decision: CommitDecision) -> str:
 def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChangedError:
     return DefinitionChangedError(
         f"the name {name!r} belongs to a topology with another definition: {'; '.join(differences)}",
-        "Give the new topology another name, or accept the change (accept_change) if its states and data go on.",
+        f"If that is meant and its states go on, `airflow trident ledger accept {name}`; else give the new topology "
+        "another name.",
     )
 
 

@@ -67,10 +67,11 @@ def redefine(
 ) -> Step[TopologyRecord] | Done[TopologyRecord]:
     topology = snap.topology()
     differences = topology.definition.differences(definition)
-    if not differences:
+    if topology.definition == definition:
         return Done(topology)
-    if not accept_change:
+    if differences and not accept_change:
         raise definition_changed(topology.name, differences)
+    # Without differences it says more than an older version recorded, which is known from now on.
     return _new_topology(snap, replace(topology, definition=definition))
 
 
@@ -254,14 +255,16 @@ def gate(snap: Snapshot, txid: int, owner: Owner) -> Step[CommitTicket]:
     )
 
 
-def committed(snap: Snapshot, ticket: CommitTicket, retention: int) -> Step[TxRecord] | Done[TxRecord]:
+def committed(
+    snap: Snapshot, ticket: CommitTicket, retention: int, late_rows: dict[str, int]
+) -> Step[TxRecord] | Done[TxRecord]:
     if retention < 1:
         raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
     tx = snap.tx(ticket.txid)
     if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
         return Done(tx)
     tx = _of_ticket(snap, ticket)
-    record = _moved(snap, tx, Status.COMMITTED, error="")
+    record = _moved(snap, tx, Status.COMMITTED, error="", late_rows=late_rows)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, tx.txid, "")]
     upto = pointer.committed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from airflow_trident.errors import RetryableError, TransitionError, UnknownTopologyError
@@ -308,10 +308,11 @@ class ZNodeLedger(Ledger):
     def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
         return self._on(txid, functools.partial(verbs.gate, txid=txid, owner=Owner.of(owner)), prunes=True)
 
-    def committed(self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION) -> TxRecord:
-        record = self._on(
-            ticket.txid, functools.partial(verbs.committed, ticket=ticket, retention=retention), prunes=True
-        )
+    def committed(
+        self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
+    ) -> TxRecord:
+        plan = functools.partial(verbs.committed, ticket=ticket, retention=retention, late_rows=dict(late_rows or {}))
+        record = self._on(ticket.txid, plan, prunes=True)
         if pruning.sweep_is_due(ticket.txid, self._keep_claims):
             self._sweep_claims(pruning.bucket_of_sweep(ticket.txid))
         return record

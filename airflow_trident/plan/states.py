@@ -135,6 +135,8 @@ class StateSpec:
     batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
     a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
     others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
+    `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
+    that an updater or a stateful function gets, as texts; none where keys and values say it.
     """
 
     topology: str
@@ -151,6 +153,7 @@ class StateSpec:
     in_order: bool = False
     opaque: bool = False
     told: bool = False
+    inputs: tuple[str, ...] = ()
 
     @property
     def commutes(self) -> bool:

@@ -73,6 +73,9 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
     """Its fields as JSON has them, and those of a newer version beside them."""
     body = asdict(replace(record, extra={}))
     del body["extra"]
+    for state in body["definition"]["states"].values():
+        if state["inputs"] is None:
+            del state["inputs"]
     return {**record.extra, **body}
 
 
@@ -112,7 +115,7 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     del body["claim"]["former"]
     # What is not said need not be written: most transactions have none of these.
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
-    for name in ("invalidated", "plan"):
+    for name in ("invalidated", "plan", "late_rows"):
         if not body[name]:
             del body[name]
     return {**record.extra, **body}

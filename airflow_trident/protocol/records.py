@@ -6,7 +6,7 @@ Times are Unix milliseconds (`*_ms`), for people only: no decision of the protoc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from airflow_trident.protocol.spouts import SpoutKind
@@ -61,13 +61,20 @@ class SpoutDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
-    """`text`: place, fields and how they are merged; `notes`: what it falls short of, such as exactly once."""
+    """`text`: place, fields and how they are merged; `notes`: what it falls short of, such as exactly once; `inputs`:
+    what its aggregators, its updater or its function read of the stream, None if that was not recorded."""
 
     text: str
     notes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
-        return "; ".join([self.text, *self.notes])
+        of = f" of ({'; '.join(self.inputs)})" if self.inputs else ""
+        return "; ".join([f"{self.text}{of}", *self.notes])
+
+    def beside(self, other: StateDefinition | None) -> StateDefinition:
+        """As it is compared with another one: what that did not record is no change."""
+        return replace(self, inputs=None) if other is not None and other.inputs is None else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +97,12 @@ class Definition:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
         return [
             *_changed("stream", self.spouts, other.spouts),
-            *_changed("state", self.states, other.states),
+            *_changed("state", _beside(self.states, other.states), _beside(other.states, self.states)),
         ]
+
+
+def _beside(states: Mapping[str, StateDefinition], others: Mapping[str, StateDefinition]) -> dict[str, StateDefinition]:
+    return {name: state.beside(others.get(name)) for name, state in states.items()}
 
 
 def _changed(what: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
@@ -219,7 +230,8 @@ class TxRecord:
     commit has begun at least once, so a state may hold the batch. `invalidated`: its opaque streams have no batch since
     a lower transaction was attempted again; it gets one with its next attempt (`protocol.opaque`).
     `times_ms`: status -> when it was last entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if
-    none was attempted since version 2. `extra`: fields of a newer version, kept as they are.
+    none was attempted since version 2. `late_rows`: state -> tuples that came too late for all their windows, where
+    there were any. `extra`: fields of a newer version, kept as they are.
     """
 
     txid: int
@@ -237,6 +249,7 @@ class TxRecord:
     error: str = ""
     times_ms: dict[str, int] = field(default_factory=dict)
     plan: str = ""
+    late_rows: dict[str, int] = field(default_factory=dict)
     extra: dict[str, Json] = field(default_factory=dict)
 
     @property

@@ -193,8 +193,8 @@ class Committer:
         try:
             ticket = self.ledger.gate(txid, owner=self.attempts.owner)
             crash_point(CrashPoint.GATE_OPENED, txid)
-            holds = self._apply(ticket, states)
-            self.ledger.committed(holds, retention=self.retention)
+            holds, late_rows = self._apply(ticket, states)
+            self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)
         except FencedError:
             tx = self.ledger.view(txid).tx
             if ticket is None or tx is None or tx.status is not Status.COMMITTING:
@@ -255,12 +255,13 @@ class Committer:
             "executors have the same one.",
         )
 
-    def _apply(self, ticket: CommitTicket, states: OpenStates) -> CommitTicket:
-        """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now."""
+    def _apply(self, ticket: CommitTicket, states: OpenStates) -> tuple[CommitTicket, dict[str, int]]:
+        """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now, and
+        :attr:`TxRecord.late_rows`."""
         plan = self.topology.compile()
         ticket, batches = self._with_staged(ticket)
         require_distinct_keys(plan, batches)
-        opened, fed = states.opened(), set[str]()
+        opened, fed, late_rows = states.opened(), set[str](), dict[str, int]()
 
         def apply(name: str, batch: pa.Table) -> None:
             fed.add(name)
@@ -269,7 +270,8 @@ class Committer:
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"
             )
-            note_overlooked(self.topology.states[name], opened[name], ticket.txid, self.progress)
+            if late := note_overlooked(self.topology.states[name], opened[name], ticket.txid, self.progress):
+                late_rows[name] = late
 
         for name in self.topology.states:
             if name in batches:
@@ -277,7 +279,7 @@ class Committer:
                 crash_point(CrashPoint.APPLIED, ticket.txid)
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
         _require_all_fed(self.topology, ticket, fed)
-        return ticket
+        return ticket, late_rows
 
     def _emit(self, txid: int, *, mine: bool) -> bool:
         """Emit a transaction whose turn has come and that nobody is at: whoever emitted it may have ended long ago.

@@ -86,6 +86,7 @@ class Persisting(Aggregating):
             staged=staged,
             factory=require_factory(state),
             updater=updater,
+            inputs=() if updater is None else (", ".join(names_of(staged)),),
         )
         if updater is None:
             return self._put(spec, () if order_by is None else self._some("order_by", order_by, "Leave it out."))
@@ -187,6 +188,7 @@ class Persisting(Aggregating):
             staged=staged,
             factory=require_factory(provider),
             stateful=Stateful(function=function, partitions=partitions),
+            inputs=(", ".join(names_of(staged)),),
         )
         return self._keeping(names_of(staged))._persist(spec)
 
@@ -211,6 +213,7 @@ class Persisting(Aggregating):
             combiners=combiners,
             reducer=first.reducer,
             reads=first.reads,
+            inputs=tuple(", ".join(one.reads) for one in several),
         )
         return stream._persist(spec)
 

@@ -260,7 +260,7 @@ class Topology:
                 name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind) for name, spout in self.spouts.items()
             },
             states={
-                name: StateDefinition(text=spec.describe(), notes=fall_short.get(name, ()))
+                name: StateDefinition(text=spec.describe(), notes=fall_short.get(name, ()), inputs=spec.inputs)
                 for name, spec in self.states.items()
             },
         )

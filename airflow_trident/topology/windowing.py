@@ -106,6 +106,7 @@ class Windowing(Persisting):
             staged=staged,
             factory=_require_atomic(state),
             updater=updater,
+            inputs=(", ".join(names_of(kept)),),
         )
         tuples = self._keeping(tuple(one for one in names_of(staged) if one != COMMIT_TIME))
         fired = tuples._persist(spec).new_values_stream()

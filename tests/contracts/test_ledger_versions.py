@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,16 @@ def test_a_definition_of_version_1_is_still_held_against_another(tree: FakeTree)
     other = Definition(spouts={"lines": SpoutDefinition(text="KafkaSpout")}, states=DEFINITION.states)
     with pytest.raises(DefinitionChangedError, match="stream lines: FileSpout transactional -> KafkaSpout transact"):
         ledger_of(tree).register(other)
+
+
+def test_a_state_of_version_1_is_known_with_its_inputs_from_now_on(tree: FakeTree) -> None:
+    def reading(*inputs: str) -> Definition:
+        return replace(DEFINITION, states={"counts": replace(DEFINITION.states["counts"], inputs=inputs)})
+
+    ledger_of(tree).register(reading("price"))
+    assert stored(tree, PATH)["definition"]["states"]["counts"]["inputs"] == ["price"]
+    with pytest.raises(DefinitionChangedError, match=r"state counts: .* of \(price\) -> .* of \(tax\)"):
+        ledger_of(tree).register(reading("tax"))
 
 
 def rewritten(tree: FakeTree, path: str, **more: Any) -> None:

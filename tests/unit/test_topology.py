@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, Max, Min, Sum, Topology
+from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.protocol.records import StateDefinition
@@ -154,7 +154,64 @@ def test_the_definition_names_what_ledger_and_states_depend_on_and_no_function()
     stream.each("item", Split(), "word").group_by("word").persistent_aggregate(PaperState(), Count(), "count")
     definition = topology.definition()
     assert str(definition.spouts["orders"]) == "PaperSpout transactional"
-    assert definition.states == {"count": StateDefinition(text="PaperState (word string) -> (count long) by Count")}
+    assert definition.states == {
+        "count": StateDefinition(text="PaperState (word string) -> (count long) by Count", inputs=("",))
+    }
+
+
+class Trail(StatefulFunction[str, int]):
+    def init_state(self, state: Any) -> None: ...
+
+    def execute(self, *values: Any) -> None: ...
+
+
+STATES: dict[str, tuple[Callable[[Stream, str], Any], str]] = {
+    "a combiner": (
+        lambda s, field: s.group_by("user").persistent_aggregate(PaperState(), field, Sum(), "n"),
+        "(price)",
+    ),
+    "one of several": (
+        lambda s, field: s.persistent_aggregate(PaperState(), (Count(), "n"), (field, Sum(), "sum")),
+        "(; price)",
+    ),
+    "a reducer": (lambda s, field: s.persistent_aggregate(PaperState(), field, Joined(), "n"), "(price)"),
+    "an updater": (
+        lambda s, field: s.partition_persist(
+            PaperState(), ["user", field], lambda state, rows: None, keys="user", values="n long"
+        ),
+        "(user, price)",
+    ),
+    "a window": (
+        lambda s, field: s.tumbling_window(2, PaperState(), field, Sum(), "n").partition_persist(
+            PaperState(), "n", keys="", name="out"
+        ),
+        "(price)",
+    ),
+    "a stateful function": (
+        lambda s, field: s.stateful(field, Trail(), provider=KeyValueStates("memory"), name="n"),
+        "(price)",
+    ),
+    "a key": (
+        lambda s, field: s.each(field, lambda x: [x], "k long").partition_persist(
+            PaperState(), ["user", field], keys="user", values=f"{field} long", name="n"
+        ),
+        "(price long)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_state_that_is_fed_with_another_field_is_another_definition(kind: str) -> None:
+    """The values of two fields would be added up in one state without a word."""
+    build, said = STATES[kind]
+    price, tax = Topology("shop"), Topology("shop")
+    for topology, field in ((price, "price"), (tax, "tax")):
+        build(topology.new_stream("orders", PaperSpout("user string, price long, tax long")), field)
+    differences = price.definition().differences(tax.definition())
+    assert len(differences) == 1, differences
+    assert said in differences[0]
+    assert said.replace("price", "tax") in differences[0]
+    assert price.definition().differences(price.definition()) == []
 
 
 def test_building_a_topology_imports_no_spark_no_zookeeper_client_no_arrow_and_no_airflow() -> None:

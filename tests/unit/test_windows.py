@@ -206,6 +206,8 @@ def test_what_a_committed_window_left_out_is_said(tmp_path: Path) -> None:
     ]
     with store.make_state(topology.states["minutes"]) as state:
         assert sorted(value for _, (value,) in state.items()) == [1, 2]
+    records = {record.txid: record for record in ledger.transactions()}
+    assert [records[txid].late_rows for txid in (1, 2, 3)] == [{}, {"n_window": 1}, {}]
 
 
 def test_a_gap_of_a_thousand_years_fires_no_empty_window() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from airflow_trident.types import Json
 
 ERROR_LENGTH = 100
+DIGEST_LENGTH = 16
+"""As `airflow trident plan` shows the digest of a plan."""
+_TABLES = ("table", "plain")
 
 
 @trident_command
@@ -35,8 +39,37 @@ def list_(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         records = ledger.transactions()
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
-    print_rows([transaction_row(record) for record in records], args.output, empty=empty)
+    rows = [transaction_row(record) for record in records]
+    if args.output not in _TABLES:
+        rows = [
+            {**row, "plan": record.plan[:DIGEST_LENGTH] or None, "late_rows": record.late_rows}
+            for row, record in zip(rows, records, strict=True)
+        ]
+    print_rows(rows, args.output, empty=empty)
+    if args.output in _TABLES:
+        for line in (*plan_changes(records), *late_rows(records)):
+            print(line)
     return OK
+
+
+def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
+    """A line for each transaction that was attempted with another plan than the one before it, by txid."""
+    before = None
+    for record in sorted(records, key=lambda one: one.txid):
+        if before is not None and record.plan and record.plan != before.plan:
+            yield f"the plan changed with transaction {record.txid}: {_plan(before)} -> {_plan(record)}"
+        before = record if record.plan else before
+
+
+def late_rows(records: Iterable[TxRecord]) -> Iterator[str]:
+    """A line for each transaction that brought tuples too late for all their windows."""
+    for record in records:
+        for state, rows in record.late_rows.items():
+            yield f"transaction {record.txid}: {rows} tuples came too late for all their windows of state {state}"
+
+
+def _plan(record: TxRecord) -> str:
+    return record.plan[:DIGEST_LENGTH]
 
 
 def _list_topologies(args: Namespace) -> int:
@@ -113,6 +146,7 @@ def _short(text: str) -> str:
 def show(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         view = ledger.view(args.txid)
+        before = ledger.view(args.txid - 1).tx if args.txid > 1 else None
     if view.tx is None:
         if args.txid < view.next_txid:
             raise TransitionError(
@@ -124,7 +158,10 @@ def show(args: Namespace) -> int | None:
             f"See `airflow trident ledger list {args.topology}`.",
         )
     record: dict[str, Any] = json.loads(json.dumps(asdict(view.tx)))
-    if args.output in ("table", "plain"):
+    if args.output in _TABLES:
+        record["plan"] = " ".join(
+            [_plan(view.tx), *plan_changes([one for one in (before, view.tx) if one is not None])]
+        )
         record["times_ms"] = {name: f"{time_text(value)} UTC" for name, value in sorted(view.tx.times_ms.items())}
         record["times"] = record.pop("times_ms")
         waits = _waits(view, view.tx)

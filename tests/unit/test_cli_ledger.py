@@ -1,0 +1,31 @@
+"""What `airflow trident ledger` says about transactions, from records alone."""
+
+from __future__ import annotations
+
+from airflow_trident.cli.commands.ledger import late_rows, plan_changes
+from airflow_trident.protocol.records import Claim, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+
+def record(txid: int, plan: str, **late: int) -> TxRecord:
+    claim = Claim(key=str(txid))
+    return TxRecord(
+        txid=txid, status=Status.COMMITTED, attempt=0, metadata={}, claim=claim, op="", plan=plan, late_rows=late
+    )
+
+
+def test_the_transactions_with_which_the_plan_changed_are_named() -> None:
+    """Those without a plan were attempted by a version that recorded none, or not at all."""
+    plans = {1: "", 2: "a" * 64, 3: "a" * 64, 5: "b" * 64, 6: "", 7: "b" * 64, 8: "a" * 64}
+    records = [record(txid, plan) for txid, plan in reversed(plans.items())]
+    assert list(plan_changes(records)) == [
+        f"the plan changed with transaction 5: {'a' * 16} -> {'b' * 16}",
+        f"the plan changed with transaction 8: {'b' * 16} -> {'a' * 16}",
+    ]
+    assert list(plan_changes(records[:1])) == []
+
+
+def test_tuples_that_no_window_took_are_named_by_transaction_and_state() -> None:
+    assert list(late_rows([record(1, ""), record(2, "", n_window=3)])) == [
+        "transaction 2: 3 tuples came too late for all their windows of state n_window"
+    ]
