@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,37 @@ def a_function_raises(topology: Topology) -> None:
 
 def a_function_raises_behind_a_shuffle(topology: Topology) -> None:
     keep(lines(topology).shuffle().each("line", refuse_ran, "word string").partition_by("word"))
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+    __repr__ = __str__
+
+
+def leave(line: str) -> Iterator[str]:
+    yield line
+    if line == "the dog":
+        sys.exit(3)
+
+
+def raise_speechless(line: str) -> Iterator[str]:
+    yield line
+    if line == "the dog":
+        raise Speechless
+
+
+def a_function_exits(topology: Topology) -> None:
+    keep(lines(topology).each("line", leave, "again string"))
+
+
+def an_exception_without_a_text(topology: Topology) -> None:
+    keep(lines(topology).each("line", raise_speechless, "again string"))
+
+
+def a_value_that_cannot_be_shown(topology: Topology) -> None:
+    keep(lines(topology).each("line", lambda line: [Speechless() if line == "the dog" else line], "again string"))
 
 
 def a_filter_raises(topology: Topology) -> None:
@@ -167,6 +199,9 @@ FAILING: dict[str, Callable[[Topology], None]] = {
     build.__name__: build
     for build in (
         a_function_raises,
+        a_function_exits,
+        an_exception_without_a_text,
+        a_value_that_cannot_be_shown,
         a_function_raises_behind_a_shuffle,
         a_filter_raises,
         a_map_raises,

@@ -7,6 +7,9 @@ E2  Nothing is visible until `run` returns: files that do not come into the mani
 E3  An exception of a user's function becomes a UserCodeError naming node, fields, row and txid.
 E4  `cancel`, from another thread or a signal handler, ends the work soon where that is possible; never needed for
     correctness.
+E5  Every use of an operation (function, filter, aggregator, grouping, query) on a partition, in an attempt, is a copy
+    of what the user wrote: prepared before its first tuple, cleaned up after its last. What it keeps in `self` no other
+    sees, whatever runs beside it in the same process. Plain functions are code and are shared.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_trident.operations.base import Function, OperationContext
 from airflow_trident.operations.calls import Border
 from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.operations.values import shown
 from airflow_trident.plan.describe import function_name
 
 
@@ -35,5 +36,5 @@ class Choosing(Function):
         border.require_iterable(values, given)
         chosen = list(given)
         if any(type(one) is not int or not 0 <= one < self.count for one in chosen):
-            raise border.error(values, f"chose the partitions {chosen!r:.80} of {self.count}")
+            raise border.error(values, f"chose the partitions {shown(chosen)} of {self.count}")
         return chosen

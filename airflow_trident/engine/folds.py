@@ -4,6 +4,7 @@ values, and what a group gives in the end."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -15,12 +16,13 @@ from airflow_trident.operations.base import (
     ReducerAggregator,
     TransactionAttempt,
 )
-from airflow_trident.operations.calls import Border
+from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.operations.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.plan.describe import function_name
-from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
+from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, is_nested
 
+AnyAggregator: TypeAlias = CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
 AggregateStep: TypeAlias = PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode
 
 
@@ -55,20 +57,24 @@ class Fold:
     """One aggregation: how a group begins, how a row comes in, and what a group gives. Rows are raw before rows moved,
     and hold partial values after; for all but combiners they are always raw."""
 
-    def __init__(self, node: AggregateStep, one: Aggregation, context: OperationContext) -> None:
-        self.outputs = one.output
-        self.aggregator = one.aggregator
-        self.reads: tuple[str, ...] = (one.output[0].name,) if merges(node) else one.reads
-        self.border = Border(node.name, function_name(one.aggregator), self.reads, context.txid)
+    def __init__(
+        self, outputs: Schema, aggregator: AnyAggregator, border: Border, batch: TransactionAttempt, *, partial: bool
+    ) -> None:
+        """:param aggregator: prepared.
+        :param partial: do the rows hold partial values?
+        """
+        self.outputs = outputs
+        self.aggregator = aggregator
+        self.border = border
+        self.reads = border.fields
         self.begin: Callable[[], Any]
         self.step: Callable[[Any, tuple[Any, ...]], Any]
-        if isinstance(one.aggregator, Aggregator):
-            self._general(one.aggregator, TransactionAttempt(context.txid, context.attempt))
-        elif isinstance(one.aggregator, ReducerAggregator):
-            reducer = one.aggregator
-            self.begin, self.step = reducer.init, lambda value, row: reducer.reduce(value, *row)
+        if isinstance(aggregator, Aggregator):
+            self._general(aggregator, batch)
+        elif isinstance(aggregator, ReducerAggregator):
+            self.begin, self.step = aggregator.init, lambda value, row: aggregator.reduce(value, *row)
         else:
-            self._combiner(one.aggregator, partial=merges(node))
+            self._combiner(aggregator, partial=partial)
 
     def _combiner(self, combiner: CombinerAggregator[Any], *, partial: bool) -> None:
         self.begin = combiner.zero
@@ -126,6 +132,21 @@ class Fold:
         self._guarded((), self.aggregator.complete, state, emitted)
         rows: list[tuple[Any, ...]] = emitted.rows
         return rows
+
+
+@contextmanager
+def folds_of(node: AggregateStep, context: OperationContext) -> Iterator[list[Fold]]:
+    """One for each aggregation of a node, on a partition."""
+    batch = TransactionAttempt(context.txid, context.attempt)
+    partial = merges(node)
+    with ExitStack() as lives:
+        folds = []
+        for one in node.aggregations:
+            reads = (one.output[0].name,) if partial else one.reads
+            border = Border(node.name, function_name(one.aggregator), reads, context.txid)
+            aggregator = lives.enter_context(prepared(one.aggregator, context, border))
+            folds.append(Fold(one.output, aggregator, border, batch, partial=partial))
+        yield folds
 
 
 def group_rows(folds: Sequence[Fold], key: tuple[Any, ...], values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

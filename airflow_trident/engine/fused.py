@@ -7,7 +7,7 @@ node reads. It is what runs inside `mapInArrow`, and knows nothing of Spark. `Lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import GeneratorType
@@ -17,7 +17,7 @@ from airflow_trident.engine.frames import BATCH_ROWS, Column, Frame
 from airflow_trident.engine.fused_aggregate import aggregate
 from airflow_trident.engine.queries import state_query
 from airflow_trident.engine.reduces import multi_reduce
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations import vectors
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, as_tuple, callable_of, prepared
@@ -132,6 +132,7 @@ class _Caller:
     border: Border
     call: Callable[..., Any]
     reads: tuple[str, ...]
+    function: Any = None
 
     def each(self, frame: Frame) -> list[Any]:
         """What the function gives for every row, as it is."""
@@ -202,18 +203,23 @@ class _Guard(AbstractContextManager[None]):
     done: Sequence[Any]
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, TridentError):
+        if isinstance(error, USER_ERRORS) and not isinstance(error, TridentError):
             row = self.frame.row(self.caller.reads, len(self.done))
             raise self.caller.border.raised(row, error) from error
 
 
-def _caller(step: Step, node: EachNode | FilterNode | MapNode | PeekNode, reads: tuple[str, ...], txid: int) -> _Caller:
+@contextmanager
+def _calling(
+    step: Step, node: EachNode | FilterNode | MapNode | PeekNode, reads: tuple[str, ...], context: OperationContext
+) -> Iterator[_Caller]:
     expression = node.expression if isinstance(node, EachNode | FilterNode) else None
     if expression is not None:
-        border = Border(node.name, str(expression), expression.reads, txid)
-        return _Caller(border, bind(expression, step.before), expression.reads)
-    border = Border(node.name, function_name(node.function), reads, txid)
-    return _Caller(border, callable_of(node.function), reads)
+        border = Border(node.name, str(expression), expression.reads, context.txid)
+        yield _Caller(border, bind(expression, step.before), expression.reads)
+        return
+    border = Border(node.name, function_name(node.function), reads, context.txid)
+    with prepared(node.function, context, border) as function:
+        yield _Caller(border, callable_of(function), reads, function)
 
 
 def _arrays(step: Step, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
@@ -222,21 +228,15 @@ def _arrays(step: Step, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
 
 
 def _vectors(
-    step: Step,
-    function: VectorFunction,
-    caller: _Caller,
-    outputs: Schema,
-    frames: Iterator[Frame],
-    context: OperationContext,
+    step: Step, caller: _Caller, outputs: Schema, frames: Iterator[Frame]
 ) -> Iterator[tuple[Frame, dict[str, Column]]]:
     """Each frame, and what a vectorised function gives for it. It is never called for no tuple."""
-    with prepared(function, context, caller.border):
-        for frame in frames:
-            if not frame.rows:
-                continue
-            arrays = _arrays(step, frame, caller.reads)
-            columns = vectors.called(function, caller.border, arrays, frame.rows, outputs)
-            yield frame, dict(zip(names_of(outputs), columns, strict=True))
+    for frame in frames:
+        if not frame.rows:
+            continue
+        arrays = _arrays(step, frame, caller.reads)
+        columns = vectors.called(caller.function, caller.border, arrays, frame.rows, outputs)
+        yield frame, dict(zip(names_of(outputs), columns, strict=True))
 
 
 # ---- the nodes -------------------------------------------------------------------------------------------------
@@ -247,13 +247,12 @@ def _each(
 ) -> Iterator[Frame]:
     import numpy as np
 
-    caller = _caller(step, node, node.reads, context.txid)
-    if isinstance(node.function, VectorFunction):
-        for frame, given in _vectors(step, node.function, caller, node.outputs, frames, context):
-            yield frame.with_columns(given).only(keep)
-        return
     one_each = node.expression is not None and not node.expression.is_explode
-    with prepared(node.function, context, caller.border):
+    with _calling(step, node, node.reads, context) as caller:
+        if isinstance(node.function, VectorFunction):
+            for frame, given in _vectors(step, caller, node.outputs, frames):
+                yield frame.with_columns(given).only(keep)
+            return
         for frame in frames:
             if one_each:
                 columns = caller.columns(frame, caller.each(frame), node.outputs)
@@ -279,14 +278,12 @@ def _filter(
 ) -> Iterator[Frame]:
     import numpy as np
 
-    caller = _caller(step, node, node.reads, context.txid)
-    function = node.function
-    with prepared(function, context, caller.border):
+    with _calling(step, node, node.reads, context) as caller:
         for frame in frames:
             if not frame.rows:
                 continue
-            if isinstance(function, VectorFilter):
-                mask = vectors.kept(function, caller.border, _arrays(step, frame, node.reads), frame.rows)
+            if isinstance(caller.function, VectorFilter):
+                mask = vectors.kept(caller.function, caller.border, _arrays(step, frame, node.reads), frame.rows)
                 kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
             else:
                 kept = np.flatnonzero([bool(given) for given in caller.each(frame)])
@@ -294,12 +291,11 @@ def _filter(
 
 
 def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationContext) -> Iterator[Frame]:
-    caller = _caller(step, node, names_of(step.before), context.txid)
-    if isinstance(node.function, VectorFunction):
-        for frame, given in _vectors(step, node.function, caller, node.schema, frames, context):
-            yield Frame(frame.rows, given)
-        return
-    with prepared(node.function, context, caller.border):
+    with _calling(step, node, names_of(step.before), context) as caller:
+        if isinstance(node.function, VectorFunction):
+            for frame, given in _vectors(step, caller, node.schema, frames):
+                yield Frame(frame.rows, given)
+            return
         for frame in frames:
             outputs, ends = caller.spread(frame) if node.flat else (caller.each(frame), [])
             yield Frame(len(outputs), caller.columns(frame, outputs, node.schema, ends))
@@ -308,8 +304,7 @@ def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationC
 def _peek(
     step: Step, node: PeekNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
 ) -> Iterator[Frame]:
-    caller = _caller(step, node, node.reads, context.txid)
-    with prepared(node.function, context, caller.border):
+    with _calling(step, node, node.reads, context) as caller:
         for frame in frames:
             caller.each(frame)
             yield frame.only(keep)

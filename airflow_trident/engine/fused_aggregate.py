@@ -7,17 +7,24 @@ whose groups become too many hands out what it has and begins again, in the part
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_type
-from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups, shown_key
+from airflow_trident.engine.folds import (
+    AggregateStep,
+    Fold,
+    begins_empty,
+    folds_of,
+    group_rows,
+    key_of_groups,
+    shown_key,
+)
 from airflow_trident.engine.frames import Frame
 from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import MergeKind, OperationContext
-from airflow_trident.operations.calls import Border, prepared
+from airflow_trident.operations.calls import Border
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.needs import aggregate_reads
 from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
@@ -177,12 +184,9 @@ def _by_dictionary(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
     key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
-    folds = [Fold(node, one, context) for one in node.aggregations]
     partial = isinstance(node, PartialAggregateNode)
     groups: dict[Any, tuple[tuple[Any, ...], list[Any]]] = {}
-    with ExitStack() as lives:
-        for fold in folds:
-            lives.enter_context(prepared(fold.aggregator, context, fold.border))
+    with folds_of(node, context) as folds:
         if begins_empty(node):
             groups[()] = ((), [fold.start() for fold in folds])
         for frame in frames:

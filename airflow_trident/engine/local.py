@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.choosing import Choosing
-from airflow_trident.engine.folds import AggregateStep, Fold, begins_empty, group_rows, key_of_groups, shown_key
+from airflow_trident.engine.folds import AggregateStep, begins_empty, folds_of, group_rows, key_of_groups, shown_key
 from airflow_trident.engine.queries import state_query
 from airflow_trident.engine.reduces import multi_reduce
 from airflow_trident.engine.sources import conform, emitter_of
@@ -153,9 +152,10 @@ class LocalEngine(Engine):
         slot = job.slot
         choosing = Choosing(how.name, how.fields, grouping, len(moved), slot.txid)
         context = OperationContext(partition_index=0, num_partitions=1, txid=slot.txid, attempt=slot.attempt)
-        with prepared(choosing, context, Border(how.name, function_name(grouping), how.fields, slot.txid)):
+        border = Border(how.name, function_name(grouping), how.fields, slot.txid)
+        with prepared(choosing, context, border) as own:
             for row in rows:
-                for target in choosing.execute(*row):
+                for target in own.execute(*row):
                     moved[target].append(row)
         return moved
 
@@ -225,9 +225,8 @@ def _vectors(node: EachNode | MapNode | FilterNode, rows: Iterable[Row], context
     """A vectorised function over a whole partition; it is not called for none."""
     whole = list(rows)
     reads = node.input.fields if isinstance(node, MapNode) else node.reads
-    function = node.function
-    border = Border(node.name, function_name(function), reads, context.txid)
-    with prepared(function, context, border):
+    border = Border(node.name, function_name(node.function), reads, context.txid)
+    with prepared(node.function, context, border) as function:
         if not whole:
             return
         table = rows_to_table(node.input.schema, whole)
@@ -253,8 +252,8 @@ def _each(node: EachNode, rows: Iterable[Row], context: OperationContext) -> Ite
                 yield (*row, *values)
         return
     border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
-    with prepared(node.function, context, border):
-        call = callable_of(node.function)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
         for row in rows:
             reads = tuple(row[place] for place in places)
             for values in border.many(call, reads, len(node.outputs)):
@@ -271,8 +270,8 @@ def _filter(node: FilterNode, rows: Iterable[Row], context: OperationContext) ->
                 yield row
         return
     border = Border(node.name, function_name(node.function), node.reads, context.txid)
-    with prepared(node.function, context, border):
-        call = callable_of(node.function)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
         for row in rows:
             if border.one(call, tuple(row[place] for place in places)):
                 yield row
@@ -280,8 +279,8 @@ def _filter(node: FilterNode, rows: Iterable[Row], context: OperationContext) ->
 
 def _map(node: MapNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
     border = Border(node.name, function_name(node.function), node.input.fields, context.txid, node.schema)
-    with prepared(node.function, context, border):
-        call = callable_of(node.function)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
         for row in rows:
             if node.flat:
                 yield from border.many(call, row, len(node.schema))
@@ -292,8 +291,8 @@ def _map(node: MapNode, rows: Iterable[Row], context: OperationContext) -> Itera
 def _peek(node: PeekNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
     places = [node.input.fields.index(name) for name in node.reads]
     border = Border(node.name, function_name(node.function), node.reads, context.txid)
-    with prepared(node.function, context, border):
-        call = callable_of(node.function)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
         for row in rows:
             border.one(call, tuple(row[place] for place in places))
             yield row
@@ -304,11 +303,8 @@ def _aggregate(node: AggregateStep, rows: Iterable[Row], context: OperationConte
     places = {field.name: place for place, field in enumerate(schema)}
     keys = [places[name] for name in node.groups]
     key_of, shown = (make(select(schema, node.groups, node.name)) for make in (key_of_groups, shown_key))
-    folds = [Fold(node, one, context) for one in node.aggregations]
     groups: dict[Any, tuple[Row, list[Any]]] = {}
-    with ExitStack() as lives:
-        for fold in folds:
-            lives.enter_context(prepared(fold.aggregator, context, fold.border))
+    with folds_of(node, context) as folds:
         if begins_empty(node):
             groups[()] = ((), [fold.start() for fold in folds])
         for row in rows:

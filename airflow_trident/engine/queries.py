@@ -9,6 +9,7 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, prepared
+from airflow_trident.operations.queries import QueryFunction
 from airflow_trident.plan.commit_nodes import StateQueryNode
 from airflow_trident.plan.describe import function_name
 from airflow_trident.plan.stages import Plan
@@ -49,30 +50,35 @@ def state_query(
     """
     places = [before.index(name) for name in node.reads]
     border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
-    with prepared(node.function, context, border), ExitStack() as opened:
+    with prepared(node.function, context, border) as function, ExitStack() as opened:
         reading: Reading | None = None
         for rows in chunks:
             if not rows:
                 continue
             if reading is None:  # not before there is something to ask
                 reading = Reading(opened.enter_context(node.state.factory.make_state(node.state)), node.state)
-            yield list(_answered(node, border, reading, places, rows))
+            yield list(_answered(node, function, border, reading, places, rows))
 
 
 def _answered(
-    node: StateQueryNode, border: Border, reading: Reading, places: list[int], rows: Sequence[Row]
+    node: StateQueryNode,
+    function: QueryFunction,
+    border: Border,
+    reading: Reading,
+    places: list[int],
+    rows: Sequence[Row],
 ) -> Iterator[Row]:
     args = [tuple(row[place] for place in places) for row in rows]
-    results = border.one(lambda *_: list(node.function.batch_retrieve(reading, args)), ())
+    results = border.one(lambda *_: list(function.batch_retrieve(reading, args)), ())
     if len(results) != len(args):
         raise border.error((), f"gave {len(results)} results for {len(args)} tuples")
     for row, arg, result in zip(rows, args, results, strict=True):
-        for values in border.many(_execute(node, result), arg, len(node.outputs)):
+        for values in border.many(_execute(function, result), arg, len(node.outputs)):
             yield (*row, *values)
 
 
-def _execute(node: StateQueryNode, result: Any) -> Any:
-    return lambda *values: node.function.execute(values, result)
+def _execute(function: QueryFunction, result: Any) -> Any:
+    return lambda *values: function.execute(values, result)
 
 
 def require_reachable(plan: Plan) -> None:

@@ -30,9 +30,9 @@ def multi_reduce(
     borders = [Border(node.name, function_name(node.reducer), one, context.txid) for one in fields]
     keys = [names.index(name) for name in node.groups]
     key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
-    calls = _Calls(node.reducer, Emitted(borders[0], node.schema), borders)
     groups: dict[Any, tuple[Row, Any]] = {}
-    with prepared(node.reducer, context, borders[0]):
+    with prepared(node.reducer, context, borders[0]) as reducer:
+        calls = _Calls(reducer, Emitted(borders[0], node.schema), borders)
         if not keys:
             groups[()] = ((), calls.init(()))
         for row in rows:

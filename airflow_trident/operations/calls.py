@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
-from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError, error_text
+from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
 from airflow_trident.operations.base import Filter, Function, Operation, OperationContext
-from airflow_trident.operations.values import UnfitValueError, coercer
+from airflow_trident.operations.values import UnfitValueError, coercer, shown
 from airflow_trident.types import Schema
+
+T = TypeVar("T")
 
 ROW_CHARACTERS = 200
 """So much of a row's text comes into an error."""
@@ -32,29 +37,49 @@ def callable_of(function: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def prepared(function: Any, context: OperationContext, border: Border | None = None) -> Iterator[None]:
-    """Call `prepare` before and `cleanup` after, on operations that have them.
+def prepared(function: T, context: OperationContext, border: Border) -> Iterator[T]:
+    """A copy of what a user wrote, for one partition of one attempt: `prepare` is called on it before, and `cleanup`
+    after, if it has them.
 
-    :raises UserCodeError: one of them raised, and there is a `border` to say where.
+    A copy, because what it keeps in `self` is that of one transaction, and a drain processes several at a time. Plain
+    functions are code, and are themselves.
+
+    :raises UserCodeError: `prepare` or `cleanup` raised.
+    :raises ConfigurationError: it cannot be copied.
     """
-    if not isinstance(function, Operation):
-        yield
+    own = _copied(function, border)
+    if not isinstance(own, Operation):
+        yield own
         return
-    _live(border, function.prepare, "prepare", context)
+    _live(border, own.prepare, "prepare", context)
     try:
-        yield
-    finally:
-        _live(border, function.cleanup, "cleanup")
+        yield own
+    except BaseException:
+        with suppress(*USER_ERRORS):  # the first error is the cause
+            own.cleanup()
+        raise
+    _live(border, own.cleanup, "cleanup")
 
 
-def _live(border: Border | None, call: Callable[..., None], method: str, *arguments: Any) -> None:
+def _copied(function: T, border: Border) -> T:
+    if isinstance(function, FunctionType):
+        return function
+    modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # are themselves
+    try:
+        return copy.deepcopy(function, modules)
+    except Exception as error:  # objects fail to be copied in any way they like
+        raise ConfigurationError(
+            f"{border.function} in {border.node} cannot be copied for a partition: {error_text(error)}",
+            "Open connections, locks and files in prepare(), not in __init__ or at module level.",
+        ) from error
+
+
+def _live(border: Border, call: Callable[..., None], method: str, *arguments: Any) -> None:
     try:
         call(*arguments)
     except TridentError:
         raise
     except USER_ERRORS as error:
-        if border is None:
-            raise
         raise border.raised((), error, method) from error
 
 
@@ -103,9 +128,7 @@ class Border:
     def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
         """:raises UserCodeError: a text or no iterable at all: iterating over a text would give its letters."""
         if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise self.error(
-                values, f"gave {shown(given):.80}, where an iterable of outputs is expected: yield each one"
-            )
+            raise self.error(values, f"gave {shown(given)}, where an iterable of outputs is expected: yield each one")
 
     def _tuple(self, output: Any, values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
         whole = as_tuple(output, arity)
@@ -121,7 +144,7 @@ class Border:
     # ---- errors ------------------------------------------------------------------------------------------------
 
     def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
-        return self.error(values, f"gave {shown(output):.80}, where {arity} value{'s' * (arity != 1)} are declared")
+        return self.error(values, f"gave {shown(output)}, where {arity} value{'s' * (arity != 1)} are declared")
 
     def raised(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> UserCodeError:
         """What the function's exception becomes; names the innermost line that is not ours."""
@@ -132,7 +155,8 @@ class Border:
         return self.error(values, f"raised {kind}{within}: {text}{place}")
 
     def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
-        row = ", ".join(f"{name}={shown(value)}" for name, value in zip(self.fields, values, strict=False))
+        named = zip(self.fields, values, strict=False)
+        row = ", ".join(f"{name}={shown(value, ROW_CHARACTERS)}" for name, value in named)
         return UserCodeError(
             f"{self.function} in {self.node} {what}; transaction {self.txid}, row ({row[:ROW_CHARACTERS]})",
             "Mend the function or the data; the attempt failed and nothing of it is committed.",
@@ -140,14 +164,6 @@ class Border:
             fields=", ".join(self.fields),
             row=row[:ROW_CHARACTERS],
         )
-
-
-def shown(value: Any) -> str:
-    """Its ``repr()``, for error texts: also of a value whose own cannot be had."""
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001 - users' classes do what they like
-        return f"<{type(value).__name__}, whose __repr__ raised {type(error).__name__}>"
 
 
 def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:

@@ -31,6 +31,14 @@ class UnfitValueError(ValueError):
         self.position = position
 
 
+def shown(value: Any, characters: int = 80) -> str:
+    """A value in an error's text, also one that cannot be shown."""
+    try:
+        return repr(value)[:characters]
+    except Exception as error:  # noqa: BLE001 - users' classes may raise anything here
+        return f"<{type(value).__name__}, whose __repr__ raised {type(error).__name__}>"
+
+
 def coercer(type_text: str) -> Callable[[Any], Any]:
     """A function that gives a value of the declared type, None for None: exact conversions only, so an int becomes a
     double, but neither a double an int nor a number a text.
@@ -45,7 +53,7 @@ def coercer(type_text: str) -> Callable[[Any], Any]:
         try:
             return fit(value)
         except (TypeError, ValueError, OverflowError, AttributeError):
-            text = f"{value!r:.80} ({type(value).__name__}), where {type_text} is declared"
+            text = f"{shown(value)} ({type(value).__name__}), where {type_text} is declared"
             raise UnfitValueError(text) from None
 
     return run

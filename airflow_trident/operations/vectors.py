@@ -11,6 +11,7 @@ from airflow_trident.arrow import arrow_type
 from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.base import Operation
 from airflow_trident.operations.calls import Border
+from airflow_trident.operations.values import shown
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
     try:
         column = pa.array(given) if isinstance(given, np.ndarray) else given
         if not isinstance(column, pa.Array):
-            raise border.error((), f"gave {given!r:.80}, where a column (a pyarrow or NumPy array) is expected")
+            raise border.error((), f"gave {shown(given)}, where a column (a pyarrow or NumPy array) is expected")
         if len(column) != rows:
             raise border.error((), f"gave a column of {len(column)} values for {rows} tuples")
         wanted = arrow_type(type_text)

@@ -1,9 +1,11 @@
-"""The contract of engines: every topology gives on every engine what it gives on the local one (E1 to E4)."""
+"""The contract of engines: every topology gives on every engine what it gives on the local one (E1 to E5)."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     AttemptTimeoutError,
+    ConfigurationError,
     DamagedInputError,
     FailedException,
     Outcome,
@@ -22,6 +25,7 @@ from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, lines, run, staged, without_data
 from tests.failing_fixtures import FAILING, DamagedSpout
+from tests.life_fixtures import Txid, operations_with_a_life
 from tests.vector_fixtures import vectors
 from tests.verb_fixtures import VERBS
 
@@ -40,7 +44,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-ALL = TOPOLOGIES | VERBS | {"vectors": vectors}
+ALL = TOPOLOGIES | VERBS | {"vectors": vectors, "operations_with_a_life": operations_with_a_life}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -110,6 +114,25 @@ def test_a_function_that_fails_the_attempt_is_taken_at_its_word(engine: Engine, 
     assert type(error) is FailedException
     assert str(error) == "rates are missing. Wait for them."
     assert error.outcome is (Outcome.RETRY if retry else Outcome.FAIL)
+
+
+def test_every_attempt_has_operations_of_its_own(engine: Engine, job_of: JobOf) -> None:
+    """E5; that partitions and nodes have them is in the topology itself, which runs among all others."""
+    job = job_of(operations_with_a_life)
+    again = replace(job, slot=replace(job.slot, txid=2, attempt=1))
+    assert run(engine, job)["rows"] != (second := run(engine, again))["rows"]
+    assert second == run(LocalEngine(), again)
+    functions = [node.function for stage in job.plan.stages for node in stage.nodes if hasattr(node, "function")]
+    assert any(isinstance(one, Txid) for one in functions)
+    assert not any(vars(one) for one in functions if isinstance(one, Txid))
+
+
+def test_what_cannot_be_copied_is_named_with_the_cure(engine: Engine, job_of: JobOf) -> None:
+    function = Txid()
+    function.lock = threading.Lock()  # type: ignore[attr-defined]
+    error = _error(engine, job_of(lambda topology: keep(lines(topology).each("line", function, "txid"))))
+    assert isinstance(error, ConfigurationError)
+    assert "Open connections, locks and files in prepare()" in str(error)
 
 
 def test_an_attempt_that_takes_too_long_is_cancelled(

@@ -6,16 +6,20 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, Function, OperationContext, SqliteState, Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import BlockedError, TridentError, UserCodeError
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
@@ -77,6 +81,41 @@ class Together(LocalEngine):
 def test_transactions_are_processed_at_the_same_time_and_commit_in_order(world: World) -> None:
     assert drain(world, max_pending=3, engine=Together(3)).committed == (1, 2, 3, 4, 5)
     assert world.counts() == ALL
+
+
+class Stamp(Function):
+    """The txid that it was prepared for; its first tuples wait until another transaction is at work, if one comes."""
+
+    output_types = "long"
+    together = threading.Barrier(2)
+
+    def prepare(self, context: OperationContext) -> None:
+        self.txid = context.txid
+        with suppress(threading.BrokenBarrierError):
+            self.together.wait(timeout=30)
+
+    def execute(self, *values: Any) -> Iterator[int]:
+        yield self.txid
+
+
+def test_transactions_that_are_processed_at_the_same_time_have_operations_of_their_own(tmp_path: Path) -> None:
+    topology = Topology("stamps")
+    numbers = [(number // 20 + 1,) for number in range(80)]
+    stream = topology.new_stream("numbers", FixedBatchSpout("batch long", numbers, 20)).each("batch", Stamp(), "stamp")
+    store = SqliteState(str(tmp_path / "stamps.db"))
+    stream.group_by("batch, stamp").persistent_aggregate(store, Count(), "n", name="stamps")
+    with MemoryLedger("stamps") as ledger, LocalEngine(1) as engine:
+        Drain(
+            ledger=ledger,
+            topology=topology,
+            engine=engine,
+            staging_root=str(tmp_path / "staging"),
+            attempts=Attempts(owner="drain"),
+            claim=Claim(key="drain/run-1"),
+            limits=DrainLimits(max_pending=2),
+        ).run()
+    with store.make_state(topology.states["stamps"]) as state:
+        assert sorted(state.items()) == [((number, number), (20,)) for number in (1, 2, 3, 4)]
 
 
 def test_what_was_begun_and_left_by_others_is_taken_up(world: World) -> None:
@@ -166,6 +205,7 @@ COMMIT = """
 import sys
 from pathlib import Path
 import airflow_trident.operators.committer
+from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.operators.engines import EngineKind, make_engine

@@ -58,17 +58,20 @@ def test_the_size_of_batches_changes_nothing(name: str, size: int, job_of: JobOf
 
 
 class Recorder(Function):
+    """Its copies write to the same list: a function is itself in a copy."""
+
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.note = self.calls.append
 
     def prepare(self, context: OperationContext) -> None:
-        self.calls.append(f"prepare {context.txid}")
+        self.note(f"prepare {context.txid}")
 
     def cleanup(self) -> None:
-        self.calls.append("cleanup")
+        self.note("cleanup")
 
     def execute(self, line: str) -> Iterator[str]:
-        self.calls.append(line)
+        self.note(line)
         if line == "bad":
             raise ValueError(line)
         yield line
