@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.group import trident_transaction as trident_transaction
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
+    from airflow_trident.plan.states import MapState as MapState
+    from airflow_trident.plan.states import StateUpdater as StateUpdater
     from airflow_trident.protocol.batches import BatchSpout as BatchSpout
     from airflow_trident.protocol.partitioned import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.protocol.partitioned import PartitionedSpout as PartitionedSpout
@@ -124,6 +126,7 @@ __all__ = [
     "KafkaSpout",
     "KeyValueStates",
     "MapGet",
+    "MapState",
     "Max",
     "MaxWithComparator",
     "MemoryState",
@@ -155,6 +158,7 @@ __all__ = [
     "Spout",
     "SpoutKind",
     "SqliteState",
+    "StateUpdater",
     "StatefulFunction",
     "Stream",
     "Sum",
@@ -194,6 +198,7 @@ _MODULES = {
         "Collector",
         "TransactionAttempt",
     ),
+    "plan.states": ("MapState", "StateUpdater"),
     "operations.vectors": ("VectorFilter", "VectorFunction"),
     "operations.builtin": (
         "Debug",

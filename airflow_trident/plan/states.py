@@ -17,6 +17,8 @@ T8  `get_many` gives committed values in the order of the keys; its cost depends
 T9  (`Capabilities.opaque`, where `StateSpec.opaque`) When the highest txid comes again under a newer attempt, the batch
     of the older one is taken back and the new one applied, in the same step; what late batches did in between stays.
     What is kept for it is O(batch): the values before the highest txid, of its keys only.
+T10 What users wrote (combiners, reducers, updaters) runs in `apply` as copies that are prepared with the ticket's txid
+    and attempt, and cleaned up after: the process that applies a batch is not the one that made it.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.base import CombinerAggregator, Operation, ReducerAggregator
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.types import Json, Schema, names_of
@@ -119,8 +121,21 @@ class MapState(Protocol):
     def multi_remove(self, keys: Sequence[tuple[Any, ...]]) -> None: ...
 
 
-StateUpdater = Callable[[MapState, Iterable[tuple[Any, ...]]], None]
-"""`partition_persist`'s function: gets the state and the batch's tuples (Trident: StateUpdater.updateState)."""
+class StateUpdater(Operation, ABC):
+    """How a batch changes a state, for `partition_persist` (Trident: StateUpdater). A plain function
+    does, where neither the transaction nor anything that was opened is needed.
+
+    `prepare` comes before each batch, `cleanup` after it; the context has txid and attempt of the transaction, for
+    those who keep them elsewhere. All may be called again for the same transaction, as commits are.
+    """
+
+    @abstractmethod
+    def update_state(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
+        """Take all tuples of a batch; what is put takes effect with the transaction, or not at all."""
+
+
+Updater: TypeAlias = "StateUpdater | Callable[[MapState, Iterable[tuple[Any, ...]]], None]"
+"""What `partition_persist` takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +163,7 @@ class StateSpec:
     combiners: tuple[CombinerAggregator[Any], ...] = ()
     reducer: ReducerAggregator[Any] | None = None
     reads: tuple[str, ...] = ()
-    updater: StateUpdater | None = None
+    updater: Updater | None = None
     stateful: Stateful | None = None
     in_order: bool = False
     opaque: bool = False

@@ -207,7 +207,7 @@ class OpenDeltaState(State):
             if verdict is Verdict.REPLACE:
                 gone += [run for run in runs if run.rows and run.txid == ticket.txid]
             kept, txid = [run for run in runs if run not in gone], ticket.txid
-            table = self._rows_of(batch, kept, footer)
+            table = self._rows_of(ticket, batch, kept, footer)
         bounds = footer.bounds
         if known.adds:
             bounds = tuple(old + new for old, new in zip(bounds, known.bounds(table), strict=True))
@@ -215,7 +215,7 @@ class OpenDeltaState(State):
         self._commit(table, Footer(marker=marker, bounds=bounds), gone, commit=commit, order=commit, txid=txid)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
-    def _rows_of(self, batch: pa.Table, kept: Sequence[Run], footer: Footer) -> pa.Table:
+    def _rows_of(self, ticket: CommitTicket, batch: pa.Table, kept: Sequence[Run], footer: Footer) -> pa.Table:
         """What to append, after everything that can raise."""
 
         def lookup(keys: Sequence[Key]) -> list[Value | None]:
@@ -224,14 +224,14 @@ class OpenDeltaState(State):
             return [found.get(key) for key in keys]
 
         if not self._runs.adds:
-            return self._runs.changes(merge(self._spec, batch, lookup))
-        table = self._runs.partials(batch)
+            return self._runs.changes(merge(self._spec, batch, lookup, ticket))
+        table = self._runs.partials(batch, ticket)
         if self._runs.is_builtin:
             new = self._runs.bounds(table)
             if not self._runs.may_overflow([old + more for old, more in zip(footer.bounds, new, strict=True)]):
                 return table
         # Only to see that it can be combined: what is appended stays partial, so that it can be taken back.
-        merge(self._spec, batch, lookup)
+        merge(self._spec, batch, lookup, ticket)
         return table
 
     def _commit(self, table: pa.Table, footer: Footer, gone: Sequence[Run], **place: Any) -> None:

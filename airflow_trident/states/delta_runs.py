@@ -21,7 +21,7 @@ from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.operations.base import MergeKind
 from airflow_trident.plan.states import Marker, StateSpec
-from airflow_trident.states.merge import EXACT, Key, Value, canonical_key, merge
+from airflow_trident.states.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, merge
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ class Runs:
             size = file.tell()
         return Run(path=path, rows=table.num_rows, bytes=size, **place)
 
-    def partials(self, batch: pa.Table) -> pa.Table:
+    def partials(self, batch: pa.Table, whose: OfAttempt) -> pa.Table:
         """A staged batch of partial values as rows, each key once."""
         table = batch.select(list(names_of(self.rows))).cast(arrow_schema(self.rows))
-        return self.fold(self._canonical(table))
+        return self.fold(self._canonical(table), whose)
 
     def changes(self, changes: dict[Key, Value | None]) -> pa.Table:
         """New values as rows."""
@@ -210,7 +210,7 @@ class Runs:
             parts.append(table.filter(pc.is_in(table.column(first.name), value_set=wanted)))
         return self.mapping(pa.concat_tables(parts))
 
-    def fold(self, table: pa.Table) -> pa.Table:
+    def fold(self, table: pa.Table, whose: OfAttempt = NOBODY) -> pa.Table:
         """Each key once. Rows of removed keys stay: they hide those of runs that are not here."""
         if not table.num_rows:
             return table
@@ -219,7 +219,8 @@ class Runs:
         kinds = zip(self.spec.combiners, self.spec.values, strict=True)
         if self.spec.keys and all(each.type in _FAST.get(combiner.merge_kind, ()) for combiner, each in kinds):
             return self._fold_by_arrow(table)
-        folded = merge(self.spec, table.select(list(names_of(self.spec.staged))), lambda keys: [None] * len(keys))
+        staged = table.select(list(names_of(self.spec.staged)))
+        folded = merge(self.spec, staged, lambda keys: [None] * len(keys), whose)
         return rows_to_table(self.rows, [(*key, *value) for key, value in folded.items() if value is not None])
 
     def _last_of_each(self, table: pa.Table) -> pa.Table:

@@ -272,13 +272,15 @@ class OpenJdbcState(State):
             marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is not Verdict.SKIP:
                 replaces, late = verdict is Verdict.REPLACE, ticket.txid < marker.high
-                self._merge(connection, batch, replaces=replaces, late=late)
+                self._merge(connection, ticket, batch, replaces=replaces, late=late)
             if marker != known:
                 self._write_marker(connection, marker)
             self._commit(connection)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
-    def _merge(self, connection: sa.Connection, batch: pa.Table, *, replaces: bool, late: bool) -> None:
+    def _merge(
+        self, connection: sa.Connection, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool
+    ) -> None:
         tables, spec = self._tables, self._spec
         kept = tables.kept(connection) if spec.opaque and (replaces or late) else {}
         taken_back = kept if replaces else {}
@@ -290,9 +292,9 @@ class OpenJdbcState(State):
                 stored = dict(zip(unknown, tables.look_up(connection, unknown), strict=True))
             return [stored[key] if key in stored else taken_back[key] for key in keys]
 
-        changes = merge(spec, batch, lookup)
+        changes = merge(spec, batch, lookup, ticket)
         if spec.opaque and late:
-            tables.put(connection, tables.before, merge_before(spec, batch, kept))
+            tables.put(connection, tables.before, merge_before(spec, batch, kept, ticket))
         elif spec.opaque:
             tables.keep(connection, dict(zip(changes, lookup(list(changes)), strict=True)))
         tables.put(connection, tables.data, taken_back | changes)

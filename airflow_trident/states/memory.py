@@ -81,9 +81,9 @@ class OpenMemoryState(State):
                 kept.marker = marker
                 return Applied.ALREADY
             taken_back = kept.before if verdict is Verdict.REPLACE else {}
-            changes = merge(spec, batch, lambda keys: [taken_back.get(key, kept.data.get(key)) for key in keys])
+            changes = merge(spec, batch, lambda keys: [taken_back.get(key, kept.data.get(key)) for key in keys], ticket)
             if ticket.txid < marker.high:
-                before = kept.before | merge_before(spec, batch, kept.before)
+                before = kept.before | merge_before(spec, batch, kept.before, ticket)
             # Whatever can raise has happened before the first write.
             self._write(taken_back)
             if ticket.txid == marker.high:

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
+from airflow_trident.operations.base import OperationContext, TransactionAttempt
+from airflow_trident.operations.calls import Border, prepared
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
-from airflow_trident.plan.states import StateSpec
+from airflow_trident.plan.describe import function_name
+from airflow_trident.plan.states import StateSpec, StateUpdater
+from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 Key: TypeAlias = tuple[Any, ...]
 Value: TypeAlias = tuple[Any, ...]
 Changes: TypeAlias = "dict[Key, Value | None]"
@@ -30,28 +36,57 @@ EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation, decimal.Divis
 """Default decimal arithmetic rounds to 28 digits; sums of decimal(38,s) must be exact."""
 
 
-def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup) -> Changes:
-    """What a staged batch (schema `spec.staged`) does to the stored map.
+class OfAttempt(Protocol):
+    """Which attempt of which transaction a batch belongs to; a CommitTicket says it."""
+
+    @property
+    def txid(self) -> int: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+NOBODY: OfAttempt = TransactionAttempt(txid=0, attempt=NO_ATTEMPT)
+"""Values are combined in no transaction: to be read, or to be stored in less place."""
+
+
+def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup, whose: OfAttempt) -> Changes:
+    """What a staged batch (schema `spec.staged`) does to the stored map. What the user wrote is copied, prepared for
+    the attempt `whose`, and cleaned up (T10).
 
     :raises UserCodeError: the user's aggregator or updater raised, or gave what does not fit the state's fields.
     """
     rows = table_to_rows(batch)
-    with decimal.localcontext(EXACT), user_code(spec):
-        if spec.combiners:
-            changes = _combine(spec, rows, lookup)
-        elif spec.reducer is not None:
-            changes = _reduce(spec, rows, lookup)
+    with decimal.localcontext(EXACT), _prepared(spec, whose) as own, user_code(spec):
+        if own.combiners:
+            changes = _combine(own, rows, lookup)
+        elif own.reducer is not None:
+            changes = _reduce(own, rows, lookup)
         else:
-            changes = _update(spec, rows, lookup)
+            changes = _update(own, rows, lookup)
     return _fitting(spec, changes)
 
 
-def merge_before(spec: StateSpec, batch: pa.Table, before: Changes) -> Changes:
+@contextmanager
+def _prepared(spec: StateSpec, whose: OfAttempt) -> Iterator[StateSpec]:
+    """The spec with copies of what the user wrote."""
+    context = OperationContext(partition_index=0, num_partitions=1, txid=whose.txid, attempt=whose.attempt)
+    with ExitStack() as lives:
+
+        def own(part: T) -> T:
+            border = Border(spec.name, function_name(part), names_of(spec.staged), whose.txid)
+            return lives.enter_context(prepared(part, context, border))
+
+        combiners = tuple(own(combiner) for combiner in spec.combiners)
+        yield replace(spec, combiners=combiners, reducer=own(spec.reducer), updater=own(spec.updater))
+
+
+def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAttempt) -> Changes:
     """What a late batch does to the values before the highest txid (T9), of the keys that are kept only: taking the
     highest txid back must not take the late one with it."""
     if not before:
         return {}
-    changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys])
+    changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys], whose)
     return {key: value for key, value in changes.items() if key in before}
 
 
@@ -135,7 +170,8 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
             f"state {spec.name!r} has neither combiners, nor a reducer, nor an updater", "Give it one."
         )
     view = BufferedMap(spec, lookup)
-    spec.updater(view, iter(rows))
+    update = spec.updater.update_state if isinstance(spec.updater, StateUpdater) else spec.updater
+    update(view, iter(rows))
     if spec.told:
         _require_own_keys(spec, rows, view.changes)
     return view.changes

@@ -16,6 +16,7 @@ from airflow_trident.arrow import rows_to_table
 from airflow_trident.connections import Connection, resolve
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.states import Capabilities, StateFactory, StateSpec
+from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.merge import Changes, Key, Value, canonical_key, merge, merge_before
 from airflow_trident.states.postgres_connect import Limits, run
@@ -118,15 +119,15 @@ class OpenPostgresState(PostgresStore):
             for piece in copy_text(rows, fields, len(self._spec.keys)):
                 copy.write(piece)
 
-    def _write(self, batch: pa.Table, txid: int, *, replaces: bool, late: bool) -> None:
+    def _write(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
         layout = self._layout
         if replaces:
             self._run(layout.write(layout.before, self.place, self._patterns(layout.before)))
         if layout.merges_natively and not (late and self._spec.opaque) and self._merge_natively():
             return
-        changes = merge(self._spec, batch, lambda keys: self._lookup(keys, self.place))
+        changes = merge(self._spec, batch, lambda keys: self._lookup(keys, self.place), ticket)
         if self._spec.opaque and late:
-            before = merge_before(self._spec, batch, self._kept(list(changes)))
+            before = merge_before(self._spec, batch, self._kept(list(changes)), ticket)
             self._put(before, layout.before)
         self._put(changes, self.place, keep=not late)
 

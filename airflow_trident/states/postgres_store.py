@@ -77,7 +77,7 @@ class PostgresStore(State):
         """Bring the batch to the server, before the marker is locked."""
 
     @abstractmethod
-    def _write(self, batch: pa.Table, txid: int, *, replaces: bool, late: bool) -> None:
+    def _write(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
         """Apply the batch, while the marker is locked."""
 
     # ---- opening -----------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class PostgresStore(State):
             marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is not Verdict.SKIP:
                 replaces, late = verdict is Verdict.REPLACE, ticket.txid < marker.high
-                self._write(batch, ticket.txid, replaces=replaces, late=late)
+                self._write(ticket, batch, replaces=replaces, late=late)
             if marker != known:
                 self._write_marker(marker)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED

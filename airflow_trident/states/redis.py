@@ -154,27 +154,29 @@ class OpenRedisState(OpenRedisMap):
         turn = Turn.REPLACE if verdict is Verdict.REPLACE else Turn.HIGHEST
         if ticket.txid < marker.high:
             turn = Turn.LATE
-        changes, before = self._changes(batch, turn)
+        changes, before = self._changes(ticket, batch, turn)
         if turn is not Turn.LATE:
             kept = len(changes) if spec.opaque else 0
         record = encode_record(spec, self._layout, marker, op=op, kept=kept)
         return _Step(turn=turn, record=record, changes=changes, before=before, kept=known.kept if known else 0)
 
-    def _changes(self, batch: pa.Table, turn: Turn) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    def _changes(
+        self, ticket: CommitTicket, batch: pa.Table, turn: Turn
+    ) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         """What to stage: amounts to add, or new values; and new values of what is kept, for a late batch."""
         if self._map.adds:
             return self._map.amounts(batch), {}
         taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
         spec = self._spec
         if turn is Turn.LATE:
-            before = merge_before(spec, batch, taken_back)
-            return self._map.texts(merge(spec, batch, self._lookup)), self._map.texts(before)
+            before = merge_before(spec, batch, taken_back, ticket)
+            return self._map.texts(merge(spec, batch, self._lookup, ticket)), self._map.texts(before)
 
         def lookup(keys: Sequence[Key]) -> list[Value | None]:
             stored = self._lookup(keys)
             return [taken_back.get(key, value) for key, value in zip(keys, stored, strict=True)]
 
-        return self._map.texts(merge(spec, batch, lookup)), {}
+        return self._map.texts(merge(spec, batch, lookup, ticket)), {}
 
     def _run(self, op: str, known: Record | None, step: _Step) -> Said:
         """The atomic step."""

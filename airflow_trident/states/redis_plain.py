@@ -91,15 +91,15 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
 
         :raises StoreUnavailableError: a part of the batch may be applied.
         """
-        self._session.call(lambda: self._send(self._changes(batch)))
+        self._session.call(lambda: self._send(self._changes(ticket, batch)))
         return Applied.APPLIED
 
-    def _changes(self, batch: pa.Table) -> list[tuple[Any, ...]]:
+    def _changes(self, ticket: CommitTicket, batch: pa.Table) -> list[tuple[Any, ...]]:
         """As commands. Sums are left to the server, so that what others add meanwhile stays."""
         if self._map.adds:
             sums = self._map.amounts(batch)
             return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
-        texts = self._map.texts(merge(self._spec, batch, self._map.lookup))
+        texts = self._map.texts(merge(self._spec, batch, self._map.lookup, ticket))
         put = [(address, text) for address, text in texts.items() if text != GONE]
         gone = [(address,) for address, text in texts.items() if text == GONE]
         return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, gone)]

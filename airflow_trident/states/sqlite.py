@@ -238,20 +238,20 @@ class OpenSqliteState(State):
             known = self.marker()
             marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is not Verdict.SKIP:
-                self._merge(batch, replaces=verdict is Verdict.REPLACE, late=ticket.txid < marker.high)
+                self._merge(ticket, batch, replaces=verdict is Verdict.REPLACE, late=ticket.txid < marker.high)
             if marker != known:
                 self._write_marker(marker)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
-    def _merge(self, batch: pa.Table, *, replaces: bool, late: bool) -> None:
+    def _merge(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
         before = self._before
         if before is not None and replaces:
             before.restore()
         try:
-            changes = self._changes(batch, self._layout)
+            changes = self._changes(ticket, batch, self._layout)
             if before is not None and late:
                 kept = before.kept(changes.keys)
-                self._changes(batch, before.layout).of(kept).write(self._connection, before.layout)
+                self._changes(ticket, batch, before.layout).of(kept).write(self._connection, before.layout)
             elif before is not None:
                 before.keep(changes.keys)
             changes.write(self._connection, self._layout)
@@ -259,12 +259,12 @@ class OpenSqliteState(State):
             column = violated_column(error)
             raise does_not_fit(self._spec, f"{column} is beyond the largest 64-bit number") from error
 
-    def _changes(self, batch: pa.Table, layout: Layout) -> Changes:
+    def _changes(self, ticket: CommitTicket, batch: pa.Table, layout: Layout) -> Changes:
         """What the batch does to the table of `layout`."""
         if layout.merges_natively:
             columns = [python_values(batch.column(name)) for name in names_of(layout.fields)]
             return Changes(rows=layout.encode_rows(columns, batch.num_rows), removed=[], native=True)
-        changes = merge(self._spec, batch, lambda keys: self._lookup(keys, layout))
+        changes = merge(self._spec, batch, lambda keys: self._lookup(keys, layout), ticket)
         put = [(*key, *value) for key, value in changes.items() if value is not None]
         columns = [list(column) for column in zip(*put, strict=True)] if put else [[] for _ in layout.fields]
         removed = [layout.encode_key(key) for key, value in changes.items() if value is None]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.states import Capabilities, StateSpec
+from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.postgres import PostgresState
 from airflow_trident.states.postgres_connect import run
 from airflow_trident.states.postgres_copy import column_type, copy_text, decoder
@@ -80,12 +81,12 @@ class OpenTableSink(PostgresStore):
     def _stage(self, batch: pa.Table) -> None:
         """Nothing: rows are copied to where they stay."""
 
-    def _write(self, batch: pa.Table, txid: int, *, replaces: bool, late: bool) -> None:
+    def _write(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
         import pyarrow as pa
 
         if replaces:
-            run(self._connection, f"DELETE FROM {self.place} WHERE {quote(self._txid_column)} = %s", (txid,))
-        rows = batch.append_column(self._txid_column, pa.array([txid] * batch.num_rows, pa.int64()))
+            run(self._connection, f"DELETE FROM {self.place} WHERE {quote(self._txid_column)} = %s", (ticket.txid,))
+        rows = batch.append_column(self._txid_column, pa.array([ticket.txid] * batch.num_rows, pa.int64()))
         names = ", ".join(quote(one.name) for one in self._fields)
         with self._connection.cursor().copy(f"COPY {self.place} ({names}) FROM STDIN".encode()) as copy:
             for piece in copy_text(rows, self._fields, 0):

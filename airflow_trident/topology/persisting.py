@@ -11,7 +11,7 @@ from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
 from airflow_trident.plan.commit_phase import in_commit_phase
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
-from airflow_trident.plan.states import StateFactory, StateSpec, StateUpdater
+from airflow_trident.plan.states import StateFactory, StateSpec, Updater
 from airflow_trident.topology.aggregating import Aggregating
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import persistent_aggregations, require_stateful
@@ -37,7 +37,7 @@ class Persisting(Aggregating):
         self,
         state: StateFactory,
         inputs: FieldSpec,
-        updater: StateUpdater | None = None,
+        updater: Updater | None = None,
         *,
         keys: FieldSpec | None = None,
         values: FieldSpec | None = None,
@@ -50,9 +50,9 @@ class Persisting(Aggregating):
         each id.
 
         :param inputs: the fields that the updater gets.
-        :param updater: ``updater(map_state, tuples)``; default: :class:`MapPut`, a tuple's values replace those that
-            its key had. Two tuples of one batch with the same key and different values are then an error
-            (UserCodeError), unless `order_by` says which one is newer.
+        :param updater: a function ``updater(map_state, tuples)``, or a :class:`StateUpdater`; default: :class:`MapPut`,
+            a tuple's values replace those that its key had. Two tuples of one batch with the same key and different
+            values are then an error (UserCodeError), unless `order_by` says which one is newer.
         :param keys: those of `inputs` that are the key of the stored map. Sinks (FileSink, TableSink) append the tuples
             as they are: they take neither keys, nor values, nor an updater.
         :param values: the stored value fields with types; default: the rest of `inputs`. Without an updater they are
