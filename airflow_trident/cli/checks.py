@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_trident.cli.console import text_of
+from airflow_trident.cli.outcomes import outcome_text
 from airflow_trident.errors import TridentError
 from airflow_trident.hooks import settings
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
     from airflow_trident.ledger.diagnose import ServerFacts
+    from airflow_trident.ledger.open import Ledgers
+    from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
     from airflow_trident.protocol.records import LedgerView
 
@@ -74,18 +77,15 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
     else:
         for facts in server_facts(wanted):
             yield from _server(facts, wanted.session_timeout_s)
-    znodes = hook.get_conn()
-    try:
+    with hook.get_ledgers() as ledgers:
         root = settings.text(settings.ROOT)
         for subject, check in (("write", _write), ("access", _access)):
             try:
-                yield check(znodes, root)
+                yield check(ledgers.znodes, root)
             except TridentError as error:
                 yield Check(Level.FAIL, subject, str(error))
                 return
-    finally:
-        znodes.close()
-    yield from _topologies(hook)
+        yield from _topologies(ledgers)
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------
@@ -249,21 +249,48 @@ def _access(znodes: ZooKeeperZNodes, root: str) -> Check:
     return Check(Level.OK, "access", f"{root}: {', '.join(f'{who} {rights}' for who, rights in entries)}")
 
 
-def _topologies(hook: ZooKeeperHook) -> Iterator[Check]:
-    names = hook.topology_names()
+def _topologies(ledgers: Ledgers) -> Iterator[Check]:
+    names = ledgers.names()
     sound = 0
     for name in names:
         try:
-            with hook.get_ledger(name) as ledger:
-                view = ledger.view(0)
+            found = list(_topology(name, ledgers.ledger(name)))
         except TridentError as error:
-            yield Check(Level.FAIL, "ledger", f"topology {name}: {error}")
-            continue
-        if view.exceptions.unfinished:
-            yield Check(Level.WARN, "ledger", f"topology {name}: {_unfinished(name, view)}")
-        else:
-            sound += 1
+            found = [Check(Level.FAIL, "ledger", f"topology {name}: {error}")]
+        yield from found
+        sound += not found
     yield Check(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")
+
+
+def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Check]:
+    """What is wrong at one topology."""
+    view, outcome = ledger.view(0), ledger.coordinator()
+    outcome = None if outcome is None else outcome.now(view.next_txid)
+    if outcome is not None and outcome.is_bad:
+        said = outcome_text(outcome)
+        yield Check(Level.FAIL, "source", f"topology {name} begins nothing: {said}: {outcome.error}")
+    if view.exceptions.unfinished:
+        yield Check(Level.WARN, "ledger", f"topology {name}: {_unfinished(name, view)}")
+    for txid, why in _abandoned(ledger, view).items():
+        yield Check(
+            Level.WARN,
+            "ledger",
+            f"topology {name}: nobody works on transaction {txid}: {why}. Clear that task, or "
+            f"`airflow trident backfill {name} --txid {txid}`",
+        )
+
+
+def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
+    """By what Airflow's database says, where there is one."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from airflow_trident.hooks.task_states import abandoned
+
+    records = ledger.transactions(view.pointer.committed + 1)
+    try:
+        return abandoned(records, ledger.workers()) if records else {}
+    except SQLAlchemyError:
+        return {}
 
 
 def _unfinished(name: str, view: LedgerView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -13,6 +14,7 @@ from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
 
@@ -66,6 +68,22 @@ class ZooKeeperHook(BaseHook):
         from airflow_trident.ledger.open import open_ledger
 
         return open_ledger(self.zookeeper_settings(), topology_name, root=settings.text(settings.ROOT))
+
+    def get_ledgers(self, *, deadline_s: float | None = None) -> Ledgers:
+        """All ledgers below ``[trident] root`` through one client; the caller closes it.
+
+        :param deadline_s: of each call, where the connection's own deadlines are longer.
+        """
+        from airflow_trident.ledger.open import Ledgers
+
+        where = self.zookeeper_settings()
+        if deadline_s is not None:
+            where = replace(
+                where,
+                op_deadline_s=min(where.op_deadline_s, deadline_s),
+                connect_deadline_s=min(where.connect_deadline_s, deadline_s),
+            )
+        return Ledgers(where, root=settings.text(settings.ROOT))
 
     def topology_names(self) -> list[str]:
         """All topologies that have a ledger below ``[trident] root``, sorted."""

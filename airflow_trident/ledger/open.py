@@ -1,11 +1,48 @@
-"""From settings to a ledger."""
+"""From settings to a ledger, or to all of them."""
 
 from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
 
 from airflow_trident.ledger.paths import DEFAULT_ROOT
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger, topology_names
 from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+
+
+class Ledgers:
+    """The ledgers of an ensemble through one client, which connects when first used: one session, however many they
+    are. Close it, or use it as a context manager; the ledgers that it gives are closed with it.
+
+    :param root: the folder of all ledgers, below the settings' chroot.
+    """
+
+    def __init__(self, settings: ZooKeeperSettings, *, root: str = DEFAULT_ROOT) -> None:
+        self.znodes = ZooKeeperZNodes(settings)
+        self._root = root
+
+    def names(self) -> list[str]:
+        """Of all topologies that have a ledger there, sorted.
+
+        :raises LedgerUnavailableError: ZooKeeper does not answer.
+        """
+        return topology_names(self.znodes, self._root)
+
+    def ledger(self, topology: str) -> ZNodeLedger:
+        """Of one topology. Not to be closed by itself."""
+        return ZNodeLedger(self.znodes, topology, self._root)
+
+    def close(self) -> None:
+        self.znodes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def open_ledger(
@@ -24,8 +61,5 @@ def list_topologies(settings: ZooKeeperSettings, *, root: str = DEFAULT_ROOT) ->
 
     :raises LedgerUnavailableError: ZooKeeper does not answer.
     """
-    znodes = ZooKeeperZNodes(settings)
-    try:
-        return topology_names(znodes, root)
-    finally:
-        znodes.close()
+    with Ledgers(settings, root=root) as ledgers:
+        return ledgers.names()

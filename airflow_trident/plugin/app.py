@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from airflow_trident.errors import RetryableError, TridentError, UnknownTopologyError
 from airflow_trident.plugin import reading
+from airflow_trident.plugin.reading import Sight
 
 _PAGE = Path(__file__).with_name("page.html")
 _ICON = (
@@ -39,19 +40,30 @@ def page() -> HTMLResponse:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers={"Cache-Control": "no-cache"})
 
 
-@app.get("/api/topologies", dependencies=_AUTHENTICATED)
-def list_topologies() -> list[dict[str, Any]]:
-    return reading.topologies()
+@app.get("/page.js", dependencies=_AUTHENTICATED)
+def script() -> Response:
+    text = _PAGE.with_suffix(".js").read_text(encoding="utf-8")
+    return Response(text, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+
+
+@app.get("/api/names")
+def list_names(user: GetUserDep, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
+    return reading.names(_sight(user), dag_id, run_id)
+
+
+@app.get("/api/topologies")
+def list_topologies(user: GetUserDep) -> list[dict[str, Any]]:
+    return reading.topologies(_sight(user))
 
 
 @app.get("/api/topologies/{topology}")
-def list_transactions(topology: str, user: GetUserDep) -> dict[str, Any]:
-    return reading.transactions(topology, _visible(user))
+def list_transactions(topology: str, user: GetUserDep, txid: int = 0) -> dict[str, Any]:
+    return reading.transactions(topology, _sight(user), txid if txid > 0 else None)
 
 
 @app.get("/api/topologies/{topology}/transactions/{txid}")
 def show_transaction(topology: str, txid: int, user: GetUserDep) -> dict[str, Any]:
-    found = reading.transaction(topology, txid, _visible(user)) if txid > 0 else None
+    found = reading.transaction(topology, txid, _sight(user)) if txid > 0 else None
     if found is None:
         raise HTTPException(404, f"The ledger of {topology} has no record of transaction {txid}.")
     return found
@@ -67,6 +79,7 @@ def icon_dark() -> Response:
     return Response(_ICON.format(color="#ddd"), media_type="image/svg+xml")
 
 
-def _visible(user: Any) -> set[str]:
-    """Ids of the DAGs that the user may see."""
-    return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+def _sight(user: Any) -> Sight:
+    manager = get_auth_manager()
+    dags = manager.get_authorized_dag_ids(user=user, method="GET")
+    return Sight(frozenset(dags), unowned=manager.is_authorized_connection(method="GET", user=user))

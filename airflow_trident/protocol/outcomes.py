@@ -56,6 +56,13 @@ class CoordinatorOutcome:
         """Does nothing new come in until a person does something about it?"""
         return self.kind in (OutcomeKind.BLOCKED, OutcomeKind.ERROR)
 
+    def now(self, next_txid: int) -> CoordinatorOutcome:
+        """What it says at a later moment: transactions that were begun since by those who say nothing are known all the
+        same, though not when, and by whom."""
+        if next_txid <= self.next_txid:
+            return self
+        return CoordinatorOutcome(kind=OutcomeKind.BEGUN, next_txid=next_txid, lag=self.lag, lag_ms=self.lag_ms)
+
     def after(self, before: CoordinatorOutcome | None, *, next_txid: int, now_ms: int) -> CoordinatorOutcome | None:
         """As it is to be kept in place of `before`; None: that says it already, since a run that waits says so once.
 

@@ -5,25 +5,44 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_trident.cli.checks import ledger_checks
+from airflow_trident.cli.commands.ledger import _list_topologies as list_topologies
 from airflow_trident.demo.folder import Folder
 from airflow_trident.demo.rest import wait_until
 from airflow_trident.demo.services import LocalAirflow
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper
-from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.open import Ledgers, open_ledger
 from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
 from airflow_trident.plugin import reading
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StateDefinition
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
 ROOT = "/plugin-tests"
+ONE_STREAM = Definition(spouts={"lines": SpoutDefinition(text="FixedBatchSpout")}, states={})
+LARGE = 2**60
+"""Browsers cannot count so far."""
 SECRET = "the digest password"
-EVERY_ROUTE = ("/", "/api/topologies", "/api/topologies/words", "/api/topologies/words/transactions/1")
+EVERY_ROUTE = (
+    "/",
+    "/page.js",
+    "/api/names",
+    "/api/topologies",
+    "/api/topologies/words",
+    "/api/topologies/words?txid=1",
+    "/api/topologies/words/transactions/1",
+)
+SECRETS_OF_THE_DAG = ("SqliteState", "FixedBatchSpout", "run-a", "alert(1)", "no such folder")
+"""What the ledger below has that only those may see who may see its DAG."""
 
 
 def begin_two(hosts: str) -> None:
@@ -35,9 +54,15 @@ def begin_two(hosts: str) -> None:
         ledger.register(definition)
         for key, dag_id in (("a", "hidden"), ("b", "")):
             claim = Claim(key=key, dag_id=dag_id, run_id=f"run-{key}")
-            ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=9)
+            ledger.begin(claim, lambda txid, _position: {"lines": {"from": LARGE + txid}}, max_pending=9)
         attempt = ledger.start_attempt(1, owner="somebody").attempt
         ledger.fail(1, attempt, "ValueError: <script>alert(1)</script>")
+        error = "SourceUnavailableError: there is no such folder"
+        ledger.note_coordinator(
+            CoordinatorOutcome(
+                kind=OutcomeKind.ERROR, dag_id="hidden", run_id="run-a", error=error, lag={"lines": {"files": 3}}
+            )
+        )
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +130,7 @@ def test_a_viewer_gets_the_page_and_what_it_asks_for(airflow: LocalAirflow, vera
     assert "<title>Transactions</title>" in page
     (summary,) = json.loads(get(airflow, "/api/topologies", vera)[1])
     assert (summary["name"], summary["begun"], summary["pending"], summary["failed"]) == ("words", 2, 2, [1])
+    assert json.loads(get(airflow, "/api/names", vera)[1]) == {"names": ["words"], "of_dag": []}
     shown = json.loads(get(airflow, "/api/topologies/words", vera)[1])
     assert [(one["txid"], one["status"], one["attempt"]) for one in shown["transactions"]] == [
         (2, "PROCESSING", None),
@@ -121,8 +147,15 @@ def test_what_belongs_to_a_dag_that_the_user_may_not_see_is_left_out(airflow: Lo
         "",
         "",
     )
-    free = json.loads(get(airflow, "/api/topologies/words/transactions/2", vera)[1])
-    assert (free["visible"], free["metadata"]) == (True, {"lines": {"from": 2}})
+    of_nobody = json.loads(get(airflow, "/api/topologies/words/transactions/2", vera)[1])
+    assert (of_nobody["visible"], of_nobody["metadata"]) == (False, None)
+
+
+@pytest.mark.parametrize("route", [route for route in EVERY_ROUTE if "/api/" in route])
+def test_states_sources_hosts_and_errors_are_left_out_too(airflow: LocalAirflow, vera: str, route: str) -> None:
+    status, body = get(airflow, f"{route}{'&' if '?' in route else '?'}dag_id=hidden", vera)
+    assert status == 200
+    assert not [secret for secret in SECRETS_OF_THE_DAG if secret in body]
 
 
 def test_what_is_not_there_is_404_and_says_so(airflow: LocalAirflow, vera: str) -> None:
@@ -146,11 +179,121 @@ def test_a_user_who_may_see_the_dag_sees_the_error_as_it_was_written(zookeeper: 
     with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ROOT) as ledger:
         record = ledger.view(1).tx
     assert record is not None
-    shown = reading.row(record, {"hidden"})
+    shown = reading.row(record, OF_HIDDEN, visible=True)
     assert (shown["visible"], shown["error"]) == (True, "ValueError: <script>alert(1)</script>")
 
 
-def test_the_page_makes_no_markup_of_what_the_ledger_holds() -> None:
-    page = Path(reading.__file__).with_name("page.html").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["page.html", "page.js"])
+def test_the_page_makes_no_markup_of_what_the_ledger_holds(name: str) -> None:
+    page = Path(reading.__file__).with_name(name).read_text(encoding="utf-8")
     assert "innerHTML" not in page
     assert "insertAdjacentHTML" not in page
+
+
+# ---- what the page reads, without a server in between --------------------------------------------------------------
+
+OF_HIDDEN = reading.Sight(frozenset({"hidden"}), unowned=False)
+OF_ANOTHER = reading.Sight(frozenset({"another"}), unowned=True)
+
+
+@pytest.fixture
+def here(zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch) -> EmbeddedZooKeeper:
+    """This process reads the ledgers that the server serves."""
+    begin_two(zookeeper.hosts)
+    monkeypatch.setenv("AIRFLOW__TRIDENT__ROOT", ROOT)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_ZOOKEEPER_DEFAULT", json.dumps({"conn_type": "zookeeper", "host": zookeeper.hosts})
+    )
+    return zookeeper
+
+
+def test_who_may_see_the_dag_sees_how_its_coordinator_ended_what_it_reads_and_what_is_left(
+    here: EmbeddedZooKeeper,
+) -> None:
+    shown = reading.transactions("words", OF_HIDDEN)
+    assert shown["visible"]
+    assert shown["states"] == {"count": "SqliteState"}
+    outcome = shown["coordinator"]
+    assert (outcome["kind"], outcome["is_bad"], outcome["run_id"]) == ("error", True, "run-a")
+    assert outcome["error"] == "SourceUnavailableError: there is no such folder"
+    assert outcome["lag"] == {"lines": {"files": 3}}
+
+
+def test_who_may_see_only_other_dags_sees_numbers(here: EmbeddedZooKeeper) -> None:
+    shown = reading.transactions("words", OF_ANOTHER, txid=2)
+    assert (shown["visible"], shown["begun"], shown["failed"]) == (False, 2, [1])
+    assert (shown["coordinator"]["kind"], shown["coordinator"]["error"]) == ("error", "")
+    assert not [secret for secret in SECRETS_OF_THE_DAG if secret in json.dumps(shown, default=str)]
+
+
+def test_what_belongs_to_no_dag_is_for_those_who_may_see_connections(here: EmbeddedZooKeeper) -> None:
+    with open_ledger(ZooKeeperSettings(hosts=here.hosts), "by-hand", root=f"{ROOT}-own") as ledger:
+        ledger.register(ONE_STREAM)
+        view = ledger.view(0)
+    assert reading.Sight(frozenset(), unowned=True).may_see([""])
+    assert not reading.Sight(frozenset({"hidden"}), unowned=False).may_see([""])
+    assert reading.summary(view, None, OF_ANOTHER, visible=True)["streams"] == {
+        "lines": "FixedBatchSpout transactional"
+    }
+
+
+def test_numbers_that_browsers_round_are_shown_as_text(here: EmbeddedZooKeeper) -> None:
+    details = reading.transactions("words", OF_HIDDEN, txid=1)["details"]
+    assert str(LARGE + 1) in details["metadata_text"]
+    assert details["metadata"] == {"lines": {"from": LARGE + 1}}
+
+
+def test_the_topologies_of_a_dag_are_found_by_it_for_those_who_may_see_it(here: EmbeddedZooKeeper) -> None:
+    assert reading.names(OF_HIDDEN, "hidden", "run-a") == {"names": ["words"], "of_dag": ["words"]}
+    assert reading.names(OF_HIDDEN, "other") == {"names": ["words"], "of_dag": []}
+    assert reading.names(OF_ANOTHER, "hidden") == {"names": ["words"], "of_dag": []}
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry per session that this process opens."""
+    opened: list[int] = []
+    made = ZooKeeperZNodes._new_client
+
+    def counting(znodes: ZooKeeperZNodes) -> object:
+        opened.append(1)
+        return made(znodes)
+
+    monkeypatch.setattr(ZooKeeperZNodes, "_new_client", counting)
+    return opened
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda: reading.names(OF_HIDDEN),
+        lambda: reading.names(OF_HIDDEN, "hidden"),
+        lambda: reading.topologies(OF_HIDDEN),
+        lambda: reading.transactions("topology-3", OF_HIDDEN, txid=1),
+        lambda: reading.transaction("topology-3", 1, OF_HIDDEN),
+        lambda: list_topologies(Namespace(zookeeper_conn_id=None, output="json")),
+        lambda: list(ledger_checks(ZooKeeperHook())),
+    ],
+)
+def test_a_look_opens_one_session_whatever_the_number_of_topologies(
+    here: EmbeddedZooKeeper,
+    ledger_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+    sessions: list[int],
+    look: Callable[[], object],
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__ROOT", ledger_root)
+    with Ledgers(ZooKeeperSettings(hosts=here.hosts), root=ledger_root) as ledgers:
+        for number in range(7):
+            ledgers.ledger(f"topology-{number}").register(ONE_STREAM)
+    sessions.clear()
+    look()
+    assert sessions == [1]
+
+
+def test_the_page_gives_up_soon_where_tasks_wait_for_zookeeper(here: EmbeddedZooKeeper) -> None:
+    with reading._ledgers() as ledgers:
+        where = ledgers.znodes.settings
+    assert (where.op_deadline_s, where.connect_deadline_s) == (reading.DEADLINE_S, reading.DEADLINE_S)
+    with ZooKeeperHook().get_ledgers() as ledgers:
+        assert ledgers.znodes.settings.op_deadline_s == ZooKeeperSettings(hosts=here.hosts).op_deadline_s

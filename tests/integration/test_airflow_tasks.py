@@ -220,6 +220,42 @@ tell({"first": first, "before": before, "again": play(again)})
     assert "Traceback" not in airflow_home.output
 
 
+def test_a_transaction_whose_committer_has_failed_is_shown_as_one_that_nobody_works_on(
+    airflow_home: AirflowHome,
+) -> None:
+    write_words(airflow_home)
+    result = airflow_home.python(
+        PROGRAM
+        + """
+from airflow.sdk.exceptions import AirflowFailException
+from airflow_trident import TridentCommitterOperator
+from airflow_trident.plugin import reading
+
+def fails(self, context):
+    raise AirflowFailException("told to fail")
+
+works, TridentCommitterOperator.execute = TridentCommitterOperator.execute, fails
+run = play(dag)
+TridentCommitterOperator.execute = works
+sight = reading.Sight(frozenset({"words"}), unowned=False)
+
+def shown():
+    return [[one["txid"], one["status"], one["abandoned"], one["why"]] for one in
+        reading.transactions("words", sight)["transactions"]]
+
+before = shown()
+play(dag)
+tell({"run": run, "before": before, "after": shown()})
+"""
+    )
+    assert (result["run"]["emit"], result["run"]["commit"]) == ("success", "failed")
+    ((txid, status, abandoned, why),) = result["before"]
+    assert (txid, status, abandoned) == (1, "PROCESSED", True)
+    assert "task 'words.commit' of run" in why
+    assert why.endswith("is failed")
+    assert [one[:3] for one in result["after"]] == [[2, "COMMITTED", False], [1, "COMMITTED", False]]
+
+
 def test_a_ledger_that_does_not_answer_fails_the_task_with_the_reason(airflow_home: AirflowHome) -> None:
     write_words(airflow_home)
     connection = '{"conn_type": "zookeeper", "host": "127.0.0.1:1", "extra": {"connect_deadline_s": 0.5}}'

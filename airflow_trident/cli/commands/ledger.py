@@ -6,7 +6,6 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,9 @@ from airflow_trident.cli.console import (
     print_rows,
     trident_command,
 )
+from airflow_trident.cli.outcomes import lag_text, outcome_text, time_text
 from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
+from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def list_(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         records = ledger.transactions()
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
+        view, outcome = ledger.view(0), ledger.coordinator()
     rows = [transaction_row(record) for record in records]
     if args.output not in _TABLES:
         rows = [
@@ -49,6 +51,9 @@ def list_(args: Namespace) -> int | None:
     if args.output in _TABLES:
         for line in (*plan_changes(records), *late_rows(records)):
             print(line)
+        outcome = None if outcome is None else outcome.now(view.next_txid)
+        if outcome is not None and outcome.is_bad:
+            print(f"the coordinator begins nothing: {outcome_text(outcome)}: {one_line(outcome.error)}")
     return OK
 
 
@@ -73,25 +78,41 @@ def _plan(record: TxRecord) -> str:
 
 
 def _list_topologies(args: Namespace) -> int:
-    hook = open_hook(args)
     rows, unreadable = [], False
-    for name in hook.topology_names():
-        try:
-            with hook.get_ledger(name) as ledger:
-                rows.append(topology_row(ledger.view(0)))
-        except CorruptError as error:  # the others are shown all the same
-            unreadable = True
-            rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
+    with open_hook(args).get_ledgers() as ledgers:
+        for name in ledgers.names():
+            try:
+                ledger = ledgers.ledger(name)
+                rows.append(topology_row(ledger.view(0), ledger.coordinator()))
+            except CorruptError as error:  # the others are shown all the same
+                unreadable = True
+                rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
     print_rows(rows, args.output, empty="no topology has a ledger yet")
     return PROBLEM if unreadable else OK
 
 
-_TOPOLOGY_COLUMNS = ("topology", "command", "next", "committed", "pending", "failed", "replayed", "skipped", "problem")
+_TOPOLOGY_COLUMNS = (
+    "topology",
+    "command",
+    "next",
+    "committed",
+    "pending",
+    "failed",
+    "replayed",
+    "skipped",
+    "coordinator",
+    "coordinated",
+    "lag",
+    "problem",
+)
 
 
-def topology_row(view: LedgerView) -> dict[str, Any]:
+def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[str, Any]:
     """`next`: the next txid; `committed`: every txid up to it is committed or skipped; `failed`, `skipped`: txids;
-    `replayed`: those that a replay was begun of and not ended, late ones (passed already) marked so."""
+    `replayed`: those that a replay was begun of and not ended, late ones (passed already) marked so; `coordinator`:
+    how it ended last, and `coordinated` when (UTC); `lag`: what the sources have and no transaction has claimed;
+    `problem`: the coordinator's error."""
+    outcome = None if outcome is None else outcome.now(view.next_txid)
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
     values = (
@@ -103,7 +124,10 @@ def topology_row(view: LedgerView) -> dict[str, Any]:
         ",".join(map(str, view.exceptions.failed)) or None,
         ",".join(replayed[txid] for txid in sorted(replayed)) or None,
         ",".join(map(str, view.exceptions.skipped)) or None,
-        None,
+        str(outcome.kind) if outcome else None,
+        time_text(outcome.time_ms) if outcome else None,
+        lag_text(outcome),
+        (_short(one_line(outcome.error)) if outcome else None) or None,
     )
     return dict(zip(_TOPOLOGY_COLUMNS, values, strict=True))
 
@@ -126,13 +150,6 @@ def transaction_row(record: TxRecord) -> dict[str, Any]:
         "seconds": None if begun is None or committed is None else round((committed - begun) / 1000, 1),
         "error": _short(one_line(record.error)) or None,
     }
-
-
-def time_text(time_ms: int | None) -> str | None:
-    """``2026-01-31 12:00:00`` in UTC."""
-    if time_ms is None:
-        return None
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _short(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from airflow_trident.cli.commands.ledger import time_text
 from airflow_trident.cli.console import OK, open_ledger, print_rows, trident_command
+from airflow_trident.cli.outcomes import time_text
 
 
 @trident_command
