@@ -294,6 +294,22 @@ _SKIP = _command(
     'skip word_count 42 --reason "file was withdrawn"',
 )
 
+_ACCEPT_SOURCE = _command(
+    "accept-source",
+    "transactions",
+    "accept_source",
+    "Have a transaction that is not committed take its source as it is now, after a person mended it: files that were "
+    "changed in their place. It gets new metadata and a new attempt, and is FAILED until it is replayed. Refused once "
+    "a commit of it has begun.",
+    (
+        ARG_TOPOLOGY,
+        ARG_TXID,
+        Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", required=True),
+        *TOPOLOGY_ARGS,
+    ),
+    'accept-source word_count 42 --reason "line 17 of a.csv had no amount"',
+)
+
 # ---- lifecycle -------------------------------------------------------------------------------------------------
 
 _WORKERS = _command(
@@ -368,6 +384,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _REPLAY,
                 _BISECT,
                 _SKIP,
+                _ACCEPT_SOURCE,
                 _RUN,
                 _PAUSE,
                 _RESUME,

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from airflow_trident.ledger.workers import Worker
+from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.decide import Blocked, Full, Held
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag
 from airflow_trident.protocol.records import (
@@ -214,6 +215,15 @@ class Ledger(ABC):
 
         :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it.
         :raises InvalidatedError: it has no batch to leave out.
+        """
+
+    @abstractmethod
+    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
+        """A transaction that is committed nowhere takes its source as it is now: new metadata, attempt + 1, nothing
+        staged, FAILED (or SKIPPED, as it was), `reason` in the record. Later transactions keep their batch (P2).
+
+        :param sources: asked for every stream of its batch; may be asked again, so without effects.
+        :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`.
         """
 
     # ---- the rest ----------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from airflow_trident.ledger.refusals import (
     why_not,
 )
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
 from airflow_trident.protocol.opaque import (
     cannot_skip,
@@ -268,7 +269,9 @@ class MemoryLedger(Ledger):
             if record.staged == staged:
                 return record
             self._replaying.discard(txid)
-            return self._store(record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="")
+            return self._store(
+                record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="", first_error=""
+            )
 
     def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
         with self._changed:
@@ -301,7 +304,7 @@ class MemoryLedger(Ledger):
             if record.status is Status.COMMITTED:
                 return record
             status = move(record.status, Status.COMMITTED, txid=ticket.txid)
-            done = self._store(record, status=status, error="", late_rows=dict(late_rows or {}))
+            done = self._store(record, status=status, error="", first_error="", late_rows=dict(late_rows or {}))
             self._list_as(None, ticket.txid)
             self._committed = max(self._committed, ticket.txid)
             self._pass_skipped()
@@ -313,7 +316,7 @@ class MemoryLedger(Ledger):
             record = self._of_attempt(txid, attempt)
             if record.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
                 raise TransitionError(f"transaction {txid} is {record.status}: no attempt is at work", "Do nothing.")
-            return self._store(record, error=error[:4_000])
+            return self._store(record.with_error(error))
 
     def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
         with self._changed:
@@ -322,7 +325,7 @@ class MemoryLedger(Ledger):
                 return record
             target = move(record.status, Status.FAILED, txid=txid)
             self._list_as(self._failed, txid)
-            return self._store(record, status=target, error=error[:4_000])
+            return self._store(record.with_error(error), status=target)
 
     def skip(self, txid: int, reason: str) -> TxRecord:
         with self._changed:
@@ -336,7 +339,19 @@ class MemoryLedger(Ledger):
             target = move(record.status, Status.SKIPPED, txid=txid)
             self._list_as(self._skipped, txid)
             self._pass_skipped()
-            return self._store(record, status=target, error=reason[:4_000])
+            return self._store(record.with_error(reason), status=target)
+
+    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
+        with self._changed:
+            record = self._existing(txid)
+            later = [self._records[one] for one in sorted(self._records) if one > txid]
+            found, followed = accepted(record, later, sources, committed=self._committed, reason=reason)
+            for one in followed:
+                self._store(one)
+            if record.status in (Status.FAILED, Status.SKIPPED):
+                return self._store(found)
+            self._list_as(self._failed, txid)
+            return self._store(found, status=move(record.status, Status.FAILED, txid=txid))
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 

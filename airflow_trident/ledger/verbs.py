@@ -30,6 +30,7 @@ from airflow_trident.ledger.refusals import (
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import (
     Begin,
@@ -54,10 +55,6 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status, move
-
-ERROR_CHARACTERS = 4_000
-"""Longer error texts are cut: the whole text is in the task's log."""
-
 
 # ---- the topology ----------------------------------------------------------------------------------------------
 
@@ -214,7 +211,7 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Ste
         raise never_attempted(txid)
     if tx.staged == staged:
         return Done(tx)
-    record = _moved(snap, tx, Status.PROCESSED, staged=staged, error="")
+    record = _moved(snap, tx, Status.PROCESSED, staged=staged, error="", first_error="")
     listed = txid in snap.exceptions().replaying
     writes = (snap.set_tx(record), *(_exceptions_write(snap, txid, "") if listed else ()))
     # Only a newer attempt could put it on the list, and that changes its record.
@@ -264,7 +261,7 @@ def committed(
     if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
         return Done(tx)
     tx = _of_ticket(snap, ticket)
-    record = _moved(snap, tx, Status.COMMITTED, error="", late_rows=late_rows)
+    record = _moved(snap, tx, Status.COMMITTED, error="", first_error="", late_rows=late_rows)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, tx.txid, "")]
     upto = pointer.committed
@@ -284,7 +281,7 @@ def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Step[
         raise TransitionError(
             f"transaction {txid} is {tx.status}: there is no attempt at work that could fail", "Nothing has to be done."
         )
-    record = replace(tx, op=snap.op, error=error[:ERROR_CHARACTERS])
+    record = replace(tx.with_error(error), op=snap.op)
     return Step(writes=(snap.set_tx(record),), witness=snap.life.tx(txid), result=record)
 
 
@@ -292,7 +289,7 @@ def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Step[TxRecord] 
     tx = _of_attempt(snap, txid, attempt)
     if tx.status is Status.FAILED:
         return Done(tx)
-    record = _moved(snap, tx, Status.FAILED, error=error[:ERROR_CHARACTERS])
+    record = _moved(snap, tx.with_error(error), Status.FAILED)
     writes = (snap.set_tx(record), *_exceptions_write(snap, txid, "failed"))
     return Step(writes=writes, witness=snap.life.tx(txid), result=record)
 
@@ -308,12 +305,27 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxReco
             f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
             "Replay it (backfill): its commit finds out what the states hold.",
         )
-    record = _moved(snap, tx, Status.SKIPPED, error=reason[:ERROR_CHARACTERS])
+    record = _moved(snap, tx.with_error(reason), Status.SKIPPED)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, txid, "skipped")]
     upto = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
     if upto != pointer.committed:
         writes.append(snap.set(snap.life.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+    return Step(writes=tuple(writes), witness=snap.life.tx(txid), result=record)
+
+
+def accept_source(snap: Snapshot, txid: int, sources: MendedSources, reason: str) -> Step[TxRecord]:
+    tx, above = _existing(snap, txid), range(txid + 1, snap.next_txid())
+    snap.prefetch(map(snap.life.tx, above))
+    later = [one for one in map(snap.tx, above) if one is not None]
+    found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
+    listed = tx.status in (Status.FAILED, Status.SKIPPED)
+    record = replace(found, op=snap.op) if listed else _moved(snap, found, Status.FAILED)
+    writes: list[Write] = [
+        write for one in (record, *(replace(one, op=snap.op) for one in followed)) for write in rewrite(snap, one)
+    ]
+    if not listed:
+        writes += _exceptions_write(snap, txid, "failed")
     return Step(writes=tuple(writes), witness=snap.life.tx(txid), result=record)
 
 

@@ -27,6 +27,7 @@ from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
 from airflow_trident.ledger.workers import Worker, enlist, live_workers
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     Claim,
@@ -325,6 +326,9 @@ class ZNodeLedger(Ledger):
 
     def skip(self, txid: int, reason: str) -> TxRecord:
         return self._on(txid, functools.partial(verbs.skip, txid=txid, reason=reason))
+
+    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
+        return self._on(txid, functools.partial(verbs.accept_source, txid=txid, sources=sources, reason=reason))
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 

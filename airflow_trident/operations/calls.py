@@ -159,7 +159,8 @@ class Border:
         row = ", ".join(f"{name}={shown(value, ROW_CHARACTERS)}" for name, value in named)
         return UserCodeError(
             f"{self.function} in {self.node} {what}; transaction {self.txid}, row ({row[:ROW_CHARACTERS]})",
-            "Mend the function or the data; the attempt failed and nothing of it is committed.",
+            "Mend the function and replay. Or mend the data and have the transaction take them (`airflow trident "
+            "accept-source`), or skip it; nothing of it is committed.",
             node=self.node,
             fields=", ".join(self.fields),
             row=row[:ROW_CHARACTERS],

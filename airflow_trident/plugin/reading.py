@@ -147,7 +147,7 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> d
         "times_ms": record.times_ms,
         "visible": may_see,
         "streams": sorted(record.metadata) if may_see else [],
-        "error": record.error if may_see else "",
+        "error": record.all_errors if may_see else "",
         "owner": str(record.owner) if may_see else "",
         "dag_id": record.claim.dag_id if may_see else "",
         "run_id": record.claim.run_id if may_see else "",

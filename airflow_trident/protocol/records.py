@@ -13,6 +13,8 @@ from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 
+ERROR_CHARACTERS = 4_000
+"""Longer error texts are cut: the whole text is in the task's log."""
 NO_ATTEMPT = -1
 """`TxRecord.attempt` of a transaction that was claimed and never attempted."""
 
@@ -231,7 +233,9 @@ class TxRecord:
     a lower transaction was attempted again; it gets one with its next attempt (`protocol.opaque`).
     `times_ms`: status -> when it was last entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if
     none was attempted since version 2. `late_rows`: state -> tuples that came too late for all their windows, where
-    there were any. `extra`: fields of a newer version, kept as they are.
+    there were any. `error`: of the last attempt that failed, or why it was skipped; `first_error`: of the first one
+    since an attempt went well, where that is another. `accepted`: who had it take a mended source, and why
+    (`protocol.accepted`). `extra`: fields of a newer version, kept as they are.
     """
 
     txid: int
@@ -247,6 +251,8 @@ class TxRecord:
     invalidated: bool = False
     staged: StagedRef | None = None
     error: str = ""
+    first_error: str = ""
+    accepted: tuple[str, ...] = ()
     times_ms: dict[str, int] = field(default_factory=dict)
     plan: str = ""
     late_rows: dict[str, int] = field(default_factory=dict)
@@ -256,6 +262,16 @@ class TxRecord:
     def time_ms(self) -> int:
         """The time of the transaction, for windows: when its run was due, else when it was begun; never changes."""
         return self.claim.run_ms or self.times_ms.get("begun", 0)
+
+    def with_error(self, text: str) -> TxRecord:
+        """What failed first is not lost by what followed from it."""
+        error = text[:ERROR_CHARACTERS]
+        return replace(self, error=error, first_error=self.first_error or (self.error if self.error != error else ""))
+
+    @property
+    def all_errors(self) -> str:
+        """The errors as one text."""
+        return f"{self.error}\nThe first error was: {self.first_error}" if self.first_error else self.error
 
     @property
     def position(self) -> dict[str, Json]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.types import Json, Schema
 
@@ -89,15 +88,12 @@ class Coordinator(ABC):
 
     def accept_source(self, metadata: Json) -> Json:
         """`metadata` with what it names as that is now, after a person mended it: for a transaction that is committed
-        nowhere. The same parts of the source, as many as before.
+        nowhere. The same parts of the source, as many as before. One whose metadata do not say what the source holds
+        gives them back as they are.
 
-        :raises ConfigurationError: the spout cannot; the default.
         :raises SourceChangedError: a part of it is gone.
         """
-        raise ConfigurationError(
-            f"{type(self).__name__} cannot take a mended source for a transaction that it has recorded",
-            "Put the source back as it was and replay, or skip the transaction and offer its records anew.",
-        )
+        return metadata
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
         """The metadata `later` of a later transaction, after that of an earlier one became `accepted`: its own batch

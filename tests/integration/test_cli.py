@@ -176,6 +176,20 @@ def test_a_skipped_transaction_lets_others_pass_and_is_backfilled_late_exactly_o
     assert site.counts() == COUNTS
 
 
+def test_a_mended_source_is_accepted_with_a_reason_only_and_refused_where_nothing_changed(site: Site) -> None:
+    site.run_all()
+    dag_file = "--dag-file dags/words_dag.py"
+    without, unchanged, committed = site.tridents(
+        f"accept-source words 2 {dag_file}",
+        f"accept-source words 2 --reason mended {dag_file}",
+        f"accept-source words 1 --reason mended {dag_file}",
+    )
+    assert (without.code, unchanged.code, committed.code) == (2, 1, 1)
+    assert "--reason" in without.err
+    assert "the source of transaction 2 is as it was recorded" in unchanged.error
+    assert "it is COMMITTED: the states have its batch" in committed.error
+
+
 def test_a_dry_replay_compares_with_what_was_staged_and_changes_nothing(site: Site) -> None:
     site.run_all()
     equal = site.trident("replay", "words", "--txid", "1", "--dry-run", "--engine", "local")

@@ -82,6 +82,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "replay",
             "bisect",
             "skip",
+            "accept-source",
             "run",
             "pause",
             "resume",

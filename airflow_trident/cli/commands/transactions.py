@@ -1,4 +1,5 @@
-"""``airflow trident drain | backfill | replay | bisect | repair | skip``: what a person does about transactions."""
+"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source``: what a person does about
+transactions."""
 
 from __future__ import annotations
 
@@ -164,6 +165,24 @@ def skip(args: Namespace) -> int | None:
     _say(
         f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` applies it after all."
+    )
+    return OK
+
+
+@trident_command
+def accept_source(args: Namespace) -> int | None:
+    from airflow_trident.runtime.accepting import accept_source as take_source
+    from airflow_trident.runtime.local import owner_of_this_process
+
+    reason = args.reason.strip()
+    if not reason:
+        raise UsageError('why? Give --reason "what was mended".')
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    with open_ledger(args) as ledger:
+        record = take_source(ledger, topology, args.txid, f"{reason} (accepted by {owner_of_this_process()})")
+    _say(
+        f"topology {args.topology}: transaction {args.txid} takes its source as it is now and is {record.status}. "
+        f"`airflow trident backfill {args.topology} --txid {args.txid}` replays it, or clear its run."
     )
     return OK
 
