@@ -109,7 +109,9 @@ class BackgroundServer(ABC):
         """
         self._require()
         with self._writing():
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            if not self.data_dir.is_dir():
+                self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+                self.data_dir.mkdir(mode=0o700, exist_ok=True)
             (self.data_dir / "start.lock").touch()
         with self._locked():
             running = self._found()

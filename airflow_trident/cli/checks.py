@@ -17,6 +17,7 @@ from airflow_trident.cli.console import text_of
 from airflow_trident.cli.outcomes import outcome_text
 from airflow_trident.errors import TridentError
 from airflow_trident.hooks import settings
+from airflow_trident.staging.files import make_folder
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
@@ -157,7 +158,7 @@ def _is_changed(option: settings.Option) -> bool:
 def _staging(staging_dir: str | None) -> Check:
     folder = Path(settings.staging_root(staging_dir))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(str(folder))
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
             probe.write(b"x")
             probe.flush()

@@ -18,12 +18,13 @@ def main(job_path: str, result_path: str) -> int:
     from airflow_trident.engine.spark import SparkEngine
     from airflow_trident.engine.spark_errors import to_json, translate
     from airflow_trident.engine.spark_session import GivenSession
+    from airflow_trident.private_files import read_own
     from airflow_trident.staging import manifest as manifests
 
     session = SparkSession.builder.getOrCreate()
     try:
-        with open(job_path, "rb") as file:
-            job = pickle.load(file)  # noqa: S301 - written by our own driver, readable by its user only
+        content = read_own(job_path, "the order of a job")
+        job = pickle.loads(content)  # noqa: S301 - only this user can have written it
         manifest = SparkEngine(GivenSession(session)).run(job)
     except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
         _write(result_path, {"error": to_json(translate(error, "Spark application"))})
@@ -37,9 +38,11 @@ def main(job_path: str, result_path: str) -> int:
 
 def _write(path: str, answer: dict[str, object]) -> None:
     """All of it or nothing: the driver may be killed at any point."""
+    from airflow_trident.private_files import create_private
+
     unfinished = f"{path}.unfinished"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(answer, file)
+    with create_private(unfinished) as file:
+        file.write(json.dumps(answer).encode())
     os.replace(unfinished, path)
 
 

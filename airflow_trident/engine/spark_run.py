@@ -50,8 +50,9 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.plan.stages import Stage
 from airflow_trident.protocol.spouts import Split, TextFiles
-from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.base import Manifest, StagedFile
+from airflow_trident.staging.files import make_folder
 from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ class PlanRun:
         """Run it, and stage what the sinks get."""
         files: list[StagedFile] = []
         with suppress(OSError):  # what cannot be written to is told by whoever writes data
-            os.makedirs(self._counts, exist_ok=True)
+            make_slot_folder(self._root, self._job.slot)
+            make_folder(self._counts, durably=False)
         try:
             for stage in self._job.plan.stages:
                 flow = self._stage(stage)

@@ -18,6 +18,7 @@ from airflow_trident.engine.spark_session import ApplicationSessions
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
+from airflow_trident.private_files import read_own
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drain import Drain, DrainResult
 from airflow_trident.runtime.drain_order import DrainOrder, answer
@@ -44,8 +45,8 @@ class DriverEngine(SparkEngine):
 def main(order_path: str, result_path: str) -> int:
     """0, and 1 if the drain ended with an error; both are told in the result file."""
     try:
-        with open(order_path, "rb") as file:
-            order: DrainOrder = pickle.load(file)  # noqa: S301 - written by our own task, readable by its user only
+        content = read_own(order_path, "the order of a drain")
+        order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
         os.unlink(order_path)
         answer(result_path, _drain(order))
     except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it

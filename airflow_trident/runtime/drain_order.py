@@ -20,9 +20,11 @@ from airflow_trident.engine.spark_errors import from_json, to_json
 from airflow_trident.engine.spark_ship import ship
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.private_files import create_private
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drain import DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.staging.files import make_folder
 from airflow_trident.topology.topology import Topology
 
 _FOLDER = "drains"
@@ -101,9 +103,10 @@ def place(order: DrainOrder) -> DrainFiles:
     """
     content = ship(order, f"topology {order.topology.name!r}")
     folder = os.path.join(order.staging_root, _FOLDER)
-    os.makedirs(folder, exist_ok=True)
+    make_folder(folder)
     path = os.path.join(folder, f"{order.topology.name}-{uuid.uuid4().hex}")
     files = DrainFiles(order=f"{path}.order", result=f"{path}.result")
+    # whatever the folder is open to: the driver takes it from this user only
     with open(files.order, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(content)
     return files
@@ -116,8 +119,8 @@ def answer(path: str, outcome: DrainResult | TridentError) -> None:
     else:
         said = {"committed": outcome.committed, "rows_read": outcome.rows_read}
     unfinished = f"{path}.unfinished"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(said, file)
+    with create_private(unfinished) as file:
+        file.write(json.dumps(said).encode())
     os.replace(unfinished, path)
 
 

@@ -147,20 +147,19 @@ class Spool:
         return number in files
 
     def batch(self, number: int) -> Batch:
+        with self._storage():
+            sync_folder(self.folder)  # whoever published it may have been killed before its name was there to stay
         content = self._read(number)
         return Batch(number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest())
 
-    def open(self, batch: Batch) -> pa.ipc.RecordBatchFileReader:
-        """The batch as it was recorded.
+    def parts(self, batch: Batch) -> list[str]:
+        """What :meth:`part` is to find: a digest for each part of the batch, which is as it was recorded.
 
         :raises SourceChangedError: it is gone, or has changed.
         """
         content = self._read(batch.number)
         if hashlib.sha256(content).hexdigest() != batch.sha256:
-            raise SourceChangedError(
-                f"the file {self._path(batch.number, 'arrow')!r} changed since the transaction recorded it",
-                "Put it back as it was and replay.",
-            )
+            raise self._changed(batch.number)
         reader = self._opened(batch.number, content)
         names = [name for name in reader.schema.names if name != ID]
         if [reader.schema.field(name) for name in names] != list(arrow_schema(self.schema)):
@@ -168,7 +167,30 @@ class Spool:
                 f"the file {self._path(batch.number, 'arrow')!r} has other fields than the source declares now",
                 "Give the source the fields that it had until its spooled batches are committed.",
             )
-        return reader
+        return [_digest(reader.get_batch(part)) for part in range(reader.num_record_batches)]
+
+    def part(self, number: int, part: int, digest: str) -> pa.RecordBatch:
+        """One part of a batch, of whose file nothing else is read.
+
+        :raises SourceChangedError: it is gone, or has changed.
+        """
+        import pyarrow as pa
+
+        path = self._path(number, "arrow")
+        try:
+            with pa.OSFile(path, "rb") as file:
+                found: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
+                if _digest(found) == digest:
+                    return found
+        except FileNotFoundError as error:
+            raise self._gone(path) from error
+        except (pa.ArrowException, ValueError) as error:
+            raise self._changed(number) from error
+        except OSError as error:
+            if error.errno is None:  # Arrow about what is in the file
+                raise self._changed(number) from error
+            raise _unreadable(path, error) from error
+        raise self._changed(number)
 
     def token(self, number: int) -> Json:
         token: Json = json.loads((self._opened(number, self._read(number)).schema.metadata or {})[_TOKEN])
@@ -215,13 +237,20 @@ class Spool:
             with open(path, "rb") as file:
                 return file.read()
         except FileNotFoundError as error:
-            raise SourceChangedError(
-                f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
-            ) from error
+            raise self._gone(path) from error
         except OSError as error:
-            raise SourceUnavailableError(
-                f"the file {path!r} cannot be read ({error.strerror or error})", "Let this user read it."
-            ) from error
+            raise _unreadable(path, error) from error
+
+    def _gone(self, path: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
+        )
+
+    def _changed(self, number: int) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {self._path(number, 'arrow')!r} changed since the transaction recorded it",
+            "Put it back as it was and replay.",
+        )
 
     def _path(self, number: int, kind: str) -> str:
         return os.path.join(self.folder, f"{number:019d}.{kind}")
@@ -242,3 +271,13 @@ class Spool:
             yield
         except OSError as error:
             raise storage_error(error, self.folder, "the spool") from error
+
+
+def _digest(batch: pa.RecordBatch) -> str:
+    return hashlib.sha256(memoryview(batch.serialize())).hexdigest()
+
+
+def _unreadable(path: str, error: OSError) -> SourceUnavailableError:
+    return SourceUnavailableError(
+        f"the file {path!r} cannot be read ({error.strerror or error})", "Let this user read it."
+    )

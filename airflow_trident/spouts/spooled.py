@@ -119,13 +119,15 @@ class SpoolEmitter(Emitter):
 
     def splits(self, metadata: Json) -> list[Split]:
         batch = batch_from_json(metadata)
-        count = self.spool.open(batch).num_record_batches
-        return [Split(index, {**batch.to_json(), "part": index}) for index in range(count)]
+        return [
+            Split(index, {"batch": batch.number, "part": index, "sha256": digest})
+            for index, digest in enumerate(self.spool.parts(batch))
+        ]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         assert isinstance(split.body, dict)
-        part = split.body["part"]
+        number, part, digest = split.body["batch"], split.body["part"], split.body["sha256"]
+        assert isinstance(number, int)
         assert isinstance(part, int)
-        batch = batch_from_json({name: value for name, value in split.body.items() if name != "part"})
-        found = self.spool.open(batch).get_batch(part)
+        found = self.spool.part(number, part, str(digest))
         yield found.select([field.name for field in self.spool.schema])

@@ -21,7 +21,14 @@ from airflow_trident.errors import ConfigurationError, StagingError, UnseenFiles
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
-from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, write_durably
+from airflow_trident.staging.files import (
+    make_folder,
+    put_if_absent,
+    stays_inside,
+    storage_error,
+    sync_folder,
+    write_durably,
+)
 from airflow_trident.staging.manifest import decode, encode
 from airflow_trident.types import Schema, ddl, names_of
 
@@ -51,10 +58,22 @@ def write_part(root: str, slot: Slot, state: str, table: pa.Table | Sequence[pa.
     relative = f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
     path = os.path.join(_absolute(root), relative)
     with _storage_errors(root):
-        make_folder(os.path.dirname(path))
-        # The manifest's publication syncs the folder with all names in it.
+        # The manifest's publication syncs the folders with all names in them.
+        make_slot_folder(root, slot)
         size = write_durably(path, lambda file: pq.write_table(whole, file, compression="zstd"), name_too=False)
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
+
+
+def make_slot_folder(root: str, slot: Slot) -> str:
+    """Make the folder of an attempt; its name lasts when the manifest is published, those above it at once.
+
+    :raises OSError: it cannot be made.
+    """
+    folder = os.path.join(_absolute(root), slot.path)
+    if not os.path.isdir(folder):
+        make_folder(os.path.dirname(os.path.dirname(folder)))
+        make_folder(folder, durably=False)
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +102,12 @@ class StagingArea:
         relative = f"{manifest.slot.path}/{MANIFEST}"
         path = os.path.join(_absolute(self.root), relative)
         with _storage_errors(self.root):
-            make_folder(os.path.dirname(path))
+            folder = make_slot_folder(self.root, manifest.slot)
             self._require_seen(manifest)
-            if not put_if_absent(path, content) and _read(path) != content:
+            absent = put_if_absent(path, content)
+            for above in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
+                sync_folder(above)  # whoever made the folders of the attempt and the transaction may be dead
+            if not absent and _read(path) != content:
                 raise StagingError(
                     f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid} of topology "
                     f"{manifest.slot.topology!r} has published another staged batch already ({path})",
@@ -95,7 +117,7 @@ class StagingArea:
 
     def _require_seen(self, manifest: Manifest) -> None:
         for file in manifest.files:
-            path = os.path.join(_absolute(self.root), file.path)
+            path = self._inside(file.path)
             try:
                 bytes_ = os.path.getsize(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -119,7 +141,7 @@ class StagingArea:
         :raises NewerRecordError: a newer version of the package wrote it.
         """
         relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
-        path = os.path.join(_absolute(self.root), relative)
+        path = self._inside(relative)
         try:
             content = _read(path)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -147,7 +169,7 @@ class StagingArea:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        path = os.path.join(_absolute(self.root), file.path)
+        path = self._inside(file.path)
         try:
             size = os.path.getsize(path)
             if size != file.bytes:
@@ -167,6 +189,13 @@ class StagingArea:
             raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
         except (pa.ArrowException, OSError) as error:
             raise StagingError(f"the staged file {path!r} cannot be read ({error})", _AGAIN) from error
+
+    def _inside(self, relative: str) -> str:
+        """:raises StagingError: a record or manifest names something outside of this folder."""
+        root = _absolute(self.root)
+        if not stays_inside(relative):
+            raise StagingError(f"the path {relative!r} is not below the staging folder {root!r}", _AGAIN)
+        return os.path.join(root, relative)
 
     # ---- cleaning ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.private_files import create_private, make_private
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
@@ -38,9 +39,11 @@ def stays_inside(path: str) -> bool:
     return bool(path) and "\0" not in path and not os.path.isabs(path) and ".." not in path.split("/")
 
 
-def make_folder(folder: str) -> None:
-    """Make `folder` and what is missing above it, durably.
+def make_folder(folder: str, *, private: bool = True, durably: bool = True) -> None:
+    """Make `folder` and what is missing above it.
 
+    :param private: see :mod:`airflow_trident.private_files`; else as the umask says.
+    :param durably: false if the caller syncs the folders above, or their names need not last.
     :raises OSError: as os.makedirs.
     """
     missing: list[str] = []
@@ -51,12 +54,14 @@ def make_folder(folder: str) -> None:
         if parent == above:
             break
         above = parent
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", folder) from error
-    for made in missing:
-        sync_folder(os.path.dirname(made))
+    for made in reversed(missing):
+        try:
+            make_private(made) if private else os.mkdir(made)
+        except FileExistsError as error:
+            if not os.path.isdir(made):
+                raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", folder) from error
+        if durably:
+            sync_folder(os.path.dirname(made))
 
 
 def sync_folder(folder: str) -> None:
@@ -71,15 +76,16 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: str, write: Callable[[BinaryIO], None], *, name_too: bool = True) -> int:
+def write_durably(path: str, write: Callable[[BinaryIO], None], *, name_too: bool = True, private: bool = True) -> int:
     """Write a new file by `write(file)`, sync it and its folder; nothing is left behind if that fails.
 
     :param name_too: false if the caller syncs the folder, or the name need not last.
+    :param private: see :mod:`airflow_trident.private_files`; else as the umask says.
     :returns: its size in bytes.
     :raises OSError: the file exists, or cannot be written.
     """
     try:
-        with open(path, "xb") as file:
+        with create_private(path) if private else open(path, "xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -94,8 +100,9 @@ def write_durably(path: str, write: Callable[[BinaryIO], None], *, name_too: boo
     return size
 
 
-def put_if_absent(path: str, content: bytes) -> bool:
-    """Publish `content` as `path` in one atomic step, durably; False: `path` is there already and was left alone.
+def put_if_absent(path: str, content: bytes, *, private: bool = True) -> bool:
+    """Publish `content` as `path` in one atomic step, durably; False: `path` is there already and was left alone. In
+    both cases the name lasts: whoever published it may have been killed before that was so.
 
     A hard link does it, because it fails where the name is taken, whoever took it, and shows only whole files. Where
     the file system has no hard links the name is taken first and filled then: a crash in between leaves a short file,
@@ -104,24 +111,24 @@ def put_if_absent(path: str, content: bytes) -> bool:
     :raises OSError: it cannot be written.
     """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    write_durably(temporary, lambda file: _write_all(file, content), name_too=False)
+    write_durably(temporary, lambda file: _write_all(file, content), name_too=False, private=private)
+    absent = True
     try:
         os.link(temporary, path)
     except FileExistsError:
         # A server that was asked twice, because its answer was lost, says so of our own link.
-        if os.stat(temporary).st_nlink < 2:
-            return False
+        absent = os.stat(temporary).st_nlink > 1
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         try:
-            write_durably(path, lambda file: _write_all(file, content))
+            write_durably(path, lambda file: _write_all(file, content), private=private)
         except FileExistsError:
-            return False
+            absent = False
     finally:
         _unlink(temporary)
     sync_folder(os.path.dirname(path))
-    return True
+    return absent
 
 
 def _write_all(file: BinaryIO, content: bytes) -> None:

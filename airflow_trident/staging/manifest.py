@@ -47,7 +47,7 @@ def decode(content: bytes, where: str) -> Manifest:
                 "Install the version of airflow-trident that wrote it, or a newer one.",
             )
         return _manifest(record)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StagingError(
             f"the manifest {where!r} cannot be read ({type(error).__name__}: {error})",
             "Run the processing phase of this transaction again: it stages under a new attempt.",

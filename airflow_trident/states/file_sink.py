@@ -117,7 +117,7 @@ class OpenFileSink(State):
         self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\..*\.tmp\Z")
         self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
         with self._errors():
-            make_folder(self._meta)
+            make_folder(self._meta, private=False)
         self._read()
 
     def marker(self) -> Marker | None:
@@ -159,7 +159,7 @@ class OpenFileSink(State):
     def _prepare(self, ticket: CommitTicket, batch: pa.Table, version: int) -> tuple[str, str]:
         """Write the file under a hidden name. :returns: that, and the name under which it will appear."""
         hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
-        write_durably(os.path.join(self._meta, hidden), lambda file: self._encode(batch, file))
+        write_durably(os.path.join(self._meta, hidden), lambda file: self._encode(batch, file), private=False)
         final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
         return hidden, final
 
@@ -228,7 +228,7 @@ class OpenFileSink(State):
             "remove": record.remove,
         }
         try:
-            if not put_if_absent(self._record_path(version), json.dumps(content).encode()):
+            if not put_if_absent(self._record_path(version), json.dumps(content).encode(), private=False):
                 return False
         except FileNotFoundError:
             return False  # so slow that others have cleaned behind it

@@ -17,6 +17,7 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, OutcomeUnknownError
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.plan.states import Capabilities
+from airflow_trident.private_files import touch_private
 from airflow_trident.protocol.checkpoint import (
     Marks,
     Step,
@@ -105,6 +106,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
         folder = os.path.dirname(self.path)
         try:
             make_folder(folder)
+            touch_private(self.path)
         except OSError as error:
             raise storage_error(error, folder, "the folder of the state") from error
         with self._errors():

@@ -23,6 +23,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.private_files import touch_private
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.staging.files import make_folder, storage_error
 from airflow_trident.states.checks import require_plain_keys
@@ -116,6 +117,7 @@ class OpenSqliteState(State):
         folder = os.path.dirname(self.path)
         try:
             make_folder(folder)
+            touch_private(self.path)
         except OSError as error:
             raise storage_error(error, folder, "the folder of the state") from error
         with self._errors():

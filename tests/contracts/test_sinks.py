@@ -205,12 +205,12 @@ def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
     spec = spec_of("files", tmp_path)
     publish = file_sink.put_if_absent
 
-    def others_first(path: str, content: bytes) -> bool:
+    def others_first(path: str, content: bytes, **options: bool) -> bool:
         monkeypatch.setattr(file_sink, "put_if_absent", publish)
         with spec.factory.make_state(spec) as other:
             for txid in range(1, behind + 1):
                 other.apply(ticket(txid, fence=10 + txid), batch(spec, *ROWS))
-        return publish(path, content)
+        return publish(path, content, **options)
 
     with spec.factory.make_state(spec) as state:
         monkeypatch.setattr(file_sink, "put_if_absent", others_first)

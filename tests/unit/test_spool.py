@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts import spool_sources
+from airflow_trident.spouts import spool, spool_sources
 from airflow_trident.spouts.spool_sources import CallableSource, CommandSource, Polled, SpoolSource
 from airflow_trident.spouts.spooled import SpooledSpout
 from airflow_trident.types import Json
@@ -45,6 +45,43 @@ def test_a_batch_that_was_spooled_before_a_kill_is_taken_by_the_next_coordinator
     spout = spooled(tmp_path, given(ROWS[3:4]))
     assert rows_of(spout, first) == ROWS[:3]
     assert rows_of(spout, begin(spout, first)) == ROWS[3:4]
+
+
+def test_the_file_of_a_batch_is_read_once_however_many_parts_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "PART_ROWS", 1)
+    spout = spooled(tmp_path, given(ROWS))
+    metadata = begin(spout, None)
+    whole, read = [], spool.Spool._read
+
+    def counted(self: spool.Spool, number: int) -> bytes:
+        whole.append(number)
+        return read(self, number)
+
+    monkeypatch.setattr(spool.Spool, "_read", counted)
+    emitter = spout.emitter()
+    splits = emitter.splits(metadata)
+    assert len(splits) == len(ROWS)
+    assert [tuple(row.values()) for one in splits for part in emitter.read(one) for row in part.to_pylist()] == ROWS
+    assert whole == [1]
+
+
+@pytest.mark.parametrize("change", ["another row", "cut off", "no batch at all", "gone"])
+def test_a_part_that_changed_since_the_batch_was_looked_at_is_an_error(tmp_path: Path, change: str) -> None:
+    spout = spooled(tmp_path, given(ROWS))
+    emitter = spout.emitter()
+    (split,) = emitter.splits(begin(spout, None))
+    path = tmp_path / "spool" / f"{1:019d}.arrow"
+    content = path.read_bytes()
+    if change == "gone":
+        path.unlink()
+    else:
+        changed = {"another row": content.replace(b"row 3", b"row 4"), "cut off": content[:-9], "no batch at all": b""}
+        assert changed[change] != content
+        path.write_bytes(changed[change])
+    with pytest.raises(SourceChangedError, match="replay"):
+        list(emitter.read(split))
 
 
 def test_two_coordinators_that_polled_at_once_lose_nothing_of_either(tmp_path: Path) -> None:

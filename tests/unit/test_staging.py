@@ -246,6 +246,20 @@ def test_version_1_loads_for_ever() -> None:
     )
 
 
+@pytest.mark.parametrize("path", ["../secret/manifest.json", "/etc/hostname", "a/../../secret", "", "a\0b"])
+def test_records_that_name_something_outside_of_the_staging_folder_are_refused(area: StagingArea, path: str) -> None:
+    secret = Path(area.root).parent / "secret"
+    secret.mkdir(parents=True)
+    manifest = staged(area, words(("a", 1)))
+    (secret / "manifest.json").write_bytes(encode(manifest))
+    with pytest.raises(StagingError, match=r"is not below the staging folder.*Run the processing phase"):
+        area.load(replace(reference(manifest), manifest=path))
+    elsewhere = replace(manifest, files=(replace(manifest.files[0], path=path),))
+    for use in (lambda: area.read(elsewhere, "counts", WORDS), lambda: area.publish(elsewhere)):
+        with pytest.raises(StagingError, match="is not below the staging folder"):
+            use()
+
+
 def test_a_missing_staged_file_is_an_error_never_fewer_rows(area: StagingArea) -> None:
     manifest = staged(area, words(("a", 1)), words(("b", 1)))
     path_of(area, manifest.files[0]).unlink()
