@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test histories model bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -12,6 +12,8 @@ RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 unexport PYTHONDONTWRITEBYTECODE
 # Extra arguments: make test ARGS="-k ledger"
 ARGS :=
+# Simulated histories of each kind: make histories HISTORIES=100000
+HISTORIES := 1000
 # Test processes: one more than cores, since many tests wait for servers. WORKERS=0 runs all tests in one process.
 WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
@@ -19,6 +21,8 @@ help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
 	@echo "make tweets    the same with tweets in Redis, three counts in one atomic step"
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
+	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
+	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
@@ -36,6 +40,12 @@ tweets: java venv
 
 test: java venv
 	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+histories: venv
+	@$(RUN) python -m tests.simulation.runner $(HISTORIES) $(ARGS)
+
+model: java venv
+	@$(RUN) python -m tests.model.tlc $(ARGS)
 
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)

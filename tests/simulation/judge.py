@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,9 @@ from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from airflow_trident.staging.base import Slot
 from tests.simulation.pieces import Rows, Store, batch_of
 
+ATTEMPTS_OF_ONE = 20
+"""So often a process may try one transaction; a drain tries each some times, and opaque ones lose their batch."""
+
 
 class Broken(BaseException):
     """A promise is broken. Not an Exception, so that no production code catches it."""
@@ -23,6 +26,11 @@ class Broken(BaseException):
 class Judge:
     """
     :param restored: the ledger was put back to an old copy: it knows less than the states from then on.
+    :param ordered: the states that depend on the order of batches.
+    :param damaged: a store went back, vanished, or is two: states lack what is COMMITTED, and nobody has noticed yet.
+    :param done: the batch of each COMMITTED transaction, also when its record was pruned.
+    :param skips: something was SKIPPED once.
+    :param first_of: the first transaction of each run and coordinator.
     """
 
     stores: dict[str, Store]
@@ -38,6 +46,21 @@ class Judge:
     restored: bool = False
     silent: bool = False
     applications: int = 0
+    ordered: set[str] = field(default_factory=set)
+    damaged: bool = False
+    two: bool = False
+    lives: bool = False
+    skips: bool = False
+    done: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    first_of: dict[tuple[str, str], int] = field(default_factory=dict)
+    process: Callable[[], Any] = lambda: None
+
+    def reborn(self) -> None:
+        """A person deleted the topology: nothing of its former life counts any more."""
+        self.next_txid, self.pointer, self.exceptions = 1, CommitPointer(committed=0, fence=0), Exceptions()
+        self.skips = False
+        for kept in (self.records, self.claims, self.attempts, self.done, self.first_of):
+            kept.clear()
 
     def broken(self, promise: str, what: str) -> None:
         raise Broken(f"{promise}: {what}")
@@ -106,8 +129,7 @@ class Judge:
             again = new.attempt == old.attempt + 1 and new.claim == old.claim
             if not (self.opaque and again and txid > pointer.committed):
                 self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
-        if new.attempt not in (old.attempt, old.attempt + 1):
-            self.broken("P3", f"the attempt of {txid} went from {old.attempt} to {new.attempt}")
+        self._attempt_changed(txid, old, new)
         if new.status is not old.status and new.status not in TRANSITIONS[old.status]:
             self.broken("P4", f"{txid} went from {old.status} to {new.status}")
         if new.staged is not None and new.staged.manifest.split("/")[-2] != str(new.attempt):
@@ -116,8 +138,21 @@ class Judge:
             self._gate_opened(txid, new, pointer)
         if new.status is Status.COMMITTED and old.status is not Status.COMMITTED:
             self._committed(txid, new)
+        self.skips |= new.status is Status.SKIPPED
         if new.status is Status.SKIPPED and (new.touched or any(self._has(store, txid) for store in self._all())):
             self.broken("P8", f"{txid} is SKIPPED and a state may hold it")
+
+    def _attempt_changed(self, txid: int, old: TxRecord, new: TxRecord) -> None:
+        if new.attempt not in (old.attempt, old.attempt + 1):
+            self.broken("P3", f"the attempt of {txid} went from {old.attempt} to {new.attempt}")
+        if new.attempt != old.attempt and not new.invalidated:
+            self._is_of_own_run(new)
+
+    def _is_of_own_run(self, record: TxRecord) -> None:
+        """An emitter works on the transaction of its own run, in whatever life of the topology it finds itself."""
+        task, run_id = self.process().task, record.claim.run_id
+        if task is not None and task.verb == "emit" and run_id != task.run.run_id:
+            self.broken("P1", f"{task.name} attempts {record.txid}, which belongs to run {run_id!r}")
 
     def _gate_opened(self, txid: int, record: TxRecord, pointer: CommitPointer) -> None:
         if record.fence <= pointer.fence or self.pointer.fence != record.fence:
@@ -130,6 +165,9 @@ class Judge:
     def _committed(self, txid: int, record: TxRecord) -> None:
         if self.pointer.committed < txid:
             self.broken("P8", f"{txid} is COMMITTED and the pointer is at {self.pointer.committed}")
+        self.done[txid] = batch_of(record.metadata)
+        if self.damaged:
+            return
         if len(self._all()) < 2:
             self.broken("P8", f"{txid} is COMMITTED and a state was never written")
         for name, store in self.stores.items():
@@ -164,6 +202,10 @@ class Judge:
     def attempt_begins(self, slot: Slot) -> None:
         if self.silent:
             return
+        mine = self.process().attempts
+        mine[slot.txid] += 1
+        if mine[slot.txid] > ATTEMPTS_OF_ONE:
+            self.broken("P9", f"one process begins {mine[slot.txid]} attempts of {slot.txid}, and sees no end")
         who = (slot.txid, slot.attempt)
         record = self.records.get(slot.txid)
         if record is not None and record.attempt < slot.attempt:
@@ -179,6 +221,12 @@ class Judge:
             self.broken("P7", f"state {name} has records {twice} twice, the last time by transaction {ticket.txid}")
         if self.silent or self.restored or applied is Applied.ALREADY:
             return
+        lower = {txid: batch for txid, batch in self.done.items() if txid < ticket.txid}
+        lacks = [txid for txid, batch in lower.items() if any(not store.records[one] for one in batch)]
+        if lacks:
+            self.broken("P11", f"state {name} got {ticket.txid} and lacks {lacks}, which are COMMITTED")
+        if name in self.ordered and list(store.order) != sorted(store.order):
+            self.broken("P6", f"state {name} depends on the order and has {store.order}")
         for lower in range(1, ticket.txid):
             found = self.records.get(lower)
             waits = found is not None and not found.status.lets_others_pass and lower > self.pointer.committed
@@ -188,6 +236,21 @@ class Judge:
     def claimed(self, key: str, txid: int) -> None:
         if not self.restored and self.claims.setdefault(key, txid) != txid:
             self.broken("P1", f"claim {key} was given {txid} after {self.claims[key]}")
+
+    def coordinated(self, task: Any, result: Any) -> None:
+        """A run's first transaction stays its first, however often its coordinator runs again."""
+        first = result[0] if isinstance(result, list) else result
+        who = (task.run.run_id, task.task_id)
+        if self.first_of.setdefault(who, first) != first:
+            self.broken("P1", f"{task.name} has {result} and had {self.first_of[who]} before")
+
+    def green(self, task: Any, txid: int) -> None:
+        """The success of a committer means that the transaction of its run is COMMITTED."""
+        claimed = {record.claim.run_id for one, record in self.records.items() if one == txid}
+        if txid not in self.done:
+            self.broken("P8", f"{task.name} succeeds and {txid} is not COMMITTED")
+        if claimed and task.run.run_id not in claimed:
+            self.broken("P1", f"{task.name} succeeds with {txid}, which belongs to run {claimed}")
 
     def _all(self) -> list[Store]:
         return list(self.stores.values())

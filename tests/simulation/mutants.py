@@ -5,7 +5,8 @@ A mutant that is not found is a hole in the simulation, or a guard that nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,12 +31,10 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`patches`: what is replaced. `restores`: it shows only where the ledger is restored from an old copy; `opaque`:
-    only where the spout is opaque."""
+    """`patches`: what is replaced; `kind`: of the histories in which it shows."""
 
     patches: Sequence[Patch]
-    restores: bool = False
-    opaque: bool = False
+    kind: str = "transactional"
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -48,11 +47,9 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(
-    name: str, *, restores: bool = False, opaque: bool = False
-) -> Callable[[Callable[[], Sequence[Patch]]], None]:
+def mutant(name: str, kind: str = "transactional") -> Callable[[Callable[[], Sequence[Patch]]], None]:
     def register(make: Callable[[], Sequence[Patch]]) -> None:
-        MUTANTS[name] = Mutant(make(), restores, opaque)
+        MUTANTS[name] = Mutant(make(), kind)
 
     return register
 
@@ -60,8 +57,24 @@ def mutant(
 def first_found(one: Mutant, limit: int) -> Verdict | None:
     """The first history below `limit` in which the defect breaks a promise."""
     with one.alive():
-        verdicts = (play(seed, restores=one.restores, opaque=one.opaque) for seed in range(limit))
+        verdicts = (play(seed, one.kind) for seed in range(limit))
         return next((verdict for verdict in verdicts if verdict.broken), None)
+
+
+def sees_only(committer: Committer, names: Collection[str]) -> Committer:
+    """The same committer, for which these states are all that the topology has."""
+
+    class Fewer:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(committer.topology, name)
+
+        @property
+        def states(self) -> dict[str, Any]:
+            return {name: spec for name, spec in committer.topology.states.items() if name in names}
+
+    found = copy.copy(committer)
+    object.__setattr__(found, "topology", Fewer())
+    return found
 
 
 def _forgiving(admit: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,7 +189,7 @@ def _() -> Sequence[Patch]:
     return [(phases, "coordinate", coordinate)]
 
 
-@mutant("nobody notices a restored ledger", restores=True)
+@mutant("nobody notices a restored ledger", "restored")
 def _() -> Sequence[Patch]:
     return [
         (phases, "require_ledger_ahead", lambda topology, markers, view: None),
@@ -341,13 +354,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("COMMITTED when the first state has it")
 def _() -> Sequence[Patch]:
+    def apply(self: Committer, ticket: Any, states: Any) -> Any:
+        return original(sees_only(self, [next(iter(self.topology.states))]), ticket, states)
+
     original = Committer._apply
-
-    class First:
-        def __init__(self, states: Any) -> None:
-            self.states = states
-
-        def opened(self) -> dict[str, Any]:
-            return dict([next(iter(self.states.opened().items()))])
-
-    return [(Committer, "_apply", lambda self, ticket, states: original(self, ticket, First(states)))]
+    return [(Committer, "_apply", apply)]

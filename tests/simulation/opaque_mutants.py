@@ -17,12 +17,12 @@ from tests.simulation.state_mutants import MUTANTS
 __all__ = ["MUTANTS"]
 
 
-@mutant("a new batch leaves the later ones valid", opaque=True)
+@mutant("a new batch leaves the later ones valid", "opaque")
 def _() -> Sequence[Patch]:
     return [(verbs, "invalidated_above", lambda snap, txid: [])]
 
 
-@mutant("what lost its batch may still commit", opaque=True)
+@mutant("what lost its batch may still commit", "opaque")
 def _() -> Sequence[Patch]:
     def staged_still(definition: Definition, record: TxRecord) -> TxRecord:
         return replace(original(definition, record), status=record.status, attempt=record.attempt, staged=record.staged)
@@ -31,7 +31,7 @@ def _() -> Sequence[Patch]:
     return [(opaque, "invalidated", staged_still)]
 
 
-@mutant("what is FAILED or SKIPPED keeps its batch", opaque=True)
+@mutant("what is FAILED or SKIPPED keeps its batch", "opaque")
 def _() -> Sequence[Patch]:
     def above(snap: Any, txid: int) -> list[TxRecord]:
         special = {*snap.exceptions().failed, *snap.exceptions().skipped}
@@ -41,19 +41,19 @@ def _() -> Sequence[Patch]:
     return [(verbs, "invalidated_above", above)]
 
 
-@mutant("what lost its batch is still listed as FAILED or SKIPPED", opaque=True)
+@mutant("what lost its batch is still listed as FAILED or SKIPPED", "opaque")
 def _() -> Sequence[Patch]:
     original = verbs._exceptions_write
     return [(verbs, "_exceptions_write", lambda snap, txid, to, *off: original(snap, txid, to))]
 
 
-@mutant("a batch that was passed is chosen anew", opaque=True)
+@mutant("a batch that was passed is chosen anew", "opaque")
 def _() -> Sequence[Patch]:
     original = opaque.is_decided_anew
     return [(opaque, "is_decided_anew", lambda definition, record, committed: original(definition, record, 0))]
 
 
-@mutant("a new batch goes on behind the wrong transaction", opaque=True)
+@mutant("a new batch goes on behind the wrong transaction", "opaque")
 def _() -> Sequence[Patch]:
     def last_but_one(snap: Any, txid: int) -> TxRecord | None:
         return (snap.tx(txid - 2) if txid > 2 else None) or original(snap, txid)
@@ -62,12 +62,12 @@ def _() -> Sequence[Patch]:
     return [(opaque, "before", last_but_one)]
 
 
-@mutant("an attempt begins behind a transaction without a batch", opaque=True)
+@mutant("an attempt begins behind a transaction without a batch", "opaque")
 def _() -> Sequence[Patch]:
     return [(opaque, "require_batch", lambda record, txid: record.position)]
 
 
-@mutant("a transaction begins behind one without a batch", opaque=True)
+@mutant("a transaction begins behind one without a batch", "opaque")
 def _() -> Sequence[Patch]:
     def with_batch(snap: Any, txid: int) -> TxRecord | None:
         found = original(snap, txid)
@@ -77,17 +77,17 @@ def _() -> Sequence[Patch]:
     return [(verbs, "before", with_batch)]
 
 
-@mutant("a transaction begins although the batch before it changes meanwhile", opaque=True)
+@mutant("a transaction begins although the batch before it changes meanwhile", "opaque")
 def _() -> Sequence[Patch]:
-    def unchecked(snap: Any, record: TxRecord) -> Any:
-        step = original(snap, record)
+    def unchecked(snap: Any, record: TxRecord, *more: Any) -> Any:
+        step = original(snap, record, *more)
         return replace(step, unchecked=step.unchecked | {snap.life.tx(record.txid - 1)})
 
     original = verbs._new_transaction
     return [(verbs, "_new_transaction", unchecked)]
 
 
-@mutant("what has no batch can be skipped", opaque=True)
+@mutant("what has no batch can be skipped", "opaque")
 def _() -> Sequence[Patch]:
     def skip(snap: Any, txid: int, reason: str) -> Any:
         with mock.patch.object(verbs, "_existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
@@ -97,7 +97,7 @@ def _() -> Sequence[Patch]:
     return [(verbs, "skip", skip)]
 
 
-@mutant("the new batch of an attempt is not recorded", opaque=True)
+@mutant("the new batch of an attempt is not recorded", "opaque")
 def _() -> Sequence[Patch]:
     def rewrite(snap: Any, record: TxRecord) -> Any:
         old = snap.tx(record.txid)
@@ -109,7 +109,7 @@ def _() -> Sequence[Patch]:
     return [(verbs, "rewrite", rewrite)]
 
 
-@mutant("the previous value is not restored", opaque=True)
+@mutant("the previous value is not restored", "opaque")
 def _() -> Sequence[Patch]:
     def take_in(self: Store, batch: Rows, *, replaces: bool, highest: bool) -> None:
         original(self, batch, replaces=False, highest=highest)
@@ -118,7 +118,7 @@ def _() -> Sequence[Patch]:
     return [(Store, "take_in", take_in)]
 
 
-@mutant("a state takes a newer attempt's batch for the one that it has", opaque=True)
+@mutant("a state takes a newer attempt's batch for the one that it has", "opaque")
 def _() -> Sequence[Patch]:
     def admit(marker: Any, ticket: Any, **named: Any) -> Any:
         decided, verdict = original(marker, ticket, **named)
@@ -129,7 +129,7 @@ def _() -> Sequence[Patch]:
     return [(marker_module, "admit", admit)]
 
 
-@mutant("a state adds a newer attempt's batch to the one that it has", opaque=True)
+@mutant("a state adds a newer attempt's batch to the one that it has", "opaque")
 def _() -> Sequence[Patch]:
     def admit(marker: Any, ticket: Any, **named: Any) -> Any:
         decided, verdict = original(marker, ticket, **named)

@@ -3,15 +3,22 @@ others go on, or dies, wherever the real one could."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, StagingError, UserCodeError
+from airflow_trident.errors import (
+    LedgerUnavailableError,
+    OutcomeUnknownError,
+    StagingError,
+    StoreUnavailableError,
+    UserCodeError,
+)
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
-from airflow_trident.ledger.znodes import Op, Reading, WriteRefusedError, require_sizes
+from airflow_trident.ledger.znodes import Create, Op, Reading, Set, WriteRefusedError, require_sizes
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Spout, SpoutKind
@@ -20,6 +27,9 @@ from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.states import marker as marker_module
 from airflow_trident.types import Field, Json, Schema
 from tests.simulation.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 AT_ONCE = 0.3
 """How often several nodes are read with somebody else's write in between."""
@@ -35,9 +45,11 @@ class SimTree(FakeTree):
         super().__init__()
         self._watch = watch
         self.held: list[tuple[Op, ...]] = []
+        self.log: list[Sequence[Op]] = []
 
     def apply(self, ops: Sequence[Op]) -> None:
         super().apply(ops)
+        self.log.append(ops)
         self._watch(ops)
 
     def deliver(self, index: int) -> None:
@@ -47,6 +59,9 @@ class SimTree(FakeTree):
         except WriteRefusedError:
             return
 
+    def paths(self) -> list[str]:
+        return list(self._nodes)
+
     def copy(self) -> tuple[Any, ...]:
         return dict(self._nodes), {path: set(names) for path, names in self._children.items()}
 
@@ -55,12 +70,16 @@ class SimTree(FakeTree):
 
 
 class SimZNodes(FakeZNodes):
-    """One client."""
+    """One client.
 
-    def __init__(self, tree: SimTree, scheduler: Scheduler) -> None:
+    :param later: is its process of a later version of the package, whose records have a field more?
+    """
+
+    def __init__(self, tree: SimTree, scheduler: Scheduler, *, later: bool = False) -> None:
         super().__init__(tree)
         self.sim_tree = tree
         self.scheduler = scheduler
+        self._later = later
 
     def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
         self.scheduler.step()
@@ -87,7 +106,8 @@ class SimZNodes(FakeZNodes):
             self.sim_tree.held.append(tuple(ops))
             self._lost()
         luck -= faults.late
-        self.tree.apply(ops)
+        self.tree.apply([_of_later_version(op) for op in ops] if self._later else ops)
+        self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
         if luck < faults.lost_after:
             self._lost()
 
@@ -104,16 +124,23 @@ class SimZNodes(FakeZNodes):
         return True
 
 
+def _of_later_version(op: Op) -> Op:
+    if not isinstance(op, Create | Set) or not op.data.startswith(b"{"):
+        return op
+    return replace(op, data=json.dumps({**json.loads(op.data), "of_later": {"version": [1]}}).encode())
+
+
 # ---- staging ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Staging:
-    """What is in the staging folder, seen by all."""
+    """What is in a staging folder. `away`: what is written does not arrive here."""
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     files: dict[str, Rows] = field(default_factory=dict)
     number: int = 0
+    away: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +165,8 @@ class SimArea:
         self.scheduler.step()
         self.staging.number += 1
         path = f"{slot.path}/{state}-{self.staging.number}"
-        self.staging.files[path] = rows
+        if not self.staging.away:
+            self.staging.files[path] = rows
         return StagedFile(state=state, path=path, rows=rows.num_rows, bytes=rows.num_rows)
 
     def publish(self, manifest: Manifest) -> StagedRef:
@@ -172,16 +200,26 @@ class SimArea:
 
 @dataclass
 class Store:
-    """What one state holds: how often each record, and the marker. `last`: the records of its highest txid."""
+    """What one state holds: how often each record, and the marker. `last`: the records of its highest txid.
+    `order`: all records as they came in."""
 
     marker: Marker | None = None
     records: Counter[int] = field(default_factory=Counter)
     last: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+
+    def copy(self) -> Store:
+        return replace(self, records=Counter(self.records))
+
+    def put_back(self, copy: Store) -> None:
+        self.marker, self.records, self.last, self.order = copy.marker, Counter(copy.records), copy.last, copy.order
 
     def take_in(self, batch: Rows, *, replaces: bool, highest: bool) -> None:
         if replaces:
             self.records.subtract(self.last)
+            self.order = tuple(record for record in self.order if record not in self.last)
         self.records.update(batch.records)
+        self.order += batch.records
         if highest:
             self.last = batch.records
 
@@ -191,15 +229,21 @@ Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
 
 @dataclass(frozen=True)
 class SimStates(StateFactory):
-    """Stores that outlive every process. The decision is the production one: `states.marker.admit`."""
+    """Stores that outlive every process. The decision is the production one: `states.marker.admit`.
 
-    stores: dict[str, Store]
+    :param stores: those that the process at work reaches.
+    """
+
+    stores: Callable[[], dict[str, Store]]
     scheduler: Scheduler
     watch: Watch
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True)
 
     def make_state(self, spec: StateSpec) -> OpenStore:
+        self.scheduler.step()
+        if self.scheduler.faults.unopened and self.scheduler.random.random() < self.scheduler.faults.unopened:
+            raise StoreUnavailableError(f"the store of state {spec.name!r} does not answer", "Try again later.")
         return OpenStore(self, spec)
 
     def describe(self) -> str:
@@ -210,7 +254,7 @@ class OpenStore(State):
     def __init__(self, where: SimStates, spec: StateSpec) -> None:
         self.where = where
         self.spec = spec
-        self.store = where.stores.setdefault(spec.name, Store())
+        self.store = where.stores().setdefault(spec.name, Store())
 
     def marker(self) -> Marker | None:
         self.where.scheduler.step()
@@ -246,10 +290,9 @@ class OpenStore(State):
 
 @dataclass(frozen=True)
 class SimSpout(Spout):
-    """Records 0 to `total` - 1. How many a new batch takes is left to chance, each time anew."""
+    """Records 0 to `total` - 1 of the world. How many a new batch takes is left to chance, each time anew."""
 
-    total: int
-    scheduler: Scheduler
+    world: World
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
 
     @property
@@ -257,7 +300,7 @@ class SimSpout(Spout):
         return (Field("record", "long"),)
 
     def coordinator(self) -> SimCoordinator:
-        return SimCoordinator(self.total, self.scheduler)
+        return SimCoordinator(self.world)
 
     def emitter(self) -> Emitter:
         raise NotImplementedError
@@ -268,18 +311,17 @@ class SimSpout(Spout):
 
 @dataclass(frozen=True)
 class SimCoordinator(Coordinator):
-    total: int
-    scheduler: Scheduler
+    world: World
 
     def is_ready(self, previous: Json) -> bool:
         return self.initialize_transaction(0, previous) is not None
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        self.scheduler.step()
+        self.world.scheduler.step()
         begin = previous["to"] if isinstance(previous, dict) else 0
-        if begin >= self.total:
+        if begin >= self.world.total:
             return None
-        return {"from": begin, "to": min(begin + self.scheduler.random.randint(1, 2), self.total)}
+        return {"from": begin, "to": min(begin + self.world.random.randint(1, 2), self.world.total)}
 
 
 def batch_of(metadata: dict[str, Json]) -> tuple[int, ...]:

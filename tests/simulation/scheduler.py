@@ -30,9 +30,11 @@ class Faults:
     lost_after: float = 0.0
     late: float = 0.0
     unavailable: float = 0.0
+    unopened: float = 0.0
 
     def none(self) -> None:
-        self.killed = self.paused = self.lost_before = self.lost_after = self.late = self.unavailable = 0.0
+        self.killed = self.paused = self.lost_before = self.lost_after = self.late = 0.0
+        self.unavailable = self.unopened = 0.0
 
 
 @dataclass(eq=False)

@@ -10,8 +10,9 @@ from unittest import mock
 from airflow_trident.ledger import pruning, verbs
 from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.records import Exceptions
+from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.states import marker as marker_module
-from tests.simulation.mutants import MUTANTS, Patch, mutant
+from tests.simulation.mutants import MUTANTS, Patch, mutant, sees_only
 
 __all__ = ["MUTANTS"]
 
@@ -35,6 +36,21 @@ def _() -> Sequence[Patch]:
         return tuple((first, last) for first, last in holes if not first <= txid <= last)
 
     return [(marker_module, "_without", without)]
+
+
+@mutant("states are used although not all of them could be opened")
+def _() -> Sequence[Patch]:
+    def opened(self: OpenStates) -> Any:
+        if not self._open:
+            for name, spec in self._topology.states.items():
+                self._open[name] = self._stack.enter_context(spec.factory.make_state(spec))
+        return self._open
+
+    def apply(self: Committer, ticket: Any, states: Any) -> Any:
+        return original(sees_only(self, states.opened()), ticket, states)
+
+    original = Committer._apply
+    return [(OpenStates, "opened", opened), (Committer, "_apply", apply)]
 
 
 @mutant("data and marker are two steps")

@@ -1,51 +1,103 @@
-"""The setting of a history: an imagined Airflow with its topology, ledger, stores and staging folder."""
+"""The setting of a history: an imagined Airflow with its topology, ledger, stores and staging folders."""
 
 from __future__ import annotations
 
 import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from airflow_trident import Count, Topology
+from airflow_trident import Count, ReducerAggregator, Topology
+from airflow_trident.errors import TridentError
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Delete
 from airflow_trident.plan.states import Applied
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.runtime.backfill import Selection
+from tests.simulation.clock import SimTime
 from tests.simulation.judge import Judge
-from tests.simulation.pieces import (
-    Rows,
-    SimArea,
-    SimEngine,
-    SimSpout,
-    SimStates,
-    SimTree,
-    SimZNodes,
-    Staging,
-    Store,
-)
+from tests.simulation.kinds import Kind
+from tests.simulation.pieces import Rows, SimArea, SimEngine, SimSpout, SimStates, SimTree, SimZNodes, Staging, Store
 from tests.simulation.scheduler import Faults, Scheduler
 
 MAX_STEPS = 20_000
 
 
+class Log(ReducerAggregator[str]):
+    """Depends on the order of batches."""
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, current: str, record: int) -> str:
+        return f"{current},{record}"
+
+
+@dataclass(slots=True)
+class Process:
+    """What runs now: where, and as what.
+
+    `number`: its process id. `task`: of the imagined Airflow, None for a command. `later`: of a later version of the
+    package. `clients`: its sessions. `attempts`: txid -> how often it has begun one.
+    """
+
+    place: int = 0
+    number: int = 1
+    task: Any = None
+    later: bool = False
+    clients: list[Any] = field(default_factory=list)
+    attempts: Counter[int] = field(default_factory=Counter)
+
+
 @dataclass
 class World:
-    """Everything that a history has. All of its choices come from `scheduler.random`."""
+    """Everything that a history has. All of its choices come from `scheduler.random`.
 
+    :param stores: those of each disk: the first is everybody's, the second that of a worker with a disk of its own.
+    :param apart: workers have staging folders of their own.
+    :param commands: what people typed and were killed at: they type it again.
+    :param orphans: ephemeral nodes of the killed.
+    :param dead: tasks whose process is gone, and Airflow does not know it yet.
+    :param loses_staged: staged files were lost, or are not where others look for them.
+    :param clears: does the person of the end clear what is red?
+    :param may_refuse: errors that are right in this kind of history.
+    """
+
+    kind: Kind
     scheduler: Scheduler
+    clock: SimTime
     judge: Judge
     tree: SimTree
-    staging: Staging
+    stores: tuple[dict[str, Store], dict[str, Store]]
     topology: Topology
     retention: int
     poison: float
     rough: float
     total: int
-    restores: bool
+    apart: bool = False
+    lags: bool = False
     calm: bool = False
     copy: tuple[object, ...] | None = None
     at_work: int = 0
+    airflow: Any = None
+    stagings: dict[int, Staging] = field(default_factory=dict)
     given: dict[str, int] = field(default_factory=dict)
     trace: list[str] = field(default_factory=list)
+    commands: list[Selection] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    dead: list[tuple[Any, object]] = field(default_factory=list)
+    copies: dict[str, Store] = field(default_factory=dict)
+    removals: int = 0
+    clears: bool = True
+    loses_staged: bool = False
+    may_refuse: tuple[type[TridentError], ...] = ()
+    here: threading.local = field(default_factory=threading.local)
+    _followers: list[Any] = field(default_factory=list)
+    _number: int = 100
 
     @property
     def random(self) -> random.Random:
@@ -54,18 +106,73 @@ class World:
     def note(self, line: str) -> None:
         self.trace.append(f"{self.scheduler.steps:5d} {line}")
 
+    # ---- processes -----------------------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> Process:
+        found: Process | None = getattr(self.here, "process", None)
+        return found or Process()
+
+    @contextmanager
+    def running(self, process: Process) -> Iterator[None]:
+        """The thread is this process; however it ends, its sessions end, of a killed one some time later."""
+        self.here.process = process
+        self._number += 1
+        process.number = self._number
+        try:
+            yield
+        except Exception:
+            self._end_sessions(process)
+            raise
+        except BaseException:
+            self.orphans += [path for one in process.clients for path in one._ephemeral]
+            raise
+        else:
+            self._end_sessions(process)
+        finally:
+            self.here.process = None
+
+    def _end_sessions(self, process: Process) -> None:
+        for client in process.clients:
+            client.close()
+
+    def expire_sessions(self) -> None:
+        """ZooKeeper notices that the processes of some sessions are gone."""
+        gone, self.orphans = self.orphans, []
+        for path in gone:
+            if self.tree.get(path) is not None:
+                self.tree.apply([Delete(path)])
+
+    # ---- what processes use --------------------------------------------------------------------------------------
+
     def area(self, _root: str = "") -> SimArea:
-        return SimArea(self.staging, self.scheduler)
+        place = self.process.place if self.apart and not self.calm else 0
+        staging = self.stagings.setdefault(place, Staging())
+        staging.away = self.kind.elsewhere and not self.calm and self.rough > 1
+        return SimArea(staging, self.scheduler)
 
     def engine(self) -> SimEngine:
         return SimEngine(self.area(), self.judge.attempt_begins, 0.0 if self.calm else self.poison)
 
     def ledger(self) -> ZNodeLedger:
-        deadline_s = 120.0 if self.calm else self.random.choice((120.0, 120.0, -1.0))
-        return ZNodeLedger(SimZNodes(self.tree, self.scheduler), "simulated", step_deadline_s=deadline_s)
+        never = 10.0 * MAX_STEPS
+        deadline_s = never if self.calm else self.random.choice((never, never, -1.0))
+        znodes = SimZNodes(self.tree, self.scheduler, later=self.process.later)
+        self.process.clients.append(znodes)
+        client: Any = znodes
+        if self.lags:
+            from tests.simulation.follower import Follower, FollowerZNodes
+
+            while len(self._followers) < 2:
+                self._followers.append(Follower(self.tree))
+            client = FollowerZNodes(self.random.choice(self._followers), znodes)
+        return ZNodeLedger(client, "simulated", step_deadline_s=deadline_s, clock_ms=self.clock.time_ms)
+
+    def stores_here(self) -> dict[str, Store]:
+        return self.stores[self.judge.two and self.process.place == 1]
 
 
-def world_of(seed: int, *, restores: bool, opaque: bool) -> World:
+def world_of(seed: int, kind: Kind) -> World:
     """A history's setting: how much goes wrong in it is left to chance, too."""
     faults = Faults()
     scheduler = Scheduler(seed, faults, max_steps=MAX_STEPS)
@@ -75,33 +182,47 @@ def world_of(seed: int, *, restores: bool, opaque: bool) -> World:
     faults.lost_before, faults.lost_after = chance.choice(((0.0, 0.0), (0.03, 0.03), (0.1, 0.1)))
     faults.late = chance.choice((0.0, 0.05))
     faults.unavailable = chance.choice((0.0, 0.02))
-    stores: dict[str, Store] = {}
+    faults.unopened = chance.choice((0.0, 0.0, 0.1, 0.3))
+    stores: tuple[dict[str, Store], dict[str, Store]] = ({}, {})
     retention = chance.choice((1, 2, 50))
-    max_pending = chance.choice((1, 2, 10) if opaque else (1, 2, 3, 5))
-    judge = Judge(stores, max_pending=max_pending, retention=retention, opaque=opaque)
+    max_pending = chance.choice((1, 2, 10) if kind.opaque else (1, 2, 3, 5))
+    judge = Judge(stores[0], max_pending=max_pending, retention=retention, opaque=kind.opaque)
     tree = SimTree(judge.ledger_step)
     total = chance.randint(3, 9)
+    world = World(
+        kind=kind,
+        scheduler=scheduler,
+        clock=SimTime(scheduler),
+        judge=judge,
+        tree=tree,
+        stores=stores,
+        topology=Topology("simulated"),
+        retention=retention,
+        poison=chance.choice((0.0, 0.1, 0.3)),
+        rough=4.0 if kind.restores else chance.choice((0.3, 1.0, 4.0)),
+        total=total,
+        apart=kind.tasks and chance.random() < 0.2,
+        lags=kind.tasks and chance.random() < 0.5,
+    )
+    world.loses_staged = world.apart or kind.elsewhere
+    _fill(world)
+    return world
+
+
+def _fill(world: World) -> None:
+    kind, judge = world.kind, world.judge
 
     def watch(name: str, store: Store, ticket: CommitTicket, batch: Rows, applied: Applied) -> None:
         world.note(f"state {name}: {ticket.txid} attempt {ticket.attempt} fence {ticket.fence} {applied}")
         judge.state_step(name, store, ticket, batch, applied)
 
-    topology = Topology("simulated")
-    kind = SpoutKind.OPAQUE if opaque else SpoutKind.TRANSACTIONAL
-    stream = topology.new_stream("records", SimSpout(total, scheduler, kind))
-    states = SimStates(stores, scheduler, watch)
-    for name in ("first", "second"):
-        stream.group_by("record").persistent_aggregate(states, Count(), "n", name=name)
-    world = World(
-        scheduler=scheduler,
-        judge=judge,
-        tree=tree,
-        staging=Staging(),
-        topology=topology,
-        retention=retention,
-        poison=chance.choice((0.0, 0.1, 0.3)),
-        rough=4.0 if restores else chance.choice((0.3, 1.0, 4.0)),
-        total=total,
-        restores=restores,
-    )
-    return world
+    spout = SimSpout(world, SpoutKind.OPAQUE if kind.opaque else SpoutKind.TRANSACTIONAL)
+    stream = world.topology.new_stream("records", spout)
+    states = SimStates(world.stores_here, world.scheduler, watch)
+    stream.group_by("record").persistent_aggregate(states, Count(), "n", name="first")
+    if kind.ordered:
+        stream.group_by("record").persistent_aggregate(states, "record", Log(), "log string", name="second")
+        judge.ordered.add("second")
+    else:
+        stream.group_by("record").persistent_aggregate(states, Count(), "n", name="second")
+    judge.process = lambda: world.process

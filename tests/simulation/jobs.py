@@ -1,0 +1,256 @@
+"""What processes do to each other: the verbs of the protocol, the commands of people, and accidents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptError,
+    FencedError,
+    LateBatchError,
+    RetryableError,
+    TransitionError,
+    TridentError,
+    UnknownTopologyError,
+    UserCodeError,
+)
+from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, Command
+from airflow_trident.runtime import phases
+from airflow_trident.runtime.backfill import Backfill, Selection
+from airflow_trident.runtime.commit import Committer, OpenStates
+from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.types import Json
+from tests.simulation.scheduler import Killed
+from tests.simulation.world import Process, World
+
+RUNS = 4
+KEPT_TRIES = 3
+
+Job = Callable[[World, ZNodeLedger], None]
+
+
+def coordinate(world: World, ledger: ZNodeLedger) -> None:
+    several = 1 + (world.kind.restores or world.topology.opaque)
+    key = f"run-{world.random.randrange(RUNS * several)}"
+    result = phases.coordinate(ledger, world.topology, Claim(key=key), max_pending=world.judge.max_pending)
+    world.note(f"{key}: {type(result).__name__} {getattr(result, 'txid', '')}")
+    if isinstance(result, Begun):
+        world.judge.claimed(key, result.txid)
+        world.given[key] = result.txid
+
+
+def _some_txid(world: World) -> int | None:
+    return world.random.choice(sorted(world.given.values())) if world.given else None
+
+
+def _attempts(world: World) -> Attempts:
+    chance = world.random
+    on_failure = chance.choice((OnFailure.BLOCK, OnFailure.SKIP))
+    return Attempts(owner="simulated", last_try=chance.random() < 0.3, on_failure=on_failure)
+
+
+def emit(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is not None:
+        result = phases.process(ledger, world.topology, txid, world.engine(), "", _attempts(world))
+        world.note(f"emit {txid}: {result.outcome} {result.attempt}")
+
+
+def commit_one(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is None:
+        return
+    take_over = world.random.random() < 0.5
+    committer = Committer(
+        ledger=ledger,
+        topology=world.topology,
+        staging_root="",
+        attempts=_attempts(world),
+        engine=world.engine,
+        retention=world.retention,
+    )
+    keeps = world.random.random() < 0.3
+    with OpenStates(world.topology) if keeps else nullcontext() as states:
+        for left in reversed(range(KEPT_TRIES if keeps else 1)):
+            try:
+                result = committer.commit(txid, take_over=take_over, states=states)
+                world.note(f"commit {txid}: {result.committed}, {result.own}")
+                return
+            except RetryableError as error:
+                world.note(f"commit {txid}: {error.message}; {left} tries left")
+                if not left:
+                    raise
+
+
+def backfill(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is not None:
+        replay(world, ledger, Selection(first=txid, last=txid))
+
+
+def replay(world: World, ledger: ZNodeLedger, selection: Selection) -> None:
+    """The command; who is killed at it types it again some time."""
+    work = Backfill(
+        ledger=ledger,
+        topology=world.topology,
+        engine=world.engine,
+        staging_root="",
+        owner="person",
+        retention=world.retention,
+    )
+    try:
+        for done in work.run(selection):
+            world.note(f"backfill {done.txid}: {done.outcome} {done.detail}")
+            expected_text(world, done.detail)
+    except Killed:
+        world.commands.append(selection)
+        raise
+
+
+def skip(world: World, ledger: ZNodeLedger) -> None:
+    txid = _some_txid(world)
+    if txid is not None:
+        world.note(f"skip {txid}: {ledger.skip(txid, 'a person said so').status}")
+
+
+def fail(world: World, ledger: ZNodeLedger) -> None:
+    """A failure callback that comes at any time, from any attempt."""
+    txid = _some_txid(world)
+    if txid is None:
+        return
+    tx = ledger.view(txid).tx
+    if tx is not None and tx.attempt >= 0:
+        attempt = world.random.choice((tx.attempt, max(0, tx.attempt - 1)))
+        record = ledger.fail(txid, attempt, "callback")
+        world.note(f"fail {txid} attempt {attempt}: {record.status}")
+        if record.attempt != attempt:
+            world.judge.broken("P4", f"attempt {attempt} of {txid} made attempt {record.attempt} FAILED")
+
+
+def command(world: World, ledger: ZNodeLedger) -> None:
+    ledger.set_command(world.random.choice((Command.RUN, Command.RUN, Command.PAUSE)))
+
+
+def lose_staged(world: World, ledger: ZNodeLedger) -> None:
+    """Somebody empties the staging folders."""
+    world.note("the staging folders are emptied")
+    world.loses_staged = True
+    for staging in world.stagings.values():
+        staging.manifests.clear()
+        staging.files.clear()
+
+
+def deliver(world: World, ledger: ZNodeLedger) -> None:
+    """A write that was under way for long arrives; sessions of the dead end."""
+    world.expire_sessions()
+    if world.tree.held:
+        world.note("a late write arrives")
+        world.tree.deliver(world.random.randrange(len(world.tree.held)))
+
+
+JOBS: dict[Job, float] = {
+    coordinate: 5,
+    emit: 7,
+    commit_one: 7,
+    backfill: 1.5,
+    skip: 0.7,
+    fail: 0.5,
+    command: 0.5,
+    lose_staged: 0.2,
+    deliver: 1,
+}
+AT_WORK = (coordinate, emit, commit_one, backfill)
+"""Who is at one of these is not there any more when the ledger is restored: a step that was decided before fits the
+restored ledger by accident, since its version numbers come again."""
+
+
+def do_one(world: World, place: int) -> None:
+    """One process of a worker."""
+    job = world.random.choices(list(JOBS), [weight * _often(world, job) for job, weight in JOBS.items()])[0]
+    world.at_work += job in AT_WORK
+    try:
+        with world.running(Process(place=place)):
+            job(world, world.ledger())
+    except Killed:
+        world.note(f"{job.__name__}: killed")
+    except TridentError as error:
+        expected(world, job.__name__, error, also=(UnknownTopologyError,) if job is command else ())
+    finally:
+        world.at_work -= job in AT_WORK
+    _accident(world)
+
+
+def _often(world: World, job: Job) -> float:
+    """In rough histories people skip and replay a lot; coordinators are who lives through a restore."""
+    if job is skip and world.kind.ordered:
+        return 0.2 * world.rough
+    if job is coordinate and world.kind.restores:
+        return 3.0
+    if world.topology.opaque and job in (lose_staged, fail):
+        return 5.0  # a batch that a state holds already has to be chosen anew
+    return world.rough if job in (skip, fail, backfill) else 1.0
+
+
+def expected(world: World, what: str, error: TridentError, also: tuple[type[TridentError], ...] = ()) -> None:
+    """:raises Broken: no interleaving may lead to this error."""
+    world.note(f"{what}: {type(error).__name__} {error.message}")
+    fine: tuple[type[TridentError], ...] = (RetryableError, FencedError, UserCodeError, *also)
+    if world.judge.restored:
+        fine += (CorruptError, TransitionError)  # attempts and txids are given out a second time
+    if isinstance(error, ConfigurationError) and "was emitted again" in error.message and world.loses_staged:
+        return
+    if isinstance(error, LateBatchError):
+        if not world.judge.skips:
+            world.judge.broken("P6", f"{what}: nothing was ever skipped, and yet: {error}")
+        return
+    if not isinstance(error, fine) and not (isinstance(error, TransitionError) and not what.startswith("commit")):
+        world.judge.broken("P11", f"{what} ended with {type(error).__name__}: {error}")
+
+
+def expected_text(world: World, detail: str) -> None:
+    """The same for an error that is only told."""
+    if "depends on the order" in detail and not world.judge.skips:
+        world.judge.broken("P6", f"nothing was ever skipped, and yet: {detail}")
+
+
+def _accident(world: World) -> None:
+    """The ledger is copied, and put back later, while nobody is at work but coordinators that looked at the states."""
+    if not world.kind.restores or world.at_work:
+        return
+    if world.copy is None and world.judge.next_txid > 1 and world.random.random() < 0.3:
+        world.note("the ledger is copied")
+        world.copy = world.tree.copy()
+    elif world.copy is not None and not world.judge.restored and world.random.random() < 0.1:
+        world.note("the ledger is restored")
+        world.tree.held.clear()
+        world.tree.restore(world.copy)
+        world.judge.restored = world.judge.silent = True
+        _begin_without_a_look(world)
+
+
+def _begin_without_a_look(world: World) -> None:
+    """Coordinators that had looked at the states before the restore."""
+    coordinator = world.topology.spouts["records"].coordinator()
+
+    def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
+        found = coordinator.initialize_transaction(txid, position.get("records"))
+        return None if found is None else {"records": found}
+
+    for number in range(world.random.randint(0, 2)):
+        key = f"looked-before-{number}"
+        try:
+            result = world.ledger().begin(
+                Claim(key=key),
+                metadata_of,
+                max_pending=world.judge.max_pending,
+            )
+        except (Killed, TridentError) as error:
+            world.note(f"{key}: {error!r}")
+            continue
+        world.note(f"{key}: {type(result).__name__} {getattr(result, 'txid', '')}")
+        if isinstance(result, Begun):
+            world.given[key] = result.txid

@@ -1,0 +1,47 @@
+"""The kinds of histories: what may happen in each, switched on one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What may happen in a history, besides kills, pauses, lost answers, late writes, stores that fail to open,
+    duplicates and people's commands.
+
+    `opaque`: the spout is opaque. `restores`: the ledger is restored from an old copy. `tasks`: what runs are the
+    operators, as tasks of an imagined Airflow with tries, clears, deploys, dead workers, drains and backfills, some
+    with a staging folder of their own or a ZooKeeper server that lags behind, and clocks that move. `ordered`: a state
+    depends on the order of batches. `stores`: a store goes back to an old copy, vanishes or is two. `lives`: the
+    topology is deleted and created again. `versions`: some processes are of a later version of the package, whose
+    records have a field more. `elsewhere`: what an engine writes does not reach the staging folder.
+    """
+
+    opaque: bool = False
+    restores: bool = False
+    tasks: bool = False
+    ordered: bool = False
+    stores: bool = False
+    lives: bool = False
+    versions: bool = False
+    elsewhere: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "transactional": Kind(),
+    "opaque": Kind(opaque=True),
+    "restored": Kind(restores=True),
+    "restored-opaque": Kind(restores=True, opaque=True),
+    "ordered": Kind(ordered=True),
+    "elsewhere": Kind(elsewhere=True),
+    "tasks": Kind(tasks=True),
+    "tasks-opaque": Kind(tasks=True, opaque=True),
+    "tasks-ordered": Kind(tasks=True, ordered=True),
+    "stores": Kind(tasks=True, stores=True),
+    "lives": Kind(tasks=True, lives=True),
+    "versions": Kind(tasks=True, versions=True),
+}
+
+ON = ("transactional", "opaque", "restored", "restored-opaque", "ordered", "elsewhere")
+"""Played with every change. The others show faults that are known and not mended yet."""

@@ -1,0 +1,139 @@
+"""The end of a history: nothing goes wrong any more, and people bring everything to its end, with what they know: the
+lists that `airflow trident ledger list` shows, the tasks that Airflow shows red, and the commands that they typed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+from airflow_trident.errors import LedgerBehindStateError, TransitionError
+from airflow_trident.ledger.base import NothingNew
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, Command, LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import phases
+from airflow_trident.runtime.backfill import Selection
+from tests.simulation.jobs import replay
+from tests.simulation.pieces import batch_of
+from tests.simulation.world import Process, World
+
+END_ROUNDS = 40
+WORKERS = 3
+
+
+def end(world: World) -> None:
+    """When nothing goes wrong any more, everything gets committed; zombies that wake up then change nothing (P9)."""
+    try:
+        while world.scheduler.others_at_work():
+            world.scheduler.step()
+        _settle(world)
+        for number in range(WORKERS):
+            world.scheduler.freeze(f"worker-{number}", frozen=False)
+        while world.tree.held:
+            world.tree.deliver(0)
+        while world.scheduler.others_at_work():
+            world.scheduler.step()
+        _settle(world)
+    except LedgerBehindStateError as error:
+        if not world.judge.restored:
+            world.judge.broken("P11", f"nobody restored the ledger: {error}")
+        world.note(f"refused: {error.message}")
+        _nothing_is_called_committed_that_is_not(world)
+
+
+def calm_down(world: World) -> None:
+    """Wait until the others have done enough, end all faults, and let some of them sleep until the end is over."""
+    for _ in range(world.random.choice((40, 100, 250))):
+        world.scheduler.step(safe=True)
+    world.calm = True
+    world.scheduler.faults.none()
+    for number in range(WORKERS):
+        if world.random.random() < 0.4:
+            world.scheduler.freeze(f"worker-{number}", frozen=True)
+    end(world)
+
+
+def _settle(world: World) -> None:
+    world.expire_sessions()
+    ledger = world.ledger()
+    ledger.register(world.topology.definition())
+    ledger.set_command(Command.RUN)
+    for number in range(END_ROUNDS):
+        if world.kind.tasks:
+            from tests.simulation import shell_jobs
+
+            shell_jobs.tidy_up(world)
+        _commands(world, ledger)
+        nothing_new = _one_more(world, ledger, number)
+        open_ones = [
+            tx.txid for tx in ledger.transactions() if tx.status is not Status.COMMITTED and not _lost(world, tx)
+        ]
+        if nothing_new and not open_ones:
+            break
+    else:
+        if not world.judge.restored:
+            world.judge.broken("P9", f"after {END_ROUNDS} rounds {open_ones} are not committed")
+    if world.judge.restored:
+        _nothing_is_called_committed_that_is_not(world)
+        return
+    _require_all(world, ledger)
+
+
+def _one_more(world: World, ledger: ZNodeLedger, number: int) -> bool:
+    """The next scheduled run. True: the source has nothing new."""
+    if world.kind.tasks:
+        from tests.simulation import shell_jobs
+
+        return shell_jobs.scheduled(world)
+    claim = Claim(key=f"end-{world.scheduler.steps}-{number}")
+    return isinstance(phases.coordinate(ledger, world.topology, claim, max_pending=world.judge.max_pending), NothingNew)
+
+
+def _commands(world: World, ledger: ZNodeLedger) -> None:
+    """What a person types who sees the lists: the same commands again, then what the lists ask for."""
+    again, world.commands = world.commands, []
+    for selection in again:
+        with suppress(TransitionError):  # the ledger was restored, or the topology removed
+            replay(world, ledger, selection)
+    replay(world, ledger, Selection(failed=True))
+    for txid in listed(world, ledger.view(0)):
+        replay(world, ledger, Selection(first=txid, last=txid))
+
+
+def listed(world: World, view: LedgerView) -> list[int]:
+    """Txids that `airflow trident ledger list` shows and that only a person goes on with: what is SKIPPED; what is
+    pending, too, where there is no Airflow whose tasks go on."""
+    pending = () if world.kind.tasks else range(view.pointer.committed + 1, view.next_txid)
+    return sorted({*view.exceptions.skipped, *pending})
+
+
+def _lost(world: World, tx: TxRecord) -> bool:
+    """Was it skipped and passed where a state depends on the order? Nothing brings it back; it stays on a list."""
+    exceptions = world.judge.exceptions
+    listed = tx.txid in (*exceptions.skipped, *exceptions.unfinished)
+    return listed and bool(world.judge.ordered) and tx.txid <= world.judge.pointer.committed
+
+
+def _require_all(world: World, ledger: ZNodeLedger) -> None:
+    view = ledger.view(0)
+    if view.pointer.committed != view.next_txid - 1:
+        world.judge.broken("P9", f"the pointer is {view.pointer.committed} and the next txid is {view.next_txid}")
+    lost = [record for tx in ledger.transactions() if _lost(world, tx) for record in batch_of(tx.metadata)]
+    for name in world.topology.states:
+        records = world.judge.stores[name].records
+        if +records != Counter(set(range(world.total)) - set(lost)):
+            world.judge.broken("P9", f"state {name} has {dict(records)} of {world.total} records, {lost} are skipped")
+    claims = ledger.export()["claims"]
+    if claims != world.judge.claims:
+        world.judge.broken("P1", f"the ledger has the claims {claims} instead of {world.judge.claims}")
+
+
+def _nothing_is_called_committed_that_is_not(world: World) -> None:
+    """After a restore: no record is skipped in silence (P8), none is there twice (P7, checked at each step)."""
+    with world.running(Process()):
+        for tx in world.ledger().transactions():
+            if tx.status is not Status.COMMITTED:
+                continue
+            for name, store in world.judge.stores.items():
+                if any(store.records[record] != 1 for record in batch_of(tx.metadata)):
+                    world.judge.broken("P8", f"{tx.txid} is COMMITTED, and state {name} has {dict(store.records)}")

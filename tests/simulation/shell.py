@@ -1,0 +1,284 @@
+"""An imagined Airflow: DAG runs, task instances, tries, clears, deploys. What its tasks do is the production code of
+the operators; this only says which of them runs when, as what try, and what becomes of its outcome."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
+
+from airflow_trident import (
+    TridentBackfillOperator,
+    TridentCommitterOperator,
+    TridentCoordinatorOperator,
+    TridentDrainOperator,
+    TridentEmitterOperator,
+    TridentTurnSensor,
+    trident_transaction,
+)
+from airflow_trident.topology.topology import Topology
+
+DAG_ID, DRAINED, AGAIN = "plays", "drained", "again"
+OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+VERBS = {
+    TridentCoordinatorOperator: "coordinate",
+    TridentEmitterOperator: "emit",
+    TridentTurnSensor: "turn",
+    TridentCommitterOperator: "commit",
+    TridentDrainOperator: "drain",
+    TridentBackfillOperator: "backfill",
+}
+BEHIND = {"coordinate": None, "emit": "coordinate", "turn": "emit", "commit": "turn", "drain": None, "backfill": None}
+"""Verb -> the one before it; without a turn sensor the commit is behind the emitter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deploy:
+    """The DAG files as they are now: verb -> operator."""
+
+    max_transactions: int
+    retries: int
+    group_id: str
+    operators: Mapping[str, Any]
+
+    def behind(self, verb: str) -> str | None:
+        before = BEHIND[verb]
+        return before if before is None or before in self.operators else BEHIND[before]
+
+
+def deployed(topology: Topology, **arguments: Any) -> Deploy:
+    """
+    :param arguments: `retries`, `max_transactions`, `group_id`, and whatever else :func:`trident_transaction` takes.
+    """
+    common = {"topology": topology, "engine": "local", "retries": arguments["retries"]}
+    on_failure, retention = arguments["on_failure"], arguments["retention"]
+    with DAG(DAG_ID, schedule=None) as dag:
+        trident_transaction(topology, engine="local", deferrable=False, turn_wait_s=4, **arguments)
+    with DAG(DRAINED, schedule=None) as drained:
+        TridentDrainOperator(
+            task_id="drain", on_failure=on_failure, retention=retention, max_pending=arguments["max_pending"], **common
+        )
+    with DAG(AGAIN, schedule=None) as again:
+        TridentBackfillOperator(task_id="backfill", **common)
+    return Deploy(
+        max_transactions=arguments["max_transactions"],
+        retries=arguments["retries"],
+        group_id=arguments["group_id"],
+        operators={VERBS[type(task)]: task for one in (dag, drained, again) for task in one.tasks},
+    )
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A task instance. `process`: the one whose word counts; None while none runs, or when it is known to be dead."""
+
+    run: Run
+    verb: str
+    task_id: str
+    map_index: int
+    max_tries: int
+    state: str | None = None
+    try_number: int = 0
+    again: bool = False
+    process: object | None = None
+    xcom: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.run_id}/{self.task_id}" + (f"[{self.map_index}]" if self.map_index >= 0 else "")
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """A DAG run and its task instances."""
+
+    dag_id: str
+    run_id: str
+    run_after: datetime
+    tasks: list[Task] = field(default_factory=list)
+    over: bool = False
+    clear_number: int = 0
+
+    def live(self) -> list[Task]:
+        return [task for task in self.tasks if task.state != "removed"]
+
+
+class Airflow:
+    """What the scheduler and the Execution API know. Nothing of it takes a step: it is never at fault."""
+
+    def __init__(self, deploy: Deploy, *, max_active_runs: int) -> None:
+        self.deploy = deploy
+        self.runs: list[Run] = []
+        self.max_active_runs = max_active_runs
+        self.deploys = 1
+        self._number = 0
+
+    # ---- runs ----------------------------------------------------------------------------------------------------
+
+    def new_run(self, dag_id: str, time_s: float) -> Run:
+        self._number += 1
+        run = Run(dag_id, f"run {self._number}", datetime.fromtimestamp(time_s, UTC))
+        self.runs.append(run)
+        first = {DAG_ID: "coordinate", DRAINED: "drain", AGAIN: "backfill"}[dag_id]
+        self._add(run, first, -1)
+        return run
+
+    def has_room(self, dag_id: str) -> bool:
+        active = sum(run.dag_id == dag_id and not run.over for run in self.runs)
+        return active < (self.max_active_runs if dag_id == DAG_ID else 1)
+
+    def runnable(self) -> list[Task]:
+        """Task instances that a worker may take now, after everything that follows from the states of others."""
+        found: list[Task] = []
+        for run in self.runs:
+            if not run.over:
+                found += self._ready(run)
+                run.over = all(task.state in OVER for task in run.tasks)
+        return found
+
+    def _ready(self, run: Run) -> list[Task]:
+        self._grow(run)
+        ready = []
+        for task in run.live():
+            before = self._before(task)
+            if task.state not in (None, "up_for_retry", "up_for_reschedule"):
+                continue
+            if before is None or before.state == "success":
+                ready.append(task)
+            elif before.state in ("failed", "upstream_failed"):
+                task.state = "upstream_failed"
+            elif before.state == "skipped":
+                task.state = "skipped"
+        return ready
+
+    def _grow(self, run: Run) -> None:
+        """The tasks of the DAG as it is now: a deploy removes some of a run and adds others."""
+        for task in run.live():
+            if task.task_id != self.deploy.operators[task.verb].task_id if task.verb in self.deploy.operators else True:
+                task.state, task.process = "removed", None
+        first = next((task for task in run.live() if self.deploy.behind(task.verb) is None), None)
+        if first is None:
+            first = self._add(run, "coordinate", -1)
+        if first.verb != "coordinate" or first.state in (None, "skipped"):
+            return
+        many = first.xcom if isinstance(first.xcom, list) else None
+        wanted = range(len(many)) if self.deploy.max_transactions > 1 and many is not None else (-1,)
+        for task in run.live():
+            if task.verb != "coordinate" and task.map_index not in wanted and first.state == "success":
+                task.state, task.process = "removed", None
+        if first.state != "success" and self.deploy.max_transactions > 1:
+            return
+        have = {(task.verb, task.map_index) for task in run.live()}
+        for verb in ("emit", "turn", "commit"):
+            for index in wanted:
+                if verb in self.deploy.operators and (verb, index) not in have:
+                    self._add(run, verb, index)
+
+    def _add(self, run: Run, verb: str, index: int) -> Task:
+        task_id = self.deploy.operators[verb].task_id
+        task = next((one for one in run.tasks if (one.task_id, one.map_index) == (task_id, index)), None)
+        if task is None:
+            task = Task(run, verb, task_id, index, self.deploy.retries)
+            run.tasks.append(task)
+        task.state = None
+        return task
+
+    def _before(self, task: Task) -> Task | None:
+        verb = self.deploy.behind(task.verb)
+        index = -1 if verb == "coordinate" else task.map_index
+        return next((one for one in task.run.live() if (one.verb, one.map_index) == (verb, index)), None)
+
+    # ---- what people do ------------------------------------------------------------------------------------------
+
+    def clear(self, task: Task) -> list[Task]:
+        """A task and those behind it run again."""
+        order = list(VERBS.values())
+        cleared = [
+            one
+            for one in task.run.live()
+            if order.index(one.verb) >= order.index(task.verb)
+            and (task.verb == "coordinate" or one.map_index == task.map_index)
+        ]
+        for one in cleared:
+            one.state, one.process, one.again = None, None, False
+            one.max_tries = one.try_number + self.deploy.retries
+        task.run.clear_number += task.run.over
+        task.run.over = False
+        return cleared
+
+    # ---- what tasks are told and say -----------------------------------------------------------------------------
+
+    def states(self, dag_id: str, run_ids: Sequence[str], task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The Execution API's answer."""
+        found: dict[str, dict[str, Any]] = {}
+        for run in self.runs:
+            if run.dag_id == dag_id and run.run_id in run_ids:
+                for task in run.tasks:
+                    if task.task_id in task_ids:
+                        index = f"_{task.map_index}" if task.map_index >= 0 else ""
+                        found.setdefault(run.run_id, {})[f"{task.task_id}{index}"] = task.state
+        return found
+
+    def context(self, task: Task) -> Any:
+        run = task.run
+        ti = SimpleNamespace(
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            task_id=task.task_id,
+            map_index=task.map_index,
+            try_number=task.try_number,
+            max_tries=task.max_tries,
+            xcom_push=lambda **_: None,
+            xcom_pull=lambda **_: None,
+            get_first_reschedule_date=lambda _context: None,
+        )
+        number = SimpleNamespace(run_after=run.run_after, clear_number=run.clear_number, run_id=run.run_id)
+        return {"ti": ti, "dag_run": number, "run_id": run.run_id}
+
+    def operator(self, task: Task, open_ledger: Any, open_engine: Any) -> Any:
+        """A copy for one process, with its arguments rendered."""
+        operator = copy.copy(self.deploy.operators[task.verb])
+        if task.verb in ("emit", "turn", "commit"):
+            given = next(one for one in task.run.live() if one.verb == "coordinate").xcom
+            operator.txid = given[task.map_index] if task.map_index >= 0 else given
+        operator.open_ledger = open_ledger
+        operator.open_engine = open_engine
+        operator.watching_ui = lambda _context: nullcontext()
+        return operator
+
+    def begins(self, task: Task) -> object:
+        task.try_number += not task.again
+        task.again = False
+        task.state, task.process = "running", object()
+        return task.process
+
+    def ends(self, task: Task, process: object, outcome: Any) -> str:
+        """What becomes of a task whose process has returned (`outcome`: what it gave) or raised (the exception)."""
+        if task.process is not process or task.state != "running":
+            return "its word comes too late"
+        task.process = None
+        if isinstance(outcome, AirflowRescheduleException):
+            task.state, task.again = "up_for_reschedule", True
+        elif isinstance(outcome, AirflowSkipException):
+            task.state = "skipped"
+        elif isinstance(outcome, AirflowFailException):
+            task.state = "failed"
+        elif isinstance(outcome, BaseException):
+            task.state = "up_for_retry" if task.try_number <= task.max_tries else "failed"
+        else:
+            task.state, task.xcom = "success", outcome
+        return task.state
+
+    def running(self) -> Iterator[Task]:
+        return (task for run in self.runs for task in run.tasks if task.state == "running")
+
+    def failed(self) -> list[Task]:
+        """What a person sees red: the first failed task of each line."""
+        return [task for run in self.runs for task in run.tasks if task.state == "failed"]

@@ -1,0 +1,309 @@
+"""A worker of the imagined Airflow, what people do to its runs, and accidents: the jobs of histories of tasks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, TridentError, UnknownTopologyError
+from airflow_trident.hooks import settings
+from airflow_trident.operators import base
+from airflow_trident.operators.base import TridentOperator
+from airflow_trident.protocol.records import Command
+from airflow_trident.runtime import drain
+from airflow_trident.runtime.backfill import Selection
+from airflow_trident.sensors.turn import TridentTurnSensor
+from tests.simulation.accidents import clock_moves, store_accident, topology_removed
+from tests.simulation.jobs import deliver, expected, expected_text, lose_staged, replay
+from tests.simulation.pool import SimPool, sim_wait
+from tests.simulation.scheduler import Killed
+from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, Airflow, Task, deployed
+from tests.simulation.world import Process, World
+
+TIDY_ROUNDS = 6
+OPTIONS = {"poll_s": "1", "reschedule_s": "0", "turn_wait_s": "4", "staging_dir": "/staged"}
+
+
+class _Log:
+    """Lines of task logs are lines of the history."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def info(self, text: str, *arguments: object) -> None:
+        if "outside of the Task Runner" not in text:
+            self._world.note(f"    {text % arguments if arguments else text}"[:300])
+
+    warning = error = debug = info
+
+
+@contextmanager
+def instead_of_airflow(world: World) -> Iterator[None]:
+    """The operators' own code, but for what they ask of Airflow."""
+
+    def states(*, dag_id: str, run_ids: Any = (), task_ids: Any = (), **_: Any) -> dict[str, Any]:
+        world.scheduler.step()
+        return dict(world.airflow.states(dag_id, run_ids, task_ids))
+
+    def text(option: settings.Option) -> str:
+        return {**OPTIONS, "retention": str(world.retention)}.get(option.name, option.default)
+
+    chance = world.random
+    world.airflow = Airflow(_deploy(world), max_active_runs=chance.choice((1, 2, 4)))
+    log = _Log(world)
+    with ExitStack() as stack:
+        for where, name, instead in (
+            (RuntimeTaskInstance, "get_task_states", staticmethod(states)),
+            (settings, "text", text),
+            (TridentOperator, "log", log),
+            (TridentTurnSensor, "log", log),
+            (drain, "ThreadPoolExecutor", lambda **_: SimPool(world)),
+            (drain, "wait", sim_wait),
+            (base, "os", SimpleNamespace(getpid=lambda: world.process.number)),
+            (base, "socket", SimpleNamespace(gethostname=lambda: f"worker-{world.process.place}")),
+        ):
+            stack.enter_context(mock.patch.object(where, name, instead))
+        yield
+
+
+def _deploy(world: World) -> Any:
+    chance = world.random
+    most = chance.choice((1, 1, 1, 2))
+    world.judge.max_pending = max(world.judge.max_pending, most)
+    return deployed(
+        world.topology,
+        max_transactions=most,
+        retries=chance.choice((0, 1, 2)),
+        group_id=chance.choice(("plays", "plays", "renamed")),
+        max_pending=world.judge.max_pending,
+        on_failure=chance.choice(("block", "block", "skip")) if not world.kind.ordered else "block",
+        turn_sensor=chance.random() < 0.7,
+        retention=world.retention,
+    )
+
+
+# ---- what a worker does ------------------------------------------------------------------------------------------
+
+
+def work_on(world: World, task: Task, place: int) -> None:
+    """One process of a task, from its begin to what becomes of it."""
+    airflow = world.airflow
+    process = Process(place=place, task=task, later=world.kind.versions and world.random.random() < 0.5)
+    mark = airflow.begins(task)
+    world.note(f"{task.name} try {task.try_number} of {task.max_tries + 1} begins")
+    outcome: Any
+    try:
+        with world.running(process):
+            operator = airflow.operator(task, world.ledger, lambda _context: world.engine())
+            outcome = operator.execute(airflow.context(task))
+    except Killed:
+        world.note(f"{task.name} is killed")
+        world.dead.append((task, mark))
+        return
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as Airflow does
+        outcome = error
+        _judge_error(world, task, error)
+    became = airflow.ends(task, mark, outcome)
+    world.note(f"{task.name}: {became}, {outcome!r}"[:400])
+    if became == "success" and task.verb == "coordinate":
+        world.judge.coordinated(task, outcome)
+    if became == "success" and task.verb == "commit":
+        world.judge.green(task, outcome)
+
+
+def _judge_error(world: World, task: Task, error: BaseException) -> None:
+    """:raises Broken: no interleaving may lead to this error."""
+    if isinstance(error, AirflowSkipException | AirflowRescheduleException):
+        return
+    cause = error if isinstance(error, TridentError) else error.__cause__
+    if isinstance(cause, BlockedError):
+        return
+    if task.verb == "drain" and type(cause) is TridentError:
+        return  # it waited long enough for what others hold
+    if isinstance(cause, ConfigurationError) and "is not a txid" in cause.message:
+        return  # a deploy changed how many transactions a run takes, and its coordinator has not run again
+    if isinstance(cause, TridentError):
+        if isinstance(cause, TransitionError) and "never began" in cause.message:
+            if not world.judge.lives:
+                world.judge.broken("P11", f"{task.name}: {cause}")
+            return
+        expected(world, task.verb, cause, also=world.may_refuse)
+    elif isinstance(error, AirflowException | SystemExit):
+        expected_text(world, str(error))
+    else:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        world.judge.broken("P11", f"{task.name}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})")
+
+
+def _some_task(world: World, place: int) -> None:
+    ready = world.airflow.runnable()
+    if world.airflow.has_room(DAG_ID) and (not ready or world.random.random() < 0.3):
+        world.note(f"run {world.airflow.new_run(DAG_ID, world.clock.time()).run_id!r} is scheduled")
+        ready = world.airflow.runnable()
+    if ready:
+        work_on(world, world.random.choice(ready), place)
+
+
+def _other_run(world: World, place: int) -> None:
+    """A person starts the backfill's DAG, or the drain's."""
+    dag_id = world.random.choice((AGAIN, DRAINED))
+    if world.airflow.has_room(dag_id):
+        world.airflow.new_run(dag_id, world.clock.time())
+        _some_task(world, place)
+
+
+def _notice_dead(world: World, place: int) -> None:
+    """The scheduler finds tasks whose worker is gone; sometimes it errs, and the process goes on."""
+    if world.dead:
+        task, mark = world.dead.pop(world.random.randrange(len(world.dead)))
+        world.note(f"{task.name} is found dead: {world.airflow.ends(task, mark, RuntimeError('no heartbeat'))}")
+        return
+    running = list(world.airflow.running())
+    if running and world.random.random() < 0.3:
+        task = world.random.choice(running)
+        became = world.airflow.ends(task, task.process, RuntimeError("no heartbeat"))
+        world.note(f"{task.name} is taken for dead: {became}")
+
+
+def _clear(world: World, place: int) -> None:
+    tasks = [task for run in world.airflow.runs for task in run.live() if task.state is not None]
+    if tasks:
+        task = world.random.choice(tasks)
+        world.note(f"a person clears {[one.name for one in world.airflow.clear(task)]}")
+
+
+def _mark(world: World, place: int) -> None:
+    """A person calls a task done."""
+    tasks = [task for task in world.airflow.failed() if task.verb in ("emit", "turn")]
+    if tasks:
+        task = world.random.choice(tasks)
+        task.state = "success"
+        for one in task.run.live():
+            if one.state == "upstream_failed":
+                one.state = None
+        task.run.over = False
+        world.note(f"a person marks {task.name} success")
+
+
+def _forget_run(world: World, place: int) -> None:
+    """A person deletes a run that is over."""
+    over = [run for run in world.airflow.runs if run.over]
+    if over:
+        run = world.random.choice(over)
+        world.airflow.runs.remove(run)
+        world.note(f"a person deletes run {run.run_id!r}")
+
+
+def _type(world: World, place: int) -> None:
+    """A person types a command."""
+    chance = world.random
+    with world.running(Process(place=place, later=world.kind.versions and chance.random() < 0.5)):
+        ledger = world.ledger()
+        view = ledger.view(0)
+        what = chance.choice(("failed", "txid", "skip", "pause", "resume", "resume"))
+        last = view.next_txid - 1
+        if what == "failed":
+            replay(world, ledger, Selection(failed=True))
+        elif what == "txid" and last:
+            txid = chance.randint(1, last)
+            replay(world, ledger, Selection(first=txid, last=txid))
+        elif what == "skip" and last and (not world.kind.ordered or chance.random() < 0.2):
+            txid = chance.randint(1, last)
+            world.note(f"skip {txid}: {ledger.skip(txid, 'a person said so').status}")
+        elif what in ("pause", "resume"):
+            ledger.set_command(Command.PAUSE if what == "pause" else Command.RUN)
+
+
+def _new_deploy(world: World, place: int) -> None:
+    world.airflow.deploy = _deploy(world)
+    world.airflow.deploys += 1
+    world.note(f"deployed: {world.airflow.deploy.max_transactions} a run, group {world.airflow.deploy.group_id}")
+
+
+def _network(world: World, place: int) -> None:
+    deliver(world, None)  # type: ignore[arg-type]
+
+
+def _staging(world: World, place: int) -> None:
+    lose_staged(world, None)  # type: ignore[arg-type]
+
+
+JOBS: dict[Callable[[World, int], None], float] = {
+    _some_task: 14,
+    _notice_dead: 2,
+    _clear: 0.7,
+    _other_run: 0.7,
+    _type: 0.8,
+    _mark: 0.3,
+    _forget_run: 0.1,
+    _new_deploy: 0.3,
+    _network: 0.7,
+    _staging: 0.2,
+    clock_moves: 0.2,
+    store_accident: 0.5,
+    topology_removed: 0.5,
+}
+ROUGH = (_clear, _other_run, _type, _mark, _notice_dead)
+
+
+def do_one(world: World, place: int) -> None:
+    weights = [weight * _often(world, job) for job, weight in JOBS.items()]
+    job = world.random.choices(list(JOBS), weights)[0]
+    world.at_work += 1
+    try:
+        job(world, place)
+    except Killed:
+        world.note(f"{job.__name__.strip('_')}: killed")
+    except TridentError as error:
+        expected(world, job.__name__, error, also=(UnknownTopologyError, *world.may_refuse))
+    finally:
+        world.at_work -= 1
+
+
+def _often(world: World, job: Callable[[World, int], None]) -> float:
+    if job is store_accident:
+        return 6.0 * world.kind.stores
+    if job is topology_removed:
+        return 2.0 * world.kind.lives
+    return world.rough if job in ROUGH else 1.0
+
+
+# ---- the end -----------------------------------------------------------------------------------------------------
+
+
+def tidy_up(world: World) -> None:
+    """Airflow brings to an end what it can, and takes who sleeps for dead; then a person looks at what is red."""
+    for task in list(world.airflow.running()):
+        world.note(f"{task.name} is found dead: {world.airflow.ends(task, task.process, RuntimeError('no heartbeat'))}")
+    _until_idle(world)
+    for task in world.airflow.failed():
+        if task.state == "failed" and world.clears:
+            first = task.run.live()[0] if world.airflow.deploys > 1 else task  # its coordinator knows how many it has
+            world.note(f"a person clears {[one.name for one in world.airflow.clear(first)]}, which was red")
+    _until_idle(world)
+
+
+def _until_idle(world: World) -> None:
+    for _ in range(TIDY_ROUNDS):
+        while world.dead:
+            _notice_dead(world, 0)
+        ready = world.airflow.runnable()
+        if not ready:
+            return
+        for task in ready:
+            if task.state in (None, "up_for_retry", "up_for_reschedule"):
+                work_on(world, task, 0)
+
+
+def scheduled(world: World) -> bool:
+    """The next run. True: its coordinator found nothing new."""
+    run = world.airflow.new_run(DAG_ID, world.clock.time())
+    _until_idle(world)
+    return any(task.verb == "coordinate" and task.state == "skipped" for task in run.tasks)
