@@ -33,6 +33,7 @@ from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
+    commit_begun,
     definition_changed,
     never_attempted,
     no_commit_under_way,
@@ -177,7 +178,7 @@ class MemoryLedger(Ledger):
                 txid = self._claims[known][0]
                 return Begun(record=self._records.get(txid), txid=txid, new=False)
             if claim.cleared and claim.run_ms < topology.floor_ms:
-                raise claim_pruned(claim.key)
+                raise claim_pruned(self.topology_name, claim.key)
             decision = decide_begin(self.view(0), max_pending=max_pending)
             if not isinstance(decision, Begin):
                 return decision
@@ -335,7 +336,7 @@ class MemoryLedger(Ledger):
             if record.invalidated:
                 raise cannot_skip(txid)
             if record.touched and record.status is not Status.COMMITTED:
-                raise TransitionError(f"a commit of transaction {txid} has begun: a state may hold it", "Replay it.")
+                raise commit_begun(self.topology_name, txid)
             target = move(record.status, Status.SKIPPED, txid=txid)
             self._list_as(self._skipped, txid)
             self._pass_skipped()

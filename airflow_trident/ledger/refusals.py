@@ -32,10 +32,18 @@ def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChang
     )
 
 
-def claim_pruned(key: str) -> TransitionError:
+def claim_pruned(topology: str, key: str) -> TransitionError:
     return TransitionError(
         f"the cleared run {key!r} is so old that its claim was pruned: which transaction it had is not known",
-        "Replay its transaction by txid instead (backfill), or start a new run for new data.",
+        f"Replay its transaction by txid instead, `airflow trident backfill {topology} --txid TXID` (`airflow trident "
+        f"ledger list {topology}` has them), or start a new run for new data.",
+    )
+
+
+def commit_begun(topology: str, txid: int) -> TransitionError:
+    return TransitionError(
+        f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
+        f"Replay it, `airflow trident backfill {topology} --txid {txid}`: its commit finds out what the states hold.",
     )
 
 

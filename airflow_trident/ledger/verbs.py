@@ -22,6 +22,7 @@ from airflow_trident.ledger.pruning import prune
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
+    commit_begun,
     definition_changed,
     never_attempted,
     no_commit_under_way,
@@ -98,7 +99,7 @@ def begin(
     if known is not None:
         return Done(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
     if claim.cleared and claim.run_ms < topology.floor_ms:
-        raise claim_pruned(claim.key)
+        raise claim_pruned(topology.name, claim.key)
     decision = decide_begin(snap.view(0), max_pending=max_pending)
     if not isinstance(decision, Begin):
         return Done(decision)
@@ -301,10 +302,7 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxReco
     if tx.invalidated:
         raise cannot_skip(txid)
     if tx.touched and not tx.status.is_final:
-        raise TransitionError(
-            f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
-            "Replay it (backfill): its commit finds out what the states hold.",
-        )
+        raise commit_begun(snap.topology().name, txid)
     record = _moved(snap, tx.with_error(reason), Status.SKIPPED)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, txid, "skipped")]
