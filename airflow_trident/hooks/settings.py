@@ -143,6 +143,12 @@ def turn_wait_s(given: float | None) -> float:
     return given if given is not None else number(TURN_WAIT_S, least=0)
 
 
+def parse_incarnation(value: object) -> str:
+    """The life of a topology as it comes out of a template or an XCom; "" if there is none."""
+    text = "" if value is None else str(value).strip()
+    return "" if text == "None" else text
+
+
 def parse_count(name: str, value: object) -> int:
     """A templated whole number from 1 upwards.
 

@@ -63,11 +63,15 @@ class ZooKeeperHook(BaseHook):
 
         return ZooKeeperZNodes(self.zookeeper_settings())
 
-    def get_ledger(self, topology_name: str) -> ZNodeLedger:
-        """The ledger of a topology below ``[trident] root``; the caller closes it."""
+    def get_ledger(self, topology_name: str, *, incarnation: str = "") -> ZNodeLedger:
+        """The ledger of a topology below ``[trident] root``; the caller closes it.
+
+        :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
+        """
         from airflow_trident.ledger.open import open_ledger
 
-        return open_ledger(self.zookeeper_settings(), topology_name, root=settings.text(settings.ROOT))
+        root = settings.text(settings.ROOT)
+        return open_ledger(self.zookeeper_settings(), topology_name, root=root, incarnation=incarnation)
 
     def get_ledgers(self, *, deadline_s: float | None = None) -> Ledgers:
         """All ledgers below ``[trident] root`` through one client; the caller closes it.

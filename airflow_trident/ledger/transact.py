@@ -278,10 +278,7 @@ class Transactor:
         found = codec.decode_topology(node.data, life.topology).incarnation
         if found != life.incarnation:
             self.cache.forget()
-            raise FencedError(
-                f"topology {name!r} was deleted and created again: it is now {found}, this was {life.incarnation}",
-                "Clear the whole run, its coordinator included.",
-            )
+            raise another_life(name, found, life.incarnation)
         return Snapshot(life, self.cache, self._clock_ms())
 
     def remembered(self, life: Life, paths: Sequence[str]) -> Snapshot:
@@ -375,6 +372,13 @@ class Transactor:
                     raise _unresolved(witness, error) from error
             else:
                 return node is not None and codec.op_of(node.data, witness) == op
+
+
+def another_life(topology: str, found: str, known: str) -> FencedError:
+    return FencedError(
+        f"topology {topology!r} was deleted and created again: it is now {found}, this was {known}",
+        "Clear the whole run, its coordinator included.",
+    )
 
 
 def _unresolved(witness: str, error: LedgerUnavailableError) -> OutcomeUnknownError:

@@ -23,7 +23,7 @@ from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.importing import contents_of, prepare_import, require_finished
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
 from airflow_trident.ledger.seeding import Seed, seed_ops
-from airflow_trident.ledger.transact import Plan, Snapshot, Transactor
+from airflow_trident.ledger.transact import Plan, Snapshot, Transactor, another_life
 from airflow_trident.ledger.workers import Worker, enlist, live_workers
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
@@ -92,6 +92,7 @@ class ZNodeLedger(Ledger):
         self._clock_ms = clock_ms
         self._transactor = Transactor(znodes, clock_ms, step_deadline_s)
         self._known_life = Life(self._path, incarnation) if incarnation else None
+        self._told = bool(incarnation)
         self._said: tuple[CoordinatorOutcome | None, int] = (None, 0)
 
     # ---- the topology ------------------------------------------------------------------------------------------
@@ -101,12 +102,15 @@ class ZNodeLedger(Ledger):
             found = self._read_topology()
             if found is not None:
                 break
+            if self._told:
+                raise self._unknown()
             created = self._create(definition)
             if created is not None:
                 return created
         if found is None:
             raise self._unknown()
-        self._known_life = Life(self._path, found.incarnation)
+        if self._known_life is not None and self._known_life.incarnation != found.incarnation:
+            raise another_life(self.topology_name, found.incarnation, self._known_life.incarnation)
         if found.definition == definition:
             return found
         return self._run(functools.partial(verbs.redefine, definition=definition, accept_change=accept_change))
@@ -272,6 +276,7 @@ class ZNodeLedger(Ledger):
                 digest=plan,
             ),
             paths=[*self._paths(life, 0), *keys],
+            folders=self._folders(life),  # for the commit after it, which looks at what is to be pruned
         )
         if isinstance(result, Begun) and result.new:
             self._said = (None, 0)
@@ -384,9 +389,9 @@ class ZNodeLedger(Ledger):
 
     def _paths(self, life: Life, txid: int) -> list[str]:
         # The head before the transaction: one that is missing then was pruned, not begun in between.
-        shared = [life.head, life.commit, life.exceptions]
         # A new transaction rewrites the coordinator's outcome: read with the rest it costs no round trip.
-        return [*shared, life.tx(txid)] if txid >= 1 else [*shared, life.coordinator]
+        shared = [life.head, life.commit, life.exceptions, life.coordinator]
+        return [*shared, life.tx(txid)] if txid >= 1 else shared
 
     def _folders(self, life: Life) -> list[str]:
         return [life.transactions, life.chunks]

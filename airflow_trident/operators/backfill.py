@@ -46,7 +46,7 @@ class TridentBackfillOperator(EngineOperator):
         self.last = last
 
     def execute(self, context: Context) -> list[int]:
-        with airflow_outcome(), self.open_ledger() as ledger:
+        with airflow_outcome(), self.ledger_of_run(context) as ledger:
             self.enlist(ledger, context)
             results = Backfill(
                 ledger=ledger,

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.triggers.turn import TridentTurnTrigger
 
+INCARNATION = "incarnation"
+"""XCom key of a coordinator: the life of the topology that its txids are of."""
 WAIT_TIMEOUT = timedelta(days=7)
 """How long a task waits for others in all, over any number of workers: the default of Airflow's sensors."""
 
@@ -98,12 +100,27 @@ class LedgerTask:
     zookeeper_conn_id: str | None
     current_txid: int | None = None
     """What the task works on, once it is known: for the extra link."""
+    current_incarnation: str = ""
+    """The life of the topology that it is of, if the run's coordinator told it."""
 
-    def open_ledger(self) -> Ledger:
-        """The topology's ledger through the connection; the caller closes it."""
+    def open_ledger(self, incarnation: str = "") -> Ledger:
+        """The topology's ledger through the connection; the caller closes it.
+
+        :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
+        """
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
 
-        return ZooKeeperHook(self.zookeeper_conn_id or None).get_ledger(self.topology_name)
+        hook = ZooKeeperHook(self.zookeeper_conn_id or None)
+        return hook.get_ledger(self.topology_name, incarnation=incarnation)
+
+    def ledger_of_run(self, context: Context) -> Ledger:
+        """As :meth:`open_ledger`, of the life of the topology in which this run's coordinator claimed its transaction.
+
+        A txid means nothing in another life: there it is somebody else's batch. Whose txid was written by a person, or
+        by a task that is no coordinator, gets the ledger that is there.
+        """
+        self.current_incarnation = incarnation_of_run(self, context)
+        return self.open_ledger(self.current_incarnation) if self.current_incarnation else self.open_ledger()
 
     def enlist(self, ledger: Ledger, context: Context, txid: int | None = None) -> None:
         """Be listed among the live workers, for people: whatever goes wrong with that fails no task."""
@@ -117,6 +134,7 @@ class LedgerTask:
         """The wait of this task in the triggerer."""
         from airflow_trident.triggers.turn import TridentTurnTrigger
 
+        kwargs.setdefault("incarnation", self.current_incarnation or None)
         return TridentTurnTrigger(
             topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
         )
@@ -134,6 +152,33 @@ class LedgerTask:
                 f"See `airflow trident ledger list {self.topology_name}` for what holds it up."
             )
         raise AirflowRescheduleException(now + timedelta(seconds=settings.number(settings.RESCHEDULE_S, least=0)))
+
+
+def incarnation_of_run(task: Any, context: Context) -> str:
+    """What the nearest coordinator above the task said in this run; "" if there is none, or one of an older version."""
+    coordinator = coordinator_above(task)
+    if coordinator is None:
+        return ""
+    ti = context["ti"]
+    found = None
+    for index in dict.fromkeys((-1, -1 if ti.map_index is None else ti.map_index)):
+        found = found or ti.xcom_pull(task_ids=coordinator, key=INCARNATION, map_indexes=index)
+    return settings.parse_incarnation(found)
+
+
+def coordinator_above(task: Any) -> str | None:
+    """The id of the nearest task above that coordinates the same topology."""
+    from airflow_trident.operators.coordinator import TridentCoordinatorOperator
+
+    seen: set[str] = set()
+    level = list(task.upstream_list) if task.has_dag() else []
+    while level:
+        for one in sorted(level, key=lambda one: str(one.task_id)):
+            if isinstance(one, TridentCoordinatorOperator) and one.topology_name == task.topology_name:
+                return str(one.task_id)
+        seen |= {one.task_id for one in level}
+        level = [above for one in level for above in one.upstream_list if above.task_id not in seen]
+    return None
 
 
 class TridentOperator(LedgerTask, BaseOperator):

@@ -70,7 +70,7 @@ class TridentCommitterOperator(EngineOperator):
         with airflow_outcome():
             txid = self.current_txid = parse_txid(self.txid)
             began = time.monotonic()
-            with self.open_ledger() as ledger:
+            with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txid)
                 committed = self._commit(context, ledger, txid)
                 self.log.info("%s", self._story(ledger, txid, committed, time.monotonic() - began))

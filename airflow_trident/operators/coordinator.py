@@ -14,6 +14,7 @@ from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow
 from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
 from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
 from airflow_trident.operators.base import (
+    INCARNATION,
     TridentOperator,
     airflow_outcome,
     backfill_run_refused,
@@ -89,6 +90,7 @@ class TridentCoordinatorOperator(TridentOperator):
                     kind = OutcomeKind.BLOCKED if isinstance(error, BlockedError) else OutcomeKind.ERROR
                     tell(ledger, next(self._claims(context)), kind, f"{type(error).__name__}: {error}")
                     raise
+            context["ti"].xcom_push(key=INCARNATION, value=ledger.view(0, remembered=True).topology.incarnation)
         self.current_txid = txids[0]
         return txids if self.max_transactions > 1 else txids[0]
 

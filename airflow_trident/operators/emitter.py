@@ -172,7 +172,7 @@ class TridentEmitterOperator(EngineOperator):
         with airflow_outcome():
             txid = self.current_txid = parse_txid(self.txid)
             began = time.monotonic()
-            with self.open_ledger() as ledger:
+            with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txid)
                 result = self._process(context, ledger, txid)
             self.log.info("%s", self._story(result, time.monotonic() - began))

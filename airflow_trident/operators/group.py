@@ -90,7 +90,9 @@ def trident_transaction(
         emit = TridentEmitterOperator(task_id=EMIT, txid=txid, **ledger, **runs, **mapped)
         commit = TridentCommitterOperator(task_id=COMMIT, txid=txid, **ledger, **runs, **waits, **commits, **mapped)
         if turn_sensor:
-            turn = TridentTurnSensor(task_id=TURN, txid=turn_txid, **ledger, **waits, **mapped)
+            turn = TridentTurnSensor(
+                task_id=TURN, txid=turn_txid, coordinator_task_id=coordinate.task_id, **ledger, **waits, **mapped
+            )
             emit >> turn >> commit
         else:
             emit >> commit

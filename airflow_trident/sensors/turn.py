@@ -17,12 +17,14 @@ from airflow_trident.hooks.liveness import ask_airflow
 from airflow_trident.hooks.waits import Abandoned, Over, Until, wait_in_worker
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import (
+    INCARNATION,
     LedgerTask,
     airflow_outcome,
     deferrable_default,
     parse_txid,
     topology_name,
 )
+from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, unknown_transaction
@@ -51,6 +53,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     :param turn_wait_s: how long to block in the worker; None: ``[trident] turn_wait_s``.
     :param on_failure: what becomes of a lower transaction whose tasks were killed: ``block`` or ``skip``.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
+    :param coordinator_task_id: the coordinator that claimed `txid`, where that is a text and the sensor begins in the
+        triggerer: the transaction of a former life of the topology is refused. Not needed for ``coordinator.output``.
     :raises ConfigurationError: an argument of sensors that poke was given; of those only ``timeout`` means something.
     """
 
@@ -68,6 +72,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         turn_wait_s: float | None = None,
         on_failure: OnFailure | str = OnFailure.BLOCK,
         zookeeper_conn_id: str | None = None,
+        coordinator_task_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         given = sorted(_OF_POKING & kwargs.keys())
@@ -81,6 +86,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.topology = topology
         self.topology_name = topology_name(topology)
         self.txid = txid
+        self.coordinator_task_id = coordinator_task_id
         self.deferrable = deferrable_default(deferrable)
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
@@ -96,7 +102,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         txid = text_for_triggerer(self.txid)
         if txid is None:
             return
-        trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
+        incarnation = incarnation_for_triggerer(self.txid, self.coordinator_task_id)
+        trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=incarnation)
         trigger_cls, trigger_kwargs = trigger.serialize()
         self.start_from_trigger = True
         self.start_trigger_args = StartTriggerArgs(
@@ -113,7 +120,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     def execute(self, context: Context) -> int:
         with airflow_outcome():
             txid = self.current_txid = parse_txid(self.txid)
-            with self.open_ledger() as ledger:
+            with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txid)
                 verdict = wait_in_worker(
                     ledger,
@@ -156,6 +163,16 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     def resume(self, context: Context, event: Any = None) -> int:
         """:meth:`execute_complete`, as tasks call it that an older version deferred."""
         return self.execute_complete(context, event)
+
+
+def incarnation_for_triggerer(txid: Any, coordinator_task_id: str | None) -> str | None:
+    """The life of the topology that `txid` is of, as a text that the triggerer renders; None if nobody says it."""
+    if coordinator_task_id is None and isinstance(txid, PlainXComArg):
+        above = txid.operator
+        coordinator_task_id = above.task_id if isinstance(above, TridentCoordinatorOperator) else None
+    if coordinator_task_id is None:
+        return None
+    return f"{{{{ ti.xcom_pull(task_ids={coordinator_task_id!r}, key={INCARNATION!r}, map_indexes=-1) }}}}"
 
 
 def text_for_triggerer(txid: Any) -> str | None:

@@ -81,7 +81,7 @@ class TridentDriverTrigger(BaseTrigger):
     async def _tell(self, hub: Hub, before: int) -> int:
         """For people: whatever is wrong with the ledger, the driver meets it too."""
         try:
-            view = await hub.with_ledger(self.topology, lambda ledger: ledger.view(0))
+            view = await hub.ledger(self.topology).call(lambda ledger: ledger.view(0))
         except TridentError:
             return before
         committed = view.pointer.committed

@@ -77,7 +77,6 @@ class Hub:
         self._root = root
         self._waiters = _Waiters()
         self._znodes = ZooKeeperZNodes(settings, on_change=self._waiters.wake)
-        self._ledgers: dict[str, ZNodeLedger] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trident-ledger")
         self.users = 0
 
@@ -86,17 +85,22 @@ class Hub:
         """How many waits have their watch armed, or are about to."""
         return self._waiters.count()
 
-    async def with_ledger(self, topology: str, action: Callable[[ZNodeLedger], T]) -> T:
-        """Call `action` with the topology's ledger in the client's thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: action(self._ledger_here(topology))
-        )
+    def ledger(self, topology: str, incarnation: str = "") -> SharedLedger:
+        """For one wait: it knows one life of the topology, which may have another when the next wait begins.
 
-    async def wait_for_change(self, topology: str, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        :param incarnation: the life that the wait is for, if that is known.
+        """
+        return SharedLedger(self, ZNodeLedger(self._znodes, topology, self._root, incarnation=incarnation))
+
+    async def call(self, action: Callable[[], T]) -> T:
+        """In the client's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, action)
+
+    async def wait_for_change(self, ledger: ZNodeLedger, txid: int, seen: LedgerView, timeout_s: float) -> bool:
         """As :meth:`Ledger.wait_for_change`, without blocking a thread."""
         waiter = _Waiter()
 
-        def arm(ledger: ZNodeLedger) -> bool:
+        def arm() -> bool:
             changed, watched = ledger.compare(txid, seen)
             if changed:
                 return True
@@ -105,7 +109,7 @@ class Hub:
 
         armed: asyncio.Future[bool] | None = None
         try:
-            armed = asyncio.ensure_future(self.with_ledger(topology, arm))
+            armed = asyncio.ensure_future(self.call(arm))
             # Shielded: a cancelled wait must not leave before its waiter can be taken off the list.
             if await asyncio.shield(armed):
                 return True
@@ -120,15 +124,26 @@ class Hub:
                 self._waiters.remove(waiter)
         return True
 
-    def _ledger_here(self, topology: str) -> ZNodeLedger:
-        if topology not in self._ledgers:
-            self._ledgers[topology] = ZNodeLedger(self._znodes, topology, self._root)
-        return self._ledgers[topology]
-
     def close(self) -> None:
         """Ends the session in the client's thread, without waiting for it."""
         self._thread.submit(self._znodes.close)
         self._thread.shutdown(wait=False)
+
+
+class SharedLedger:
+    """A topology's ledger over the shared client."""
+
+    def __init__(self, hub: Hub, ledger: ZNodeLedger) -> None:
+        self._hub = hub
+        self._ledger = ledger
+
+    async def call(self, action: Callable[[ZNodeLedger], T]) -> T:
+        """Call `action` with the ledger in the client's thread."""
+        return await self._hub.call(lambda: action(self._ledger))
+
+    async def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        """As :meth:`Ledger.wait_for_change`, without blocking a thread."""
+        return await self._hub.wait_for_change(self._ledger, txid, seen, timeout_s)
 
 
 _hubs: dict[tuple[ZooKeeperSettings, str], Hub] = {}

@@ -18,7 +18,7 @@ from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.local import blocked
-from airflow_trident.triggers.hub import Hub, shared_hub
+from airflow_trident.triggers.hub import SharedLedger, shared_hub
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -42,6 +42,7 @@ class TridentTurnTrigger(BaseTrigger):
     :param ends_task: the event ends the task here, without a worker; else the worker goes on and decides anew.
     :param deferred_ms: when a worker deferred (Unix milliseconds); None where no worker was involved.
     :param poll_s: None: ``[trident] poll_s``.
+    :param incarnation: the life of the topology that `txid` is of; None: not known, the one that is there.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class TridentTurnTrigger(BaseTrigger):
         ends_task: bool = False,
         deferred_ms: int | None = None,
         poll_s: float | None = None,
+        incarnation: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topology = topology
@@ -64,6 +66,7 @@ class TridentTurnTrigger(BaseTrigger):
         self.ends_task = ends_task
         self.deferred_ms = deferred_ms
         self.poll_s = poll_s
+        self.incarnation = incarnation
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -77,6 +80,7 @@ class TridentTurnTrigger(BaseTrigger):
                 "ends_task": self.ends_task,
                 "deferred_ms": self.deferred_ms,
                 "poll_s": self.poll_s,
+                "incarnation": self.incarnation,
             },
         )
 
@@ -100,17 +104,18 @@ class TridentTurnTrigger(BaseTrigger):
         poll_s = self.poll_s or settings.number(settings.POLL_S, least=0.1)
         looks, said = 0, ""
         async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+            ledger = hub.ledger(self.topology, settings.parse_incarnation(self.incarnation))
             while True:
                 try:
-                    view = await hub.with_ledger(self.topology, lambda ledger: ledger.view(txid))
+                    view = await ledger.call(lambda here: here.view(txid))
                     verdict = decide_wait(view, txid, Until(self.until))
                     if not isinstance(verdict, Wait):
                         return verdict
-                    said = await self._say(hub, view, verdict, txid, said)
-                    if await self._changed(hub, view, verdict, txid, poll_s):
+                    said = await self._say(ledger, view, verdict, txid, said)
+                    if await self._changed(ledger, view, verdict, txid, poll_s):
                         continue
                     looks += 1
-                    abandoned = await self._look(hub, view, verdict, txid, looks)
+                    abandoned = await self._look(ledger, view, verdict, txid, looks)
                 except RetryableError as error:
                     self.log.warning("%s Transaction %d goes on waiting.", error, txid)
                     await asyncio.sleep(poll_s)
@@ -118,30 +123,34 @@ class TridentTurnTrigger(BaseTrigger):
                 if abandoned is not None:
                     return abandoned
 
-    async def _say(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, said: str) -> str:
+    async def _say(self, ledger: SharedLedger, view: LedgerView, verdict: Wait, txid: int, said: str) -> str:
         """Tell what is waited for, when that has changed."""
         culprit = lowest_uncommitted(view, txid)
         record = view.tx
         if culprit is not None:
-            record = (await hub.with_ledger(self.topology, lambda ledger: ledger.view(culprit))).tx
+            record = (await ledger.call(lambda here: here.view(culprit))).tx
         story = waiting_story(self.topology, txid, verdict.why, record)
         if story != said:
             self.log.info("%s", story)
         return story
 
-    async def _changed(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, timeout_s: float) -> bool:
+    async def _changed(
+        self, ledger: SharedLedger, view: LedgerView, verdict: Wait, txid: int, timeout_s: float
+    ) -> bool:
         on = verdict.on
-        seen = view if on == txid else await hub.with_ledger(self.topology, lambda ledger: ledger.view(on))
+        seen = view if on == txid else await ledger.call(lambda here: here.view(on))
         if seen is not view and seen.pointer != view.pointer:
             return True  # it moved between the two reads
-        return await hub.wait_for_change(self.topology, on, seen, timeout_s)
+        return await ledger.wait_for_change(on, seen, timeout_s)
 
-    async def _look(self, hub: Hub, view: LedgerView, verdict: Wait, txid: int, looks: int) -> Abandoned | None:
+    async def _look(
+        self, ledger: SharedLedger, view: LedgerView, verdict: Wait, txid: int, looks: int
+    ) -> Abandoned | None:
         """Does anybody still work on what holds everybody up? If not, that is written to the ledger."""
         culprit = lowest_uncommitted(view, txid) or txid
         if verdict.on != culprit and looks % RARELY:
             return None
-        record = (await hub.with_ledger(self.topology, lambda ledger: ledger.view(culprit))).tx
+        record = (await ledger.call(lambda here: here.view(culprit))).tx
         if record is None:
             return None
         try:
@@ -157,7 +166,7 @@ class TridentTurnTrigger(BaseTrigger):
         gone = judge(record, answers)
         if gone is None:
             return None
-        return await hub.with_ledger(self.topology, lambda ledger: note_gone(ledger, record, gone, skip=self.skip_gone))
+        return await ledger.call(lambda here: note_gone(here, record, gone, skip=self.skip_gone))
 
     async def _ask(self, record: TxRecord) -> Answers:
         """Airflow's Execution API, whose client blocks: in a thread."""

@@ -6,12 +6,14 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from kazoo.client import KazooClient
 
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.hooks.waits import Until
@@ -93,6 +95,33 @@ def test_a_thousand_waits_share_one_session_and_few_threads_and_all_end_with_the
     assert threads - threads_before < 12
     assert [type(event) for event in events] == [TaskSuccessEvent] * 1000
     assert not hub._hubs
+
+
+def test_a_wait_of_a_topology_that_was_created_again_is_for_its_new_life_or_refused(
+    ledger: ZNodeLedger, zookeeper: EmbeddedZooKeeper, ledger_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> list[TriggerEvent]:
+        async with hub.shared_hub(ZooKeeperSettings(hosts=zookeeper.hosts), ledger_root):  # as another wait keeps it
+            await event_of(trigger(1))  # a wait of the former life, long over
+            await asyncio.to_thread(delete_topology, zookeeper, ledger_root)
+            with contextmanager(staged)(zookeeper.hosts, ledger_root, monkeypatch) as again:
+                now = again.topology().incarnation
+                lives = (None, now, before)
+                return [await event_of(trigger(1, incarnation=life)) for life in lives]
+
+    before = ledger.topology().incarnation
+    events = asyncio.run(play())
+    assert [type(event) for event in events] == [TaskSuccessEvent, TaskSuccessEvent, TaskFailedEvent]
+
+
+def delete_topology(zookeeper: EmbeddedZooKeeper, root: str) -> None:
+    client = KazooClient(hosts=zookeeper.hosts)
+    client.start()
+    try:
+        client.delete(f"{root}/v1/words", recursive=True)
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_a_wait_ends_at_once_when_a_lower_transaction_fails(ledger: ZNodeLedger) -> None:

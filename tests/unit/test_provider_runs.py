@@ -74,6 +74,7 @@ def context_of(run_id: str, kind: DagRunType = DagRunType.SCHEDULED, cleared: in
         try_number=1,
         max_tries=0,
         get_first_reschedule_date=lambda _context: None,
+        xcom_push=lambda **_: None,
     )
     run = SimpleNamespace(run_id=run_id, run_type=kind, run_after=due, clear_number=cleared)
     return {"ti": ti, "dag_run": run}
