@@ -122,6 +122,10 @@ class InvalidatedError(TransitionError):
     outcome = Outcome.RETRY
 
 
+class HeldError(TransitionError):
+    """A state holds a transaction whose commit was to be taken back."""
+
+
 class LateBatchError(TransitionError):
     """A batch comes after later ones were applied, and a state depends on the order."""
 

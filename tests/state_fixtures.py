@@ -60,6 +60,9 @@ class ForgetfulState(State):
             raise StoreUnavailableError("the answer was lost", "Run it again.")
         return answer
 
+    def bar(self, ticket: CommitTicket) -> None:
+        self.inner.bar(ticket)
+
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
         return self.inner.get_many(keys)
 

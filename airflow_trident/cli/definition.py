@@ -309,6 +309,15 @@ _ACCEPT_SOURCE = _command(
     ),
     'accept-source word_count 42 --reason "line 17 of a.csv had no amount"',
 )
+_TAKE_BACK = _command(
+    "take-back",
+    "transactions",
+    "take_back",
+    "Make a transaction FAILED whose commit has begun and can never succeed, if no state holds it: then it can be "
+    "skipped, or replayed after the cause was mended. Every state is made to refuse committers still at work.",
+    (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, *TOPOLOGY_ARGS),
+    'take-back word_count 42 --reason "a sum beyond the field"',
+)
 
 # ---- lifecycle -------------------------------------------------------------------------------------------------
 
@@ -385,6 +394,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _BISECT,
                 _SKIP,
                 _ACCEPT_SOURCE,
+                _TAKE_BACK,
                 _RUN,
                 _PAUSE,
                 _RESUME,

@@ -20,6 +20,8 @@ L10 An attempt that gives a transaction another position than it had takes the b
     can be neither skipped nor passed, and nothing begins behind it. At or below the pointer batches are frozen.
 L11 What is replayed is on a list of `Exceptions` from the step that starts the attempt to the step that ends it:
     PROCESSED (a sweep commits it), COMMITTED if it is late, or FAILED or SKIPPED again (P12).
+L12 `bar` voids every ticket before it and moves nothing else. `take_back` takes only the ticket of a `bar` after which
+    no other was given out: then the transaction is FAILED as if no commit of it had ever begun.
 """
 
 from __future__ import annotations
@@ -208,6 +210,23 @@ class Ledger(ABC):
     @abstractmethod
     def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
         """-> FAILED: attempts are used up."""
+
+    @abstractmethod
+    def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:
+        """The next fence for a transaction of which a commit has begun, for who takes that back; its status stays.
+
+        The ticket `bars`: with it :meth:`State.bar` makes every state refuse the tickets before it.
+
+        :raises TransitionError: no commit of it has begun, or it is COMMITTED.
+        """
+
+    @abstractmethod
+    def take_back(self, ticket: CommitTicket, reason: str) -> TxRecord:
+        """-> FAILED, and no longer `touched`: no state holds the batch, and none will take it by an older ticket.
+
+        :param ticket: of :meth:`bar`; every state has been barred with it and holds nothing of the transaction.
+        :raises FencedError: a newer ticket was given out, or another attempt begun.
+        """
 
     @abstractmethod
     def skip(self, txid: int, reason: str) -> TxRecord:

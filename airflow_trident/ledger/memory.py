@@ -33,12 +33,14 @@ from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
-    commit_begun,
     definition_changed,
+    may_be_held,
     never_attempted,
     no_commit_under_way,
+    nothing_to_take_back,
     why_not,
 )
+from airflow_trident.ledger.tickets import ticket_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
@@ -279,21 +281,13 @@ class MemoryLedger(Ledger):
             record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
             if record is None or record.staged is None or not isinstance(decision, Commit):
                 raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
-            self._fence += 1
-            target = move(record.status, Status.COMMITTING, txid=txid)
-            self._store(record, status=target, fence=self._fence, touched=True, owner=Owner.of(owner))
-            return CommitTicket(
-                topology=self.topology_name,
-                incarnation=self.topology().incarnation,
-                txid=txid,
-                attempt=record.attempt,
-                fence=self._fence,
-                position=record.position,
-                staged=record.staged,
-                late=txid <= self._committed,
-                time_ms=record.time_ms,
-                begun_ms=record.times_ms.get("begun", 0),
-            )
+            return self._given(ticket_of(self.view(txid), record, record.staged), owner, Status.COMMITTING)
+
+    def _given(self, ticket: CommitTicket, owner: Owner | str, target: Status) -> CommitTicket:
+        self._fence, record = ticket.fence, self._records[ticket.txid]
+        status = record.status if ticket.bars else move(record.status, target, txid=ticket.txid)
+        self._store(record, status=status, fence=ticket.fence, touched=True, owner=Owner.of(owner))
+        return ticket
 
     def committed(
         self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
@@ -328,6 +322,23 @@ class MemoryLedger(Ledger):
             self._list_as(self._failed, txid)
             return self._store(record.with_error(error), status=target)
 
+    def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:
+        with self._changed:
+            record = self._existing(txid)
+            if not record.touched or record.status is Status.COMMITTED:
+                raise nothing_to_take_back(record)
+            return self._given(ticket_of(self.view(txid), record, None), owner, record.status)
+
+    def take_back(self, ticket: CommitTicket, reason: str) -> TxRecord:
+        with self._changed:
+            record = self._of_ticket(ticket)
+            if not ticket.bars or not record.touched:
+                raise nothing_to_take_back(record)
+            if record.status is not Status.FAILED:
+                move(record.status, Status.FAILED, txid=ticket.txid)
+            self._list_as(self._failed, ticket.txid)
+            return self._store(record.with_error(reason), status=Status.FAILED, touched=False)
+
     def skip(self, txid: int, reason: str) -> TxRecord:
         with self._changed:
             record = self._existing(txid)
@@ -336,7 +347,7 @@ class MemoryLedger(Ledger):
             if record.invalidated:
                 raise cannot_skip(txid)
             if record.touched and record.status is not Status.COMMITTED:
-                raise commit_begun(self.topology_name, txid)
+                raise may_be_held(self.topology_name, txid)
             target = move(record.status, Status.SKIPPED, txid=txid)
             self._list_as(self._skipped, txid)
             self._pass_skipped()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from airflow_trident.errors import DefinitionChangedError, TransitionError
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, CommitDecision, EmitAgain, Unknown, Wait
+from airflow_trident.protocol.records import TxRecord
 
 
 def why_not(decision: CommitDecision) -> str:
@@ -40,13 +41,6 @@ def claim_pruned(topology: str, key: str) -> TransitionError:
     )
 
 
-def commit_begun(topology: str, txid: int) -> TransitionError:
-    return TransitionError(
-        f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
-        f"Replay it, `airflow trident backfill {topology} --txid {txid}`: its commit finds out what the states hold.",
-    )
-
-
 def no_commit_under_way(txid: int, status: str) -> TransitionError:
     return TransitionError(
         f"transaction {txid} is {status}: there is no commit under way to go back from",
@@ -65,3 +59,16 @@ def never_attempted(txid: int) -> TransitionError:
         f"transaction {txid} was not attempted with the batch that it has now, so nothing can be processed",
         "Start an attempt first.",
     )
+
+
+def may_be_held(topology: str, txid: int) -> TransitionError:
+    return TransitionError(
+        f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
+        f"Run its commit again (`airflow trident backfill {topology} --txid {txid}`); if that cannot succeed, "
+        f"`airflow trident take-back {topology} {txid}` finds out whether a state holds it.",
+    )
+
+
+def nothing_to_take_back(tx: TxRecord) -> TransitionError:
+    why = "every state has it" if tx.status.is_final else "no commit of it has begun, so no state can hold it"
+    return TransitionError(f"transaction {tx.txid} is {tx.status}: {why}", "There is nothing to take back.")

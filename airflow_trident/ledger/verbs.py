@@ -22,12 +22,13 @@ from airflow_trident.ledger.pruning import prune
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
-    commit_begun,
-    definition_changed,
+    may_be_held,
     never_attempted,
     no_commit_under_way,
+    nothing_to_take_back,
     why_not,
 )
+from airflow_trident.ledger.tickets import ticket_of
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
@@ -45,43 +46,13 @@ from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
     Claim,
-    Command,
-    CommitPointer,
     CommitTicket,
-    Definition,
     Exceptions,
     Owner,
     StagedRef,
-    TopologyRecord,
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status, move
-
-# ---- the topology ----------------------------------------------------------------------------------------------
-
-
-def redefine(
-    snap: Snapshot, definition: Definition, accept_change: bool
-) -> Step[TopologyRecord] | Done[TopologyRecord]:
-    topology = snap.topology()
-    differences = topology.definition.differences(definition)
-    if topology.definition == definition:
-        return Done(topology)
-    if differences and not accept_change:
-        raise definition_changed(topology.name, differences)
-    # Without differences it says more than an older version recorded, which is known from now on.
-    return _new_topology(snap, replace(topology, definition=definition))
-
-
-def set_command(snap: Snapshot, command: Command) -> Step[TopologyRecord]:
-    topology = snap.topology()
-    return _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
-
-
-def _new_topology(snap: Snapshot, record: TopologyRecord) -> Step[TopologyRecord]:
-    path = snap.life.topology
-    return Step(writes=(snap.set(path, codec.encode_topology(record, op=snap.op)),), witness=path, result=record)
-
 
 # ---- coordinator -----------------------------------------------------------------------------------------------
 
@@ -229,21 +200,9 @@ def gate(snap: Snapshot, txid: int, owner: Owner) -> Step[CommitTicket]:
     tx, staged = view.tx, view.tx.staged if view.tx else None
     if not isinstance(decision, Commit) or tx is None or staged is None:
         raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
-    fence = view.pointer.fence + 1
-    record = _moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=owner)
-    pointer = CommitPointer(committed=view.pointer.committed, fence=fence)
-    ticket = CommitTicket(
-        topology=view.topology.name,
-        incarnation=view.topology.incarnation,
-        txid=txid,
-        attempt=tx.attempt,
-        fence=fence,
-        position=tx.position,
-        staged=staged,
-        late=txid <= view.pointer.committed,
-        time_ms=tx.time_ms,
-        begun_ms=tx.times_ms.get("begun", 0),
-    )
+    ticket = ticket_of(view, tx, staged)
+    record = _moved(snap, tx, Status.COMMITTING, fence=ticket.fence, touched=True, owner=owner)
+    pointer = replace(view.pointer, fence=ticket.fence)
     return Step(
         writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),
         witness=snap.life.tx(txid),
@@ -295,6 +254,31 @@ def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Step[TxRecord] 
     return Step(writes=writes, witness=snap.life.tx(txid), result=record)
 
 
+def bar(snap: Snapshot, txid: int, owner: Owner) -> Step[CommitTicket]:
+    view, tx = snap.view(txid), _existing(snap, txid)
+    if not tx.touched or tx.status.is_final:
+        raise nothing_to_take_back(tx)
+    ticket = ticket_of(view, tx, None)
+    record = replace(tx, op=snap.op, fence=ticket.fence, owner=owner)
+    pointer = replace(view.pointer, fence=ticket.fence)
+    return Step(
+        writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),
+        witness=snap.life.tx(txid),
+        result=ticket,
+        unchecked=frozenset({snap.life.head, snap.life.topology, snap.life.exceptions}),
+    )
+
+
+def take_back(snap: Snapshot, ticket: CommitTicket, reason: str) -> Step[TxRecord]:
+    tx = _of_ticket(snap, ticket)
+    if not ticket.bars or not tx.touched:
+        raise nothing_to_take_back(tx)
+    known = tx if tx.status is Status.FAILED else _moved(snap, tx, Status.FAILED)
+    record = replace(known.with_error(reason), op=snap.op, touched=False)
+    writes = (snap.set_tx(record), *_exceptions_write(snap, tx.txid, "failed"))
+    return Step(writes=writes, witness=snap.life.tx(tx.txid), result=record)
+
+
 def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxRecord]:
     tx = _existing(snap, txid)
     if tx.status is Status.SKIPPED:
@@ -302,7 +286,7 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxReco
     if tx.invalidated:
         raise cannot_skip(txid)
     if tx.touched and not tx.status.is_final:
-        raise commit_begun(snap.topology().name, txid)
+        raise may_be_held(snap.topology().name, txid)
     record = _moved(snap, tx.with_error(reason), Status.SKIPPED)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, txid, "skipped")]

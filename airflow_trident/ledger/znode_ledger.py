@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from airflow_trident.errors import RetryableError, TransitionError, UnknownTopologyError
-from airflow_trident.ledger import outcomes, pruning, verbs
+from airflow_trident.ledger import outcomes, pruning, topology_verbs, verbs
 from airflow_trident.ledger.base import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
@@ -113,7 +113,7 @@ class ZNodeLedger(Ledger):
             raise another_life(self.topology_name, found.incarnation, self._known_life.incarnation)
         if found.definition == definition:
             return found
-        return self._run(functools.partial(verbs.redefine, definition=definition, accept_change=accept_change))
+        return self._run(functools.partial(topology_verbs.redefine, definition=definition, accept_change=accept_change))
 
     def topology(self) -> TopologyRecord:
         found = self._read_topology()
@@ -122,7 +122,7 @@ class ZNodeLedger(Ledger):
         return found
 
     def set_command(self, command: Command) -> TopologyRecord:
-        return self._run(functools.partial(verbs.set_command, command=command))
+        return self._run(functools.partial(topology_verbs.set_command, command=command))
 
     def _read_topology(self) -> TopologyRecord | None:
         node = self.znodes.read([self._path]).nodes[self._path]
@@ -328,6 +328,12 @@ class ZNodeLedger(Ledger):
 
     def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
         return self._on(txid, functools.partial(verbs.fail, txid=txid, attempt=attempt, error=error))
+
+    def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:
+        return self._on(txid, functools.partial(verbs.bar, txid=txid, owner=Owner.of(owner)))
+
+    def take_back(self, ticket: CommitTicket, reason: str) -> TxRecord:
+        return self._on(ticket.txid, functools.partial(verbs.take_back, ticket=ticket, reason=reason))
 
     def skip(self, txid: int, reason: str) -> TxRecord:
         return self._on(txid, functools.partial(verbs.skip, txid=txid, reason=reason))

@@ -19,6 +19,8 @@ T9  (`Capabilities.opaque`, where `StateSpec.opaque`) When the highest txid come
     What is kept for it is O(batch): the values before the highest txid, of its keys only.
 T10 What users wrote (combiners, reducers, updaters) runs in `apply` as copies that are prepared with the ticket's txid
     and attempt, and cleaned up after: the process that applies a batch is not the one that made it.
+T11 `bar` records the ticket's fence in the store, in its atomic step, and changes nothing else: from then on every
+    ticket with a lower fence is refused (T3). A state that holds the ticket's txid refuses it and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import CombinerAggregator, Operation, ReducerAggregator
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
@@ -244,6 +247,19 @@ class State(ABC):
         :raises LedgerBehindStateError: the data belongs to another life of the ledger.
         :raises StoreUnavailableError: nothing was applied.
         """
+
+    def bar(self, ticket: CommitTicket) -> None:
+        """Make sure that no older ticket brings its batch in any more (T11). On a state without a marker, too.
+
+        Implementations that decide with `states.marker.admit` take it from `states.marker.AdmittingState`.
+
+        :raises HeldError: it holds the ticket's transaction.
+        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as :meth:`apply`.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} cannot say whether it holds transaction {ticket.txid}, nor be barred from it",
+            "Implement State.bar in it, or mend what keeps the transaction from being committed.",
+        )
 
     @abstractmethod
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:

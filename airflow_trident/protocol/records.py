@@ -221,6 +221,10 @@ class StagedRef:
     bytes: int
 
 
+NOTHING_STAGED = StagedRef(manifest="", rows_read=-1, rows={}, bytes=0)
+"""What a ticket that only bars has to bring into a state."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxRecord:
     """`tx/<19 digits>`: one transaction.
@@ -316,7 +320,8 @@ class CommitTicket:
     A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
     `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
-    `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due.
+    `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due. `bars`: the right to
+    nothing but to bar lower fences (:meth:`Ledger.bar`): a state takes no batch by it.
     """
 
     topology: str
@@ -329,6 +334,7 @@ class CommitTicket:
     late: bool = False
     time_ms: int = 0
     begun_ms: int = 0
+    bars: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,11 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.extras import require_extra
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.delta_runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.merge import Key, Value, canonical_key, merge
 from airflow_trident.types import INTERVAL, has_times, names_of
 
@@ -96,7 +96,7 @@ class _Overtaken(Exception):
     """Somebody committed first. Never leaves this file."""
 
 
-class OpenDeltaState(State):
+class OpenDeltaState(AdmittingState):
     """See :class:`DeltaState`. Not for several threads at the same time."""
 
     def __init__(self, place: DeltaPlace, spec: StateSpec, factory: DeltaState) -> None:

@@ -30,7 +30,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.operations.conversions import microseconds_of
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import (
     make_folder,
@@ -40,7 +40,7 @@ from airflow_trident.staging.files import (
     sync_folder,
     write_durably,
 )
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.types import ddl, is_nested
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Record:
     remove: str | None = None
 
 
-class OpenFileSink(State):
+class OpenFileSink(AdmittingState):
     """See :class:`FileSink`."""
 
     def __init__(self, folder: str, format: str, spec: StateSpec) -> None:

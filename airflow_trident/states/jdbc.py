@@ -23,12 +23,12 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.extras import require_extra
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.sql import EXTRA, make_engine, said, scheme_of
 from airflow_trident.states.checks import require_plain_keys
 from airflow_trident.states.jdbc_table import REMOVED, SPECIAL, Tables, digest
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.merge import Key, Value, canonical_key, merge, merge_before
 from airflow_trident.states.postgres_table import default_table
 from airflow_trident.states.sqlite_table import KEY_COLUMN
@@ -98,7 +98,7 @@ class JdbcState(StateFactory):
         return f"JdbcState({self.conn_id}{f', {place}' if place else ''})"
 
 
-class OpenJdbcState(State):
+class OpenJdbcState(AdmittingState):
     """See :class:`JdbcState`."""
 
     def __init__(self, where: Connection, spec: StateSpec, factory: JdbcState) -> None:

@@ -11,14 +11,14 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import table_to_rows
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, UserCodeError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border
-from airflow_trident.operations.stateful import Stateful
+from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
 from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket
@@ -115,6 +115,17 @@ class OpenStateful(State):
             checkpoints.run(saved, ticket.txid, marker, ticket.fence)
         return Applied.APPLIED
 
+    def bar(self, ticket: CommitTicket) -> None:
+        """What was left half done is brought to its end without the function's hooks: it may be them that fail."""
+        ticket = replace(ticket, bars=True)
+        admit(self.marker(), ticket, state=self._spec.name, commutes=False)
+        checkpoints = Checkpoints(
+            self._journal, [self._part(index, ticket, _Nobody()) for index in range(len(self._states))]
+        )
+        saved = checkpoints.recover(ticket.fence)
+        marker, _ = admit(saved.marker, ticket, state=self._spec.name, commutes=False)
+        checkpoints.note(saved, marker, ticket.fence)
+
     def _execute(self, parts: Sequence[Part], batch: pa.Table, ticket: CommitTicket) -> None:
         try:
             for part, rows in zip(parts, self._partitioned(batch), strict=True):
@@ -125,8 +136,8 @@ class OpenStateful(State):
             require_fence(journal.marks(), ticket.fence, journal.namespace, f"apply {ticket.txid}")
             raise
 
-    def _part(self, index: int, ticket: CommitTicket) -> Part:
-        function = self._stateful.function
+    def _part(self, index: int, ticket: CommitTicket, function: StatefulFunction[Any, Any] | None = None) -> Part:
+        function = function or self._stateful.function
         context = OperationContext(
             partition_index=index, num_partitions=len(self._states), txid=ticket.txid, attempt=ticket.attempt
         )
@@ -176,6 +187,16 @@ class OpenStateful(State):
 
     def close(self) -> None:
         self._opened.close()
+
+
+class _Nobody(StatefulFunction[Any, Any]):
+    """Stands for the user's function where only the steps are wanted, not its hooks."""
+
+    def init_state(self, state: KeyValues[Any, Any]) -> None:
+        """It keeps nothing."""
+
+    def execute(self, *values: Any) -> None:
+        """It is never given a tuple."""
 
 
 def partition_of(key: Sequence[Any], partitions: int) -> int:

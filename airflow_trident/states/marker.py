@@ -1,12 +1,23 @@
-"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5, T9)."""
+"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5, T9, T11)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError
-from airflow_trident.plan.states import Marker, Verdict
+from airflow_trident.arrow import arrow_schema
+from airflow_trident.errors import FencedError, HeldError, LateBatchError, LedgerBehindStateError
+from airflow_trident.plan.states import Marker, State, StateSpec, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+
+
+class AdmittingState(State):
+    """A state whose `apply` leaves its decision to :func:`admit`, in its atomic step: so `bar` is an `apply` that can
+    only write the marker."""
+
+    _spec: StateSpec
+
+    def bar(self, ticket: CommitTicket) -> None:
+        self.apply(replace(ticket, bars=True), arrow_schema(self._spec.staged).empty_table())
 
 
 def admit(
@@ -18,7 +29,10 @@ def admit(
     :raises FencedError: the ticket's fence is lower than the marker's.
     :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
     :raises LateBatchError: a late batch for a state whose aggregate does not commute.
+    :raises HeldError: the ticket bars, and its transaction is applied.
     """
+    if ticket.bars:
+        return _barred(marker, ticket, state), Verdict.SKIP
     attempt = ticket.attempt if opaque else NO_ATTEMPT
     if marker is None:
         holes = ((1, ticket.txid - 1),) if ticket.txid > 1 else ()
@@ -35,6 +49,21 @@ def admit(
     if not commutes:
         raise late_batch(ticket.txid, marker.high, state)
     return replace(marker, fence=ticket.fence, holes=_without(marker.holes, ticket.txid)), Verdict.APPLY
+
+
+def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
+    """The marker with the ticket's fence, in a state that does not hold its transaction."""
+    if marker is None:
+        return Marker(incarnation=ticket.incarnation, high=0, fence=ticket.fence)
+    _require_newest(marker, ticket, state)
+    if marker.has(ticket.txid):
+        raise HeldError(
+            f"state {state!r} holds transaction {ticket.txid} of topology {ticket.topology!r}: its commit cannot be "
+            "taken back",
+            "Mend what keeps the other states from taking it, and run its commit again: `airflow trident backfill "
+            f"{ticket.topology} --txid {ticket.txid}`.",
+        )
+    return replace(marker, fence=ticket.fence)
 
 
 def _require_newest(marker: Marker, ticket: CommitTicket, state: str) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.checks import require_plain_keys
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.merge import Changes, Key, Value, canonical_key, merge, merge_before
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class MemoryState(StateFactory):
             _STORES.pop(self.name, None)
 
 
-class OpenMemoryState(State):
+class OpenMemoryState(AdmittingState):
     """See :class:`MemoryState`."""
 
     def __init__(self, store: _Store, spec: StateSpec) -> None:

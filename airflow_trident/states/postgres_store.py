@@ -16,9 +16,9 @@ from airflow_trident.errors import (
     DefinitionChangedError,
     StoreUnavailableError,
 )
-from airflow_trident.plan.states import Applied, Marker, State, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Marker, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.postgres_connect import Limits, connect, is_lost, outcome_unknown, run, store_error
 from airflow_trident.states.postgres_table import MARKERS, Place, quote
 from airflow_trident.types import INTERVAL
@@ -40,7 +40,7 @@ _SETTINGS = (
 )
 
 
-class PostgresStore(State):
+class PostgresStore(AdmittingState):
     """One connection; not for sharing between threads at the same time.
 
     :param schema: "": the first one of the connection's search path.

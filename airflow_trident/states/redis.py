@@ -23,7 +23,7 @@ from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFact
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.redis_server import RedisServer, RedisSettings
 from airflow_trident.states.checks import require_plain_keys
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.merge import Key, Value, merge, merge_before
 from airflow_trident.states.redis_map import SPLIT, RedisLayout, overflow, stage
 from airflow_trident.states.redis_open import OpenRedisMap
@@ -91,7 +91,7 @@ class RedisState(RedisSettings, StateFactory):
         return f"RedisState({', '.join(parts)})"
 
 
-class OpenRedisState(OpenRedisMap):
+class OpenRedisState(OpenRedisMap, AdmittingState):
     """See :class:`RedisState`. One client; not for sharing between threads at the same time."""
 
     def __init__(self, factory: RedisState, server: RedisServer, spec: StateSpec) -> None:

@@ -94,6 +94,9 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
         self._session.call(lambda: self._send(self._changes(ticket, batch)))
         return Applied.APPLIED
 
+    def bar(self, ticket: CommitTicket) -> None:
+        """Nothing: it promises nothing about what it holds, and may hold a part of any batch."""
+
     def _changes(self, ticket: CommitTicket, batch: pa.Table) -> list[tuple[Any, ...]]:
         """As commands. Sums are left to the server, so that what others add meanwhile stays."""
         if self._map.adds:

@@ -22,12 +22,12 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
 )
 from airflow_trident.local_paths import require_local_path
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.private_files import touch_private
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.staging.files import make_folder, storage_error
 from airflow_trident.states.checks import require_plain_keys
-from airflow_trident.states.marker import admit
+from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.merge import Key, Value, does_not_fit, merge
 from airflow_trident.states.sqlite_before import PREFIX, Before, Changes
 from airflow_trident.states.sqlite_errors import is_certain, store_error, violated_column
@@ -95,7 +95,7 @@ class SqliteState(StateFactory):
         return f"SqliteState({self.path}{f', {self.table}' if self.table else ''})"
 
 
-class OpenSqliteState(State):
+class OpenSqliteState(AdmittingState):
     """See :class:`SqliteState`. One connection; not for sharing between threads at the same time."""
 
     def __init__(self, path: str, layout: Layout, busy_timeout_s: float) -> None:

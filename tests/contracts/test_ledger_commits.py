@@ -198,6 +198,79 @@ def test_a_late_replay_that_fails_blocks_nobody_and_can_be_replayed_again(ledger
     assert ledger.view(0).pointer.committed == 2
 
 
+def touched_in_every_way(ledger: Ledger, status: Status) -> None:
+    """Transaction 1 is begun and its commit too; then it came to `status`."""
+    ticket = gated(ledger, begun(ledger, 1))
+    if status is not Status.COMMITTING:
+        attempt = ledger.restart_attempt(ticket, owner="c").attempt
+        if status is Status.PROCESSED:
+            ledger.processed(1, attempt, OTHER_STAGED)
+        elif status is Status.FAILED:
+            ledger.fail(1, attempt, "used up")
+
+
+TOUCHED = [Status.COMMITTING, Status.PROCESSING, Status.PROCESSED, Status.FAILED]
+
+
+@pytest.mark.parametrize("status", TOUCHED)
+def test_l12_what_is_taken_back_is_failed_as_if_no_commit_had_begun(ledger: Ledger, status: Status) -> None:
+    touched_in_every_way(ledger, status)
+    before = ledger.view(1)
+    ticket = ledger.bar(1, owner="a person")
+    assert before.tx is not None
+    assert (ticket.bars, ticket.fence) == (True, before.pointer.fence + 1)
+    assert statuses(ledger) == {1: status}
+    done = ledger.take_back(ticket, "the field is too small")
+    assert (done.status, done.touched, done.error) == (Status.FAILED, False, "the field is too small")
+    assert ledger.view(0).exceptions == Exceptions(failed=(1,))
+    assert ledger.view(1).tx == done
+    assert ledger.skip(1, "let the others pass").status is Status.SKIPPED
+    assert ledger.view(0).pointer.committed == 1
+    assert commit(ledger, 1).status is Status.COMMITTED
+
+
+def test_l12_a_bar_voids_every_ticket_before_it(ledger: Ledger) -> None:
+    old = gated(ledger, begun(ledger, 1))
+    ledger.bar(1, owner="a person")
+    for use in (lambda: ledger.committed(old), lambda: ledger.restart_attempt(old, owner="c")):
+        with pytest.raises(FencedError):
+            use()
+    newer = ledger.gate(1, owner="c")
+    assert newer.fence == old.fence + 2
+    assert ledger.committed(newer).status is Status.COMMITTED
+
+
+def test_l12_whoever_opens_the_gate_after_the_bar_keeps_the_commit(place: Place) -> None:
+    ledger, committer = place.registered(), place.registered()
+    gated(ledger, begun(ledger, 1))
+    ticket = ledger.bar(1, owner="a person")
+    newer = committer.gate(1, owner="c")
+    with pytest.raises(FencedError):
+        ledger.take_back(ticket, "x")
+    assert committer.committed(newer).status is Status.COMMITTED
+    with pytest.raises(FencedError):
+        ledger.take_back(ticket, "x")
+
+
+def test_l12_only_the_ticket_of_a_bar_takes_back(ledger: Ledger) -> None:
+    ticket = gated(ledger, begun(ledger, 1))
+    with pytest.raises(TransitionError, match="nothing to take back"):
+        ledger.take_back(ticket, "x")
+    assert statuses(ledger) == {1: Status.COMMITTING}
+
+
+@pytest.mark.parametrize("status", [None, Status.PROCESSING, Status.PROCESSED, Status.FAILED, Status.SKIPPED])
+def test_l12_there_is_nothing_to_take_back_where_no_commit_has_begun(ledger: Ledger, status: Status | None) -> None:
+    begun(ledger, 1)
+    if status is not None:
+        brought_to(ledger, 1, status)
+    with pytest.raises(TransitionError, match=r"nothing to take back"):
+        ledger.bar(1, owner="a person")
+    commit(ledger, 1)
+    with pytest.raises(TransitionError, match=r"every state has it.*nothing to take back"):
+        ledger.bar(1, owner="a person")
+
+
 # ---- L11, P12: what is replayed is on a list -------------------------------------------------------------------
 
 

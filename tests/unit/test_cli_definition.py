@@ -83,6 +83,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "bisect",
             "skip",
             "accept-source",
+            "take-back",
             "run",
             "pause",
             "resume",

@@ -187,6 +187,25 @@ def accept_source(args: Namespace) -> int | None:
     return OK
 
 
+@trident_command
+def take_back(args: Namespace) -> int | None:
+    from airflow_trident.runtime.local import owner_of_this_process
+    from airflow_trident.runtime.take_back import take_back as let_go
+
+    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    owner = owner_of_this_process()
+    reason = f"taken back by {owner}" + (f": {args.reason.strip()}" if args.reason.strip() else "")
+    with open_ledger(args) as ledger:
+        ledger.topology()
+        let_go(ledger, topology, args.txid, owner=owner, reason=reason, progress=_say)
+    _say(
+        f"topology {args.topology}: transaction {args.txid} is FAILED, and no state holds it. Replay it (`airflow "
+        f"trident backfill {args.topology} --txid {args.txid}`), or let the others pass: `airflow trident skip "
+        f"{args.topology} {args.txid}`."
+    )
+    return OK
+
+
 def _engine(args: Namespace, conf: dict[str, str], topology: Topology, *, one_shot: bool = True) -> Engine:
     from airflow_trident.operators.engines import EngineKind, make_engine
 

@@ -1,0 +1,25 @@
+"""Tickets as every ledger gives them out."""
+
+from __future__ import annotations
+
+from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket, LedgerView, StagedRef, TxRecord
+
+
+def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> CommitTicket:
+    """The ticket with the next fence.
+
+    :param staged: what it brings into the states; None: nothing, it only bars the tickets before it.
+    """
+    return CommitTicket(
+        topology=view.topology.name,
+        incarnation=view.topology.incarnation,
+        txid=tx.txid,
+        attempt=tx.attempt,
+        fence=view.pointer.fence + 1,
+        position=tx.position,
+        staged=NOTHING_STAGED if staged is None else staged,
+        late=tx.txid <= view.pointer.committed,
+        time_ms=tx.time_ms,
+        begun_ms=tx.times_ms.get("begun", 0),
+        bars=staged is None,
+    )
