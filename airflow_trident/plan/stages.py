@@ -72,7 +72,7 @@ class Plan:
     digest: str
     """sha256 hex of the logical plan's text: equal plans have equal digests in every process."""
     notes: tuple[str, ...] = ()
-    """What a person should know: the pairs of streams and states that are not exactly once."""
+    """What a person should know: pairs of streams and states that are not exactly once, joins of different spouts."""
     commit: tuple[Level, ...] = ()
     answers: tuple[SinkNode, ...] = ()
     """Of a query: its answer, as the user said it. It has no state in `sinks`."""

@@ -12,6 +12,7 @@ from airflow_trident.plan.commit_nodes import NewValuesNode
 from airflow_trident.plan.compile import compile_plan
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls
+from airflow_trident.plan.joins import join_notes
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.settings import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
@@ -249,7 +250,8 @@ class Topology:
         if self._plan is None:
             sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
             plan = compile_plan(self.name, sources, sinks, self._settings)
-            self._plan = replace(plan, notes=tuple(f"not exactly once: {one}" for one in self.shortfalls))
+            short = (f"not exactly once: {one}" for one in self.shortfalls)
+            self._plan = replace(plan, notes=(*short, *join_notes(sinks)))
         return self._plan
 
     def definition(self) -> Definition:
