@@ -170,6 +170,8 @@ function inside(tx) {
   say("Rows by state", Object.entries(tx.rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
   say("Size", tx.bytes === null ? "" : size(tx.bytes));
   say("Streams with data", tx.streams.join(", "));
+  say("Too late for all their windows", Object.entries(tx.late_rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
+  say("Plan", tx.plan && `${tx.plan}${tx.plan_changed ? ": it changed with this transaction" : ""}`);
   say("Last written by", tx.owner);
   for (const [name, ms] of Object.entries(tx.times_ms).sort((a, b) => a[1] - b[1])) say(name, moment(ms));
   if (details && details.txid === tx.txid && details.metadata_text)
@@ -202,6 +204,8 @@ function draw() {
   if (!data) return;
   const all = data.transactions, now = Date.now();
   all.forEach(tx => { tx.late = data.late.includes(tx.txid); });
+  const planned = all.filter(tx => tx.plan).sort((a, b) => a.txid - b.txid);
+  planned.forEach((tx, place) => { tx.plan_changed = place > 0 && planned[place - 1].plan !== tx.plan; });
   const open = all.filter(tx => !["COMMITTED", "SKIPPED"].includes(tx.status));
   const oldest = Math.min(...open.map(tx => tx.times_ms.begun || now));
   at("tiles").replaceChildren(

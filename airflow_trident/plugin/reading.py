@@ -145,6 +145,8 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> d
         "rows_staged": sum(staged.rows.values()) if staged else None,
         "bytes": staged.bytes if staged else None,
         "times_ms": record.times_ms,
+        "plan": record.plan[:16] if may_see else "",
+        "late_rows": record.late_rows if may_see else {},
         "visible": may_see,
         "streams": sorted(record.metadata) if may_see else [],
         "error": record.all_errors if may_see else "",

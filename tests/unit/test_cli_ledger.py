@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_trident.cli.commands.ledger import late_rows, plan_changes
+from airflow_trident.plugin.reading import Sight, row
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 
@@ -29,3 +30,10 @@ def test_tuples_that_no_window_took_are_named_by_transaction_and_state() -> None
     assert list(late_rows([record(1, ""), record(2, "", n_window=3)])) == [
         "transaction 2: 3 tuples came too late for all their windows of state n_window"
     ]
+
+
+def test_the_page_has_them_for_those_who_may_see_the_transaction() -> None:
+    one = record(2, "a" * 64, n_window=3)
+    for visible, expected in ((True, ("a" * 16, {"n_window": 3})), (False, ("", {}))):
+        shown = row(one, Sight(frozenset(), unowned=False), visible)
+        assert (shown["plan"], shown["late_rows"]) == expected

@@ -13,7 +13,7 @@ from airflow_trident.errors import PlanError
 from airflow_trident.plan.explain import explain
 from airflow_trident.plan.guarantees import EXACTLY_ONCE
 from airflow_trident.plan.states import Capabilities, StateKind
-from airflow_trident.plugin.reading import summary
+from airflow_trident.plugin.reading import Sight, summary
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
 from airflow_trident.protocol.spouts import SpoutKind
 from tests.plan_fixtures import PaperSpout, PaperState
@@ -100,7 +100,8 @@ def test_what_is_allowed_without_the_promise_is_shown_in_plan_definition_and_pag
         exceptions=Exceptions(),
         tx=None,
     )
-    assert summary(view)["notes"] == [f"State count is not exactly once: stream words is {spout}, the state {state}."]
+    shown = summary(view, None, Sight(frozenset(), unowned=True), visible=True)
+    assert shown["notes"] == [f"State count is not exactly once: stream words is {spout}, the state {state}."]
 
 
 @pytest.mark.parametrize("page", ["concepts/spouts-and-states.md", "reference/states.md"])
