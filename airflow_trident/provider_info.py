@@ -96,6 +96,10 @@ def _zookeeper_connection() -> dict[str, Any]:
         },
         "conn-fields": {
             "chroot": _text("Chroot", "Path below which everything is kept, as in /airflow; created when missing."),
+            "login_file": _text(
+                "Login file",
+                "Instead of user and password: the file that `airflow trident zookeeper start` made, on every machine.",
+            ),
             "use_ssl": _flag("Use TLS", False, "Connect to the servers' secureClientPort."),
             "ca": _text("CA file", "PEM file with the certificates that sign the servers'."),
             "certfile": _text("Client certificate", "PEM file, for servers that ask for one."),

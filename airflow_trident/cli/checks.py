@@ -241,7 +241,8 @@ def _access(znodes: ZooKeeperZNodes, root: str) -> Check:
     entries = access_list(znodes, root) or []
     everybody = [rights for who, rights in entries if who == "world:anyone" and OPEN_RIGHTS & set(rights.split(","))]
     if everybody:
-        how = "setAcl -R" if znodes.settings.auth or znodes.settings.tls else "login and password in the connection"
+        signed = znodes.settings.auth or znodes.settings.tls
+        how = "setAcl -R" if signed else "a login in the connection, before its first topology"
         return Check(
             Level.WARN,
             "access",

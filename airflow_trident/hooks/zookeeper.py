@@ -9,6 +9,7 @@ from airflow.sdk import BaseHook
 
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.hooks import settings
+from airflow_trident.ledger.login import read_login
 from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _EXTRAS = frozenset(
     {
         "chroot",
+        "login_file",
         "use_ssl",
         "ca",
         "certfile",
@@ -133,11 +135,15 @@ def settings_of(connection: Connection) -> ZooKeeperSettings:
         hosts = f"{hosts}:{connection.port}"
     if bool(connection.login) != bool(connection.password):
         raise ConfigurationError(f"{name} has only one of login and password", "Give both for digest, or none.")
+    login_file = str(extra.get("login_file") or "")
+    if login_file and connection.login:
+        raise ConfigurationError(f"{name} has a login and a login_file", "Give one.")
+    auth = DigestAuth(user=connection.login, password=connection.password or "") if connection.login else None
     times = {key: _seconds(name, key, extra[key]) for key in extra if key.endswith("_s") and extra[key] is not None}
     return ZooKeeperSettings(
         hosts=hosts,
         chroot=str(extra.get("chroot") or ""),
-        auth=DigestAuth(user=connection.login, password=connection.password or "") if connection.login else None,
+        auth=read_login(login_file, name) if login_file else auth,
         tls=_tls(name, extra),
         **times,
     )

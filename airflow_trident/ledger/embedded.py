@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_trident.errors import LedgerUnavailableError
 from airflow_trident.ledger.java import java_executable, zookeeper_jars
-from airflow_trident.servers import BackgroundServer
+from airflow_trident.ledger.login import make_login
+from airflow_trident.servers import BackgroundServer, ServerStatus
 
 _CONFIG = """\
 dataDir={data}
@@ -54,6 +55,22 @@ class EmbeddedZooKeeper(BackgroundServer):
     def __init__(self, data_dir: str | Path, *, port: int = 0, heap_mb: int = 128, host: str = "127.0.0.1") -> None:
         super().__init__(data_dir, port=port, host=host)
         self.heap_mb = heap_mb
+
+    @property
+    def login_file(self) -> Path:
+        """User and password with which the ledger is made for this user alone: made with the server, mode 0600. Give
+        its path to clients, in a connection as the extra ``login_file``."""
+        return self.data_dir / "login.json"
+
+    def connection(self) -> dict[str, Any]:
+        """The Airflow connection to the running server, with the login by reference."""
+        return {"conn_type": "zookeeper", "host": self.hosts, "extra": {"login_file": str(self.login_file)}}
+
+    def start(self) -> ServerStatus:
+        status = super().start()
+        with self._writing():
+            make_login(self.login_file)
+        return status
 
     def _require(self) -> None:
         self._java, self._jars = java_executable(), zookeeper_jars()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 
 import pytest
@@ -141,13 +142,20 @@ def test_a_connection_that_does_not_exist_is_one_line_with_the_cure(site: Site) 
 def test_a_server_is_started_once_survives_its_starter_and_is_stopped(site: Site) -> None:
     folder = str(site.home.folder / "zk")
     assert site.trident("zookeeper", "status", "--data-dir", folder).code == 1
-    started = site.trident("zookeeper", "start", "--data-dir", folder, "--port", "0")
+    named = {"AIRFLOW__TRIDENT__ZOOKEEPER_CONN_ID": "embedded"}
+    started = site.trident("zookeeper", "start", "--data-dir", folder, "--port", "0", **named)
     try:
         assert started.code == 0, started.err
         again, running = site.tridents(f"zookeeper start --data-dir {folder}", f"zookeeper status --data-dir {folder}")
         assert (again.code, "runs already at 127.0.0.1:" in again.out) == (0, True)
         assert running.code == 0
         assert f"data: {folder}" in running.out
+        printed = next(line for line in started.out.splitlines() if "AIRFLOW_CONN" in line)
+        variable, connection = shlex.split(printed)[-1].split("=", 1)
+        doctor = site.trident("doctor", **named, **{variable: connection})
+        assert "(no TLS, user trident)" in doctor.out
+        assert "access      /" in doctor.out, doctor.out
+        assert "world:anyone" not in doctor.out
     finally:
         stopped, nothing = site.tridents(*[f"zookeeper stop --data-dir {folder}"] * 2)
     assert (stopped.code, "ZooKeeper stopped" in stopped.out) == (0, True)

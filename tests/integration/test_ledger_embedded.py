@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -15,12 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from airflow.sdk import Connection
 
-from airflow_trident.errors import ConfigurationError, LedgerUnavailableError
+from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUnavailableError
+from airflow_trident.hooks.zookeeper import settings_of
 from airflow_trident.ledger import java
 from airflow_trident.ledger.embedded import EmbeddedZooKeeper, four_letters
+from airflow_trident.ledger.login import make_login, read_login
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.settings import DigestAuth, ZooKeeperSettings
 from tests.ledger_fixtures import DEFINITION, begun
 
 pytestmark = pytest.mark.zookeeper
@@ -208,3 +212,62 @@ def test_eight_jars_are_enough_and_pyspark_is_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "8\n"
+
+
+# ---- its login -------------------------------------------------------------------------------------------------
+
+
+def test_the_ledger_is_made_for_the_user_of_the_login_file_alone(tmp_path: Path) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk")
+    try:
+        server.start()
+        assert stat.S_IMODE(server.data_dir.stat().st_mode) == 0o700
+        assert stat.S_IMODE(server.login_file.stat().st_mode) == 0o600
+        mine = settings_of(Connection.from_json(json.dumps(server.connection()), conn_id="zk"))
+        with open_ledger(mine, "words") as ledger:
+            ledger.register(DEFINITION)
+        for other in (
+            ZooKeeperSettings(hosts=server.hosts),
+            ZooKeeperSettings(hosts=server.hosts, auth=DigestAuth(user="trident", password="guessed")),
+        ):
+            with open_ledger(other, "words") as ledger:
+                for use in (ledger.topology, lambda: ledger.register(DEFINITION), ledger.transactions):
+                    with pytest.raises(LedgerAuthError):
+                        use()
+        before = server.login_file.read_text()
+        server.stop()
+        server.start()
+        assert server.login_file.read_text() == before
+        with open_ledger(mine, "words") as ledger:
+            assert ledger.topology().name == "words"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (None, 0o600, "cannot be read (No such file or directory)"),
+        ("no json", 0o600, "is no JSON"),
+        ("{}", 0o600, "has no user and password"),
+        ("[]", 0o600, "has no user and password"),
+        ('{"user": "u", "password": "p"}', 0o640, "others may read"),
+    ],
+)
+def test_a_login_file_that_is_none_or_that_others_read_is_refused(
+    tmp_path: Path, content: str | None, mode: int, said: str
+) -> None:
+    path = tmp_path / "login.json"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        read_login(str(path), "connection 'zk'")
+
+
+def test_of_two_who_make_a_login_at_once_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "login.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make_login, [path] * 8))
+    assert read_login(str(path), "it").user == "trident"
+    assert [one.name for one in tmp_path.iterdir()] == ["login.json"]

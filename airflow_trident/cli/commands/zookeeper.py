@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from airflow_trident.servers import ServerStatus
 
 @trident_command
 def start(args: Namespace) -> int | None:
-    status = _server(args).start()
+    server = _server(args)
+    status = server.start()
     if status.started_here:
         print(f"ZooKeeper started at {status.hosts} (process {status.pid})")
     else:
@@ -27,8 +29,7 @@ def start(args: Namespace) -> int | None:
     _print_place(status)
     variable = f"AIRFLOW_CONN_{settings.text(settings.ZOOKEEPER_CONN_ID).upper()}"
     if variable not in os.environ:
-        connection = json.dumps({"conn_type": "zookeeper", "host": status.hosts})
-        print(f"to use it:  export {variable}='{connection}'")
+        print(f"to use it:  export {variable}={shlex.quote(json.dumps(server.connection()))}")
     return OK
 
 
