@@ -70,7 +70,7 @@ class ZooKeeperZNodes:
         self._on_change = on_change
         self._client: KazooClient | None = None
         self._pid = os.getpid()
-        self._reasons, self._greeting = Reasons(), Greeting()
+        self._reasons, self._greeting = Reasons(self.describe()), Greeting()
         self._connected, self._event = threading.Event(), threading.Event()
         _instances.add(self)
 
@@ -130,7 +130,7 @@ class ZooKeeperZNodes:
             _inherited.append(self._client)
         self._client = None
         self._pid = os.getpid()
-        self._reasons, self._greeting = Reasons(), Greeting()
+        self._reasons, self._greeting = Reasons(self.describe()), Greeting()
         self._connected, self._event = threading.Event(), threading.Event()
 
     def _ready(self, deadline: float) -> KazooClient:
@@ -182,8 +182,14 @@ class ZooKeeperZNodes:
         self._connected.clear()
         connected = self._connected
 
+        reasons = self._reasons
+
         def on_state(state: str) -> None:
-            (connected.set if state == "CONNECTED" else connected.clear)()
+            if state == "CONNECTED":
+                reasons.connected()
+                connected.set()
+            else:
+                connected.clear()
 
         client.add_listener(on_state)
         return client
