@@ -113,7 +113,6 @@ class Persisting(Aggregating):
             staged=names_of(spec.staged),
             keys=spec.key_names,
             values=spec.value_names,
-            order_by=order_by,
         )
         newest = self._newest(spec, order_by) if order_by else self
         return newest._keeping(names_of(spec.staged))._persist(replace(spec, updater=put))

@@ -17,18 +17,12 @@ class MapPut:
 
     :param state: its name, for the error.
     :param staged: the fields of the tuples; `keys` and `values` are among them.
-    :param order_by: by which fields the newest tuple of each key was chosen before; part of the state's definition.
     """
 
     state: str
     staged: tuple[str, ...]
     keys: tuple[str, ...]
     values: tuple[str, ...]
-    order_by: tuple[str, ...] = ()
-
-    def describe(self) -> str:
-        """Part of the topology's definition; without an order as any updater."""
-        return f"newest by {', '.join(self.order_by)}" if self.order_by else "updater"
 
     def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
         """:raises UserCodeError: two tuples of the batch have the same key and different values."""
