@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator, timezone
+from airflow.sdk import Asset, BaseOperator, timezone
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
@@ -240,6 +240,13 @@ def owner(context: Context) -> Owner:
         host=socket.gethostname(),
         pid=os.getpid(),
     )
+
+
+def note_assets(task: BaseOperator, context: Context, extra: dict[str, Any]) -> None:
+    """`extra` of the events of the task's outlets; for an alias there is no event without an asset."""
+    for outlet in task.outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra.update(extra)
 
 
 def is_backfill_run(context: Context) -> bool:

@@ -14,6 +14,7 @@ from airflow_trident.operators.base import (
     deferrable_default,
     human_bytes,
     is_last_try,
+    note_assets,
     owner,
     parse_txid,
 )
@@ -74,7 +75,18 @@ class TridentCommitterOperator(EngineOperator):
                 self.enlist(ledger, context, txid)
                 committed = self._commit(context, ledger, txid)
                 self.log.info("%s", self._story(ledger, txid, committed, time.monotonic() - began))
+                if self.outlets:
+                    self._tell_assets(context, ledger, txid)
         return txid
+
+    def _tell_assets(self, context: Context, ledger: Ledger, txid: int) -> None:
+        """What was committed, for those who are scheduled by it."""
+        record = ledger.view(txid, remembered=True).tx
+        staged = record.staged if record is not None else None
+        extra: dict[str, Any] = {"topology": self.topology_name, "txid": txid}
+        if record is not None and staged is not None:
+            extra |= {"attempt": record.attempt, "rows_read": staged.rows_read, "rows": dict(staged.rows)}
+        note_assets(self, context, extra)
 
     def _commit(self, context: Context, ledger: Ledger, txid: int) -> tuple[int, ...]:
         """What this task committed itself, when `txid` is committed. :raises BlockedError: it cannot be now."""

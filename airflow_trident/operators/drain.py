@@ -15,6 +15,7 @@ from airflow_trident.operators.base import (
     backfill_run_refused,
     deferrable_default,
     is_backfill_run,
+    note_assets,
     owner,
 )
 from airflow_trident.operators.emitter import EngineOperator
@@ -98,13 +99,13 @@ class TridentDrainOperator(EngineOperator):
                 if is_submitted(self.engine, self.spark_conn_id)
                 else self._drain(context)
             )
-        return self._done(result)
+        return self._done(context, result)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """The driver has ended, as far as the trigger could see: look, and take its result."""
         with airflow_outcome():
             result = self._drain_submitted(context, resumed=True)
-        return self._done(result)
+        return self._done(context, result)
 
     def on_kill(self) -> None:
         """A submitted drain is ended where it runs, as a job is: an economy, never needed for correctness."""
@@ -113,10 +114,12 @@ class TridentDrainOperator(EngineOperator):
                 self._submitted.cancel()
         super().on_kill()
 
-    def _done(self, result: DrainResult) -> list[int]:
+    def _done(self, context: Context, result: DrainResult) -> list[int]:
         if not result.committed:
             raise AirflowSkipException(f"nothing new for topology {self.topology_name}: no transaction is begun.")
         self.current_txid = result.committed[-1]
+        extra = {"topology": self.topology_name, "txids": list(result.committed), "rows_read": result.rows_read}
+        note_assets(self, context, extra)
         self.log.info(
             "topology %s: transactions %d to %d are committed (%d in all), %s rows read",
             self.topology_name,

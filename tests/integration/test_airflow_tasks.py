@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 DAG = '''
 from datetime import timedelta
 from pathlib import Path
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
 from airflow_trident import (
     Count, FailedException, FixedBatchSpout, Function, SqliteState, Topology, TridentBackfillOperator,
     TridentReadySensor, trident_transaction,
@@ -254,6 +254,22 @@ tell({"run": run, "before": before, "after": shown()})
     assert "task 'words.commit' of run" in why
     assert why.endswith("is failed")
     assert [one[:3] for one in result["after"]] == [[2, "COMMITTED", False], [1, "COMMITTED", False]]
+
+
+def test_an_asset_event_says_which_transaction_was_committed_and_how_many_rows(airflow_home: AirflowHome) -> None:
+    write_words(airflow_home, "outlets=[Asset('counts')]")
+    result = airflow_home.python(
+        PROGRAM
+        + """
+from airflow.models.asset import AssetEvent
+from airflow.utils.session import create_session
+play(dag)
+with create_session() as session:
+    tell([[one.source_task_id, one.extra] for one in session.query(AssetEvent)])
+"""
+    )
+    extra = {"topology": "words", "txid": 1, "attempt": 0, "rows_read": 4, "rows": {"count": 3}}
+    assert result == [["words.commit", extra]]
 
 
 def test_a_ledger_that_does_not_answer_fails_the_task_with_the_reason(airflow_home: AirflowHome) -> None:
