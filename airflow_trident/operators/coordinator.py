@@ -11,8 +11,9 @@ from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow
-from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
+from airflow_trident.hooks.waits import Abandoned, Until, lowest_uncommitted, wait_in_worker
 from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.operators.base import (
     INCARNATION,
     TridentOperator,
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
 class TridentCoordinatorOperator(TridentOperator):
     """Claims transactions for this DAG run: the same run always gets the same ones, however often it is run again.
 
-    Returns the txid; with `max_transactions` above 1 the list of txids. Skips when nothing is new or the topology is
-    paused; waits while `max_pending` transactions are uncommitted; fails at once when they wait for a FAILED one.
+    Returns the txid; with `max_transactions` above 1 the list of txids. Where nothing is new, or no room, and a
+    transaction of another run is processed and has nobody left who would commit it, it returns that one: the tasks
+    behind commit it. Skips when nothing is new or the topology is paused; waits while `max_pending` transactions are
+    uncommitted; fails at once when they wait for a FAILED one.
 
     :param topology: the Topology.
     :param max_transactions: how many batches one run takes at most, if the source has that many.
@@ -109,9 +112,26 @@ class TridentCoordinatorOperator(TridentOperator):
                     break
             if txids:
                 return txids
+            left = None
+            if isinstance(result, NothingNew):
+                left = self._left_behind(ledger)
+            elif isinstance(result, Full):
+                left = self._wait_for_room(context, ledger, result)
+            if left is not None:
+                self.log.info("transaction %d waits to be committed, and %s: this run commits it", left.by, left.why)
+                return [left.by]
             if not isinstance(result, Full):
                 raise self._why_nothing(ledger, result)
-            self._wait_for_room(context, ledger, result)
+
+    def _left_behind(self, ledger: Ledger) -> Abandoned | None:
+        """The transaction that holds up all others, if it is staged and nobody is left who would commit it: a run
+        without new data must not pass it by. What was being processed by a task that is gone becomes FAILED."""
+        view = ledger.view(0)
+        lowest = lowest_uncommitted(view, view.next_txid)
+        record = None if lowest is None else ledger.view(lowest).tx
+        if record is None or is_alive(ledger.workers(), record.owner):
+            return None
+        return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)(record)
 
     def _claimed_before(self, context: Context, ledger: Ledger) -> list[int]:
         """What a backfill run keeps: it may have claimed it before it was forbidden to."""
@@ -144,8 +164,11 @@ class TridentCoordinatorOperator(TridentOperator):
         after = f"after transaction {last}" if last else "yet"
         return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
 
-    def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> None:
-        """Return when the oldest uncommitted transaction has passed. :raises BlockedError: it never will."""
+    def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> Abandoned | None:
+        """Return when the oldest uncommitted transaction has passed, or with it when nobody is left to commit it.
+
+        :raises BlockedError: it never will.
+        """
         self.log.info(
             "%d transactions of topology %s are uncommitted, as many as may be", full.pending, self.topology_name
         )
@@ -160,13 +183,6 @@ class TridentCoordinatorOperator(TridentOperator):
         )
         if isinstance(verdict, Blocked):
             raise blocked(self.topology_name, verdict)
-        if isinstance(verdict, Abandoned):
-            raise BlockedError(
-                f"transaction {verdict.by} of topology {self.topology_name!r} is processed and will not be committed: "
-                f"{verdict.why}",
-                f"Clear that task, or commit it with `airflow trident backfill {self.topology_name} --txid "
-                f"{verdict.by}`.",
-            )
         if isinstance(verdict, Wait):
             tell(ledger, next(self._claims(context)), OutcomeKind.WAITING)
             self.give_back_slot(
@@ -176,6 +192,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 deferrable=deferrable_default(self.deferrable),
                 skip_gone=self.on_failure is OnFailure.SKIP,
             )
+        return verdict if isinstance(verdict, Abandoned) else None
 
     def _max_pending(self) -> int:
         if self.max_pending is not None and str(self.max_pending).strip():

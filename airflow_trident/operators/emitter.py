@@ -19,12 +19,14 @@ from airflow_trident.local_paths import require_local_unless_template
 from airflow_trident.operators.base import (
     TridentOperator,
     airflow_outcome,
+    coordinator_above,
     human_bytes,
     is_last_try,
     owner,
     parse_txid,
 )
 from airflow_trident.operators.engines import EngineKind, make_engine
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.phases import Attempts, OnFailure, ProcessOutcome, ProcessResult, note_failure, process
 
 if TYPE_CHECKING:
@@ -189,6 +191,8 @@ class TridentEmitterOperator(EngineOperator):
         def progress(line: str) -> None:
             self.log.info("%s", line)
 
+        if self._is_left_behind(context, ledger, txid):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_PROCESSED)
         try:
             with self.open_engine(context) as engine, self.watching_ui(context):
                 return process(
@@ -203,6 +207,13 @@ class TridentEmitterOperator(EngineOperator):
             raise
         finally:
             self._running = None
+
+    def _is_left_behind(self, context: Context, ledger: Ledger, txid: int) -> bool:
+        """Is it another run's, processed, and given to this one to be committed? Its batch is good as it is staged."""
+        record, ti = ledger.view(txid).tx, context["ti"]
+        if record is None or record.status is not Status.PROCESSED or coordinator_above(self) is None:
+            return False
+        return (record.claim.dag_id, record.claim.run_id) != (ti.dag_id, ti.run_id)
 
     def _story(self, result: ProcessResult, took_s: float) -> str:
         what = f"transaction {result.txid} of topology {self.topology_name}"

@@ -170,6 +170,7 @@ class ProcessOutcome(StrEnum):
     PROCESSED = "processed"
     ALREADY_COMMITTED = "already committed"
     COMMIT_UNDER_WAY = "commit under way"
+    ALREADY_PROCESSED = "processed already, in a run that has ended"
     SUPERSEDED = "superseded by a newer attempt"
     """Opaque: a lower transaction took the batch of this one, and somebody else emits it again."""
     WAITS_FOR_BATCH = "waits for the batch of the transaction before it"

@@ -272,6 +272,38 @@ with create_session() as session:
     assert result == [["words.commit", extra]]
 
 
+def test_what_is_processed_and_whose_run_has_ended_is_committed_by_the_next_run_also_without_new_data(
+    airflow_home: AirflowHome,
+) -> None:
+    """The last batch of a day: its run is red after the emitter, and no run after it has new data."""
+    write_words(airflow_home)
+    result = airflow_home.python(
+        PROGRAM
+        + """
+from airflow.sdk.exceptions import AirflowFailException
+from airflow_trident import TridentTurnSensor
+
+def fails(self, context):
+    raise AirflowFailException("told to fail")
+
+runs = [play(dag), play(dag)]
+works, TridentTurnSensor.execute = TridentTurnSensor.execute, fails
+runs.append(play(dag))
+TridentTurnSensor.execute = works
+before = records()
+runs.append(play(dag))
+tell({"runs": runs, "before": before, "after": records(), "held": held() == HELD, "more": play(dag)})
+"""
+    )
+    assert result["runs"][2]["emit"] == "success"
+    assert [status for status, *_ in result["before"]] == ["COMMITTED", "COMMITTED", "PROCESSED"]
+    assert result["runs"][3] == dict.fromkeys(VERBS, "success")
+    assert [[status, attempt] for status, attempt, _ in result["after"]] == [["COMMITTED", 0]] * 3
+    assert result["held"]
+    assert set(result["more"].values()) == {"skipped"}
+    assert "transaction 3 waits to be committed" in airflow_home.output
+
+
 def test_a_ledger_that_does_not_answer_fails_the_task_with_the_reason(airflow_home: AirflowHome) -> None:
     write_words(airflow_home)
     connection = '{"conn_type": "zookeeper", "host": "127.0.0.1:1", "extra": {"connect_deadline_s": 0.5}}'
