@@ -27,6 +27,8 @@ class TridentError(Exception):
     """
 
     outcome: Outcome = Outcome.FAIL
+    may_quote_rows: bool = True
+    """May the text hold values of rows, or of what a driver or a user's code says?"""
 
     def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message, cure)
@@ -58,6 +60,20 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def recorded_text(error: BaseException, *, rows: bool) -> str:
+    """What the ledger keeps of an error, and so the page and the commands show.
+
+    :param rows: false keeps out every text that may quote rows; who it was and where is said.
+    """
+    if rows or (isinstance(error, TridentError) and not error.may_quote_rows):
+        return error_text(error)
+    where = f" in {error.node}, fields ({error.fields})" if isinstance(error, UserCodeError) and error.node else ""
+    return (
+        f"{type(error).__name__}{where}: the text may quote rows and is in the task's log alone "
+        "([trident] rows_in_errors is False)"
+    )
+
+
 # ---- try again -------------------------------------------------------------------------------------------------
 
 
@@ -70,12 +86,16 @@ class RetryableError(TridentError):
 class LedgerUnavailableError(RetryableError):
     """ZooKeeper did not answer before the deadline."""
 
+    may_quote_rows = False
+
 
 class OutcomeUnknownError(RetryableError):
     """A write may or may not have been applied and the deadline passed before that could be found out.
 
     The caller must not act on either assumption: running the same step again resolves it.
     """
+
+    may_quote_rows = False
 
 
 class SourceUnavailableError(RetryableError):
@@ -93,12 +113,16 @@ class SparkJobError(RetryableError):
 class AttemptTimeoutError(RetryableError):
     """An attempt took longer than it may (`attempt_timeout`) and was cancelled."""
 
+    may_quote_rows = False
+
 
 # ---- somebody newer is at work ---------------------------------------------------------------------------------
 
 
 class FencedError(TridentError):
     """A newer attempt or committer has taken over: whoever gets this stops and changes nothing (P4, P7)."""
+
+    may_quote_rows = False
 
 
 class StaleAttemptError(FencedError):
@@ -111,9 +135,13 @@ class StaleAttemptError(FencedError):
 class BlockedError(TridentError):
     """A lower transaction is FAILED: nothing above it may commit until it is replayed or skipped (P6)."""
 
+    may_quote_rows = False
+
 
 class TransitionError(TridentError):
     """The ledger refused a transition; the text says what was expected and what was found."""
+
+    may_quote_rows = False
 
 
 class InvalidatedError(TransitionError):
@@ -170,6 +198,8 @@ class FailedException(TridentError):
 class PlanError(TridentError):
     """A topology that cannot mean anything; raised on the user's line when the DAG is built."""
 
+    may_quote_rows = False
+
 
 class FieldError(PlanError):
     """A field is unknown, doubled, or of a type that the operation cannot take."""
@@ -182,13 +212,19 @@ class ConfigurationError(TridentError):
 class LedgerAuthError(ConfigurationError):
     """ZooKeeper refused the credentials or the access list forbids the operation."""
 
+    may_quote_rows = False
+
 
 class UnknownTopologyError(ConfigurationError):
     """No topology of this name has a ledger."""
 
+    may_quote_rows = False
+
 
 class DefinitionChangedError(ConfigurationError):
     """The name belongs to a topology with another definition."""
+
+    may_quote_rows = False
 
 
 class UnseenFilesError(ConfigurationError):
@@ -198,12 +234,16 @@ class UnseenFilesError(ConfigurationError):
 class MissingExtraError(ConfigurationError):
     """An optional library is not installed; the text names the extra to install."""
 
+    may_quote_rows = False
+
 
 # ---- nothing unreadable is guessed at (P11) --------------------------------------------------------------------
 
 
 class CorruptError(TridentError):
     """Something durable cannot be read or contradicts what else is known."""
+
+    may_quote_rows = False
 
 
 class CorruptRecordError(CorruptError):
@@ -224,6 +264,8 @@ class SourceChangedError(CorruptError):
 
 class DamagedInputError(CorruptError):
     """An input of the source cannot be read."""
+
+    may_quote_rows = True
 
 
 class StagingError(CorruptError):

@@ -78,6 +78,14 @@ POLL_S = Option(
     "Airflow whether anybody still works on what is waited for.",
 )
 
+ROWS_IN_ERRORS = Option(
+    "rows_in_errors",
+    "boolean",
+    "True",
+    "Whether what the ledger keeps of errors, and so the page and the commands show, may quote rows. False: texts that "
+    "may do so are in the logs of tasks alone.",
+)
+
 OPTIONS: tuple[Option, ...] = (
     ZOOKEEPER_CONN_ID,
     ROOT,
@@ -88,6 +96,7 @@ OPTIONS: tuple[Option, ...] = (
     RESCHEDULE_S,
     DEFERRABLE,
     POLL_S,
+    ROWS_IN_ERRORS,
 )
 
 

@@ -55,6 +55,7 @@ class TridentBackfillOperator(EngineOperator):
                 staging_root=settings.staging_root(self.staging_dir),
                 owner=owner(context),
                 attempt_timeout_s=self.attempt_timeout_s,
+                rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
                 retention=int(settings.number(settings.RETENTION, least=1)),
                 progress=lambda line: self.log.info("%s", line),
             ).run(self._selection())

@@ -145,6 +145,7 @@ class TridentCommitterOperator(EngineOperator):
             last_try=is_last_try(context),
             on_failure=self.on_failure,
             timeout_s=self.attempt_timeout_s,
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
         )
 
     def _committer(self, context: Context, ledger: Ledger) -> Committer:

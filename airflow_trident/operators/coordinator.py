@@ -102,7 +102,14 @@ class TridentCoordinatorOperator(TridentOperator):
             txids: list[int] = []
             result: BeginResult | None = None
             for claim in self._claims(context):
-                result = coordinate(ledger, self.topology, claim, max_pending=self._max_pending(), ask_lag=True)
+                result = coordinate(
+                    ledger,
+                    self.topology,
+                    claim,
+                    max_pending=self._max_pending(),
+                    ask_lag=True,
+                    rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+                )
                 if not isinstance(result, Begun):
                     break
                 self._log_begun(result)

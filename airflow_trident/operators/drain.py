@@ -192,7 +192,12 @@ class TridentDrainOperator(EngineOperator):
                 store.delete(SUBMISSION_KEY)
 
     def _attempts(self, context: Context) -> Attempts:
-        return Attempts(owner=owner(context), on_failure=self.on_failure, timeout_s=self.attempt_timeout_s)
+        return Attempts(
+            owner=owner(context),
+            on_failure=self.on_failure,
+            timeout_s=self.attempt_timeout_s,
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+        )
 
     def _retention(self) -> int:
         return self.retention or int(settings.number(settings.RETENTION, least=1))

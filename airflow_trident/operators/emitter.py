@@ -186,6 +186,7 @@ class TridentEmitterOperator(EngineOperator):
             last_try=is_last_try(context),
             on_failure=self.on_failure,
             timeout_s=self.attempt_timeout_s,
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
         )
 
         def progress(line: str) -> None:

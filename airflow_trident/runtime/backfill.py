@@ -81,6 +81,7 @@ class Backfill:
     owner: Owner | str
     retention: int = DEFAULT_RETENTION
     attempt_timeout_s: float | None = None
+    rows_in_errors: bool = True
     progress: Progress = quiet
 
     def run(self, selection: Selection) -> list[Backfilled]:
@@ -106,7 +107,13 @@ class Backfill:
         return result
 
     def _attempts(self) -> Attempts:
-        return Attempts(owner=self.owner, last_try=True, timeout_s=self.attempt_timeout_s, replays=True)
+        return Attempts(
+            owner=self.owner,
+            last_try=True,
+            timeout_s=self.attempt_timeout_s,
+            replays=True,
+            rows_in_errors=self.rows_in_errors,
+        )
 
     def _committer(self, engine: Engine) -> Committer:
         return Committer(

@@ -25,7 +25,7 @@ from airflow_trident.errors import (
     StagingError,
     TransitionError,
     TridentError,
-    error_text,
+    recorded_text,
 )
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.plan.states import Applied, State
@@ -221,7 +221,8 @@ class Committer:
         with suppress(TridentError):
             tx = self.ledger.view(ticket.txid).tx
             if tx is not None and tx.status is Status.COMMITTING:
-                self.ledger.attempt_failed(ticket.txid, tx.attempt, error_text(error))
+                text = recorded_text(error, rows=self.attempts.rows_in_errors)
+                self.ledger.attempt_failed(ticket.txid, tx.attempt, text)
 
     def _staged(self, ticket: CommitTicket) -> dict[str, pa.Table]:
         """:raises StagingError: it cannot be read."""

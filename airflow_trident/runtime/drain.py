@@ -155,6 +155,7 @@ class Drain:
                 max_pending=self.limits.max_pending,
                 attempt_by=self.attempts.owner,
                 check_states=not self._states_checked,
+                rows_in_errors=self.attempts.rows_in_errors,
                 ask_lag=self._asks_lag(),
             )
             self._states_checked = True

@@ -22,7 +22,7 @@ from airflow_trident.errors import (
     TransitionError,
     TridentError,
     UnseenFilesError,
-    error_text,
+    recorded_text,
 )
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.plan.states import Marker
@@ -63,6 +63,7 @@ def coordinate(
     attempt_by: Owner | str = "",
     check_states: bool = True,
     ask_lag: bool = False,
+    rows_in_errors: bool = True,
 ) -> BeginResult:
     """Give the claim its transaction: decide the batch of each stream and record it (Storm: $batch's first half).
 
@@ -70,10 +71,11 @@ def coordinate(
     :param check_states: false for a caller that did this before and goes from transaction to transaction: the states
         are not looked at, the definition as it was last seen.
     :param ask_lag: ask the sources what they have beyond a new transaction, for people; it costs another look at them.
+    :param rows_in_errors: see :class:`Attempts`.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     """
-    with telling(ledger, claim) as told:
+    with telling(ledger, claim, rows_in_errors=rows_in_errors) as told:
         _require_agreement(ledger, topology, check_states)
         result = _begin(ledger, topology, claim, max_pending, attempt_by, ask_lag)
         told(result)
@@ -191,13 +193,14 @@ class ProcessResult:
 class Attempts:
     """Who tries (a text is the name of a program), and what a failure means. `last_try`: the caller will not try again
     by itself. `timeout_s`: how long one attempt may take. `replays`: a backfill tries: see
-    :meth:`Ledger.start_attempt`."""
+    :meth:`Ledger.start_attempt`. `rows_in_errors`: may what the ledger keeps of errors quote rows?"""
 
     owner: Owner | str
     last_try: bool = False
     on_failure: OnFailure = OnFailure.BLOCK
     timeout_s: float | None = None
     replays: bool = False
+    rows_in_errors: bool = True
 
 
 def process(
@@ -327,7 +330,7 @@ def note_failure(
     """
     if isinstance(error, FencedError):
         return error
-    text = error_text(error)
+    text = recorded_text(error, rows=attempts.rows_in_errors)
     hopeless = isinstance(error, TridentError) and error.outcome is Outcome.FAIL
     try:
         if not (attempts.last_try or hopeless):

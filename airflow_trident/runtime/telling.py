@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError
+from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
 from airflow_trident.ledger.base import BeginResult, Ledger, NothingNew
 from airflow_trident.protocol.decide import Blocked, Held
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
@@ -22,7 +22,7 @@ def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> No
 
 
 @contextmanager
-def telling(ledger: Ledger, claim: Claim) -> Iterator[Callable[[BeginResult], None]]:
+def telling(ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True) -> Iterator[Callable[[BeginResult], None]]:
     """Around a look at the sources: an error is told before it goes on, a result by what this gives. That a transaction
     was begun is in the step that begins it; for room in the window most wait too shortly to speak of it."""
 
@@ -39,7 +39,7 @@ def telling(ledger: Ledger, claim: Claim) -> Iterator[Callable[[BeginResult], No
     except (LedgerUnavailableError, OutcomeUnknownError):
         raise  # the ledger would not hear of it either, and each try takes its deadline
     except Exception as error:
-        tell(ledger, claim, OutcomeKind.ERROR, f"{type(error).__name__}: {error}")
+        tell(ledger, claim, OutcomeKind.ERROR, recorded_text(error, rows=rows_in_errors))
         raise
 
 

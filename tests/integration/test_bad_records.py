@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, FileSpout, SqliteState, Topology
+from airflow_trident import CallableSource, Count, FileSpout, SpooledSpout, Spout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import SourceChangedError, TransitionError, UserCodeError
+from airflow_trident.errors import SourceChangedError, TransitionError, TridentError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.accepting import accept_source
 from airflow_trident.runtime.backfill import Backfill, Selection
+from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import coordinate
+from airflow_trident.runtime.phases import Attempts, coordinate, process
 
 
 class World:
@@ -105,3 +107,50 @@ def test_a_file_that_is_gone_cannot_be_accepted(world: World) -> None:
     (world.folder / "in" / "2.txt").unlink()
     with pytest.raises(SourceChangedError, match="is gone"):
         accept_source(world.ledger, world.topology, 2, "gone")
+
+
+# ---- rows that nobody else may read ----------------------------------------------------------------------------
+
+SECRET = "iban=DE00 1234"
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("where", ["function", "file", "commit", "source"])
+def test_rows_are_kept_out_of_the_ledger_where_that_is_asked_for(tmp_path: Path, where: str, rows: bool) -> None:
+    ledger, topology = MemoryLedger("pay"), Topology("pay")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text(f"n\n{SECRET}\n")
+    staging, attempts = str(tmp_path / "staging"), Attempts(owner="it", last_try=True, rows_in_errors=rows)
+
+    def refuse(*_: object) -> bool:
+        raise ValueError(f"cannot use {SECRET}")
+
+    if where == "source":
+        spout: Spout = SpooledSpout(CallableSource(refuse, "n string"), str(tmp_path / "spool"))
+    else:
+        kind = "long" if where == "file" else "string"
+        spout = FileSpout(str(tmp_path / "in"), format="csv", fields=f"n {kind}")
+    stream = topology.new_stream("s", spout)
+    if where == "function":
+        stream = stream.filter("n", refuse)
+    counted = stream.group_by("n").persistent_aggregate(SqliteState(str(tmp_path / "a.db")), Count(), "c", name="a")
+    if where == "commit":
+        told = counted.new_values_stream().filter("n", refuse)
+        told.group_by("n").persistent_aggregate(SqliteState(str(tmp_path / "b.db")), Count(), "c", name="b")
+    ledger.register(topology.definition())
+    with LocalEngine() as engine:
+        committer = Committer(
+            ledger=ledger, topology=topology, staging_root=staging, attempts=attempts, engine=lambda: engine
+        )
+        with pytest.raises(TridentError):
+            run_one(ledger, topology, engine, committer)
+    kept = json.dumps(ledger.export()) + str(ledger.coordinator())
+    assert (SECRET in kept) == rows
+    assert ("is in the task's log alone" in kept) == (not rows)
+
+
+def run_one(ledger: MemoryLedger, topology: Topology, engine: LocalEngine, committer: Committer) -> None:
+    attempts = committer.attempts
+    coordinate(ledger, topology, Claim(key="r"), rows_in_errors=attempts.rows_in_errors)
+    process(ledger, topology, 1, engine, committer.staging_root, attempts)
+    committer.commit(1)

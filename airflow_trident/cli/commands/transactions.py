@@ -27,7 +27,8 @@ def drain(args: Namespace) -> int | None:
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     owner = owner_of_this_process()
-    attempts, claim = Attempts(owner=owner), Claim(key=f"drain/{owner.place}")
+    attempts = Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS))
+    claim = Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
         max_transactions=args.max_transactions,
         max_time_s=args.max_time_s,
@@ -77,6 +78,7 @@ def backfill(args: Namespace) -> int | None:
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process(),
             retention=int(settings.number(settings.RETENTION, least=1)),
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             progress=_say,
         ).run(selection)
     failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
