@@ -21,6 +21,7 @@ from airflow_trident.ledger.znodes import Check, Create, Delete, Refusal, Set, W
 from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
+from tests.documented import documented
 from tests.faults.proxy import FaultProxy
 from tests.ledger_fixtures import DEFINITION, STAGED, begun, claim, commit, committed_up_to, lines, statuses
 
@@ -267,11 +268,14 @@ def test_a_whole_transaction_takes_four_round_trips_in_one_process_and_five_with
         committed_up_to(ledger, 2)
         before = ledger.znodes.round_trips
         commit(ledger, begun(ledger, 3))
-        assert ledger.znodes.round_trips - before == 5
+        apart = documented("reference/limits.md", r"round trips \|.* or (\d+) in one process")
+        assert ledger.znodes.round_trips - before == apart
         ledger.begin(claim(4), lines, attempt_by="drain")
         ledger.processed(4, 0, STAGED)
         ledger.committed(ledger.gate(4, owner="drain"))
-        assert ledger.znodes.round_trips - before == 5 + 4
+        assert ledger.znodes.round_trips - before == apart + documented(
+            "reference/limits.md", r"round trips \|.* (\d+) or \d+ in one process"
+        )
 
 
 def test_a_transaction_whose_every_phase_is_a_process_of_its_own_takes_nine_round_trips(
@@ -293,7 +297,8 @@ def test_a_transaction_whose_every_phase_is_a_process_of_its_own_takes_nine_roun
         with open_ledger(settings, "words", root=ledger_root, incarnation=incarnation) as ledger:
             phase(ledger)
             spent += ledger.znodes.round_trips
-    assert spent == 9
+    assert spent == documented("reference/limits.md", r"round trips \| (\d+) when every phase")
+    assert spent == documented("scale.md", r"round trips \| \d+, all of them writes \| (\d+), of which")
     with open_ledger(settings, "words", root=ledger_root) as ledger:
         assert statuses(ledger)[3] is Status.COMMITTED
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,21 @@ import pytest
 
 import airflow_trident
 from airflow_trident import errors
+from airflow_trident.errors import PlanError
 from airflow_trident.hooks.settings import OPTIONS
 from airflow_trident.hooks.zookeeper import _EXTRAS
+from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.ledger.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
+from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
+from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
 from airflow_trident.plan.explain import explain
+from airflow_trident.protocol.codec import INLINE_BYTES
+from airflow_trident.spouts.consumed import MAX_SEEN
+from airflow_trident.spouts.file import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES
+from airflow_trident.spouts.lines import MAX_LINE_BYTES
+from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
+from tests.documented import documented
 from tests.model import tlc
 from tests.simulation.opaque_mutants import MUTANTS
 
@@ -328,3 +340,36 @@ def test_the_tables_of_what_was_checked_are_those_of_the_model_and_of_the_simula
 def _first_cells(page: str) -> list[str]:
     table = page[: page.index("\n\n")].splitlines()[2:]
     return [line.strip("|").split("|")[0].strip() for line in table]
+
+
+SIZES: dict[str, tuple[str, int]] = {
+    "a ledger record": (r"a ledger record \| (\d+) KB", RECORD_LIMIT_BYTES >> 10),
+    "metadata in a record": (r"metadata of a transaction in its record \| (\d+) KB", INLINE_BYTES >> 10),
+    "files in the window": (r"files that `FileSpout` remembers in its window \| ([\d,]+)", MAX_SEEN),
+    "a line of text": (r"a line of text \| (\d+) GiB", MAX_LINE_BYTES >> 30),
+    "files of a batch": (r"a batch of `FileSpout` \| (\d+) files", DEFAULT_MAX_FILES),
+    "bytes of a batch": (r"a batch of `FileSpout` \| .*, (\d+) MiB", DEFAULT_MAX_BYTES >> 20),
+    "retention": (r"`retention`, (\d+) by default", DEFAULT_RETENTION),
+    "pruned at once": (r"at most (\d+) records per commit", PRUNED_PER_COMMIT),
+    "claim keys": (r"claim keys \| ([\d,]+) transactions", KEPT_CLAIMS),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_a_limit_in_the_documentation_is_the_one_in_the_code(what: str) -> None:
+    pattern, limit = SIZES[what]
+    assert documented("reference/limits.md", pattern) == limit
+
+
+def test_names_may_be_as_long_as_the_documentation_says() -> None:
+    longest = documented("reference/limits.md", r"names of topologies, streams, states \| (\d+) characters")
+    assert require_name("topology", "x" * longest) == "x" * longest
+    with pytest.raises(PlanError, match=f"at most {longest}"):
+        require_name("topology", "x" * (longest + 1))
+
+
+def test_defaults_in_prose_are_those_of_the_code() -> None:
+    assert documented("concepts/from-trident.md", r"`max_pending`, (\d+) by default; 1 is") == DEFAULT_MAX_PENDING
+    minutes = documented("how-to/windows.md", r"`max_ahead` \((\d+) minutes\)")
+    assert minutes == documented("reference/dsl.md", r"by more than this, (\d+) minutes by default")
+    assert timedelta(minutes=minutes) == DEFAULT_MAX_AHEAD
