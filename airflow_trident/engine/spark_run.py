@@ -25,13 +25,16 @@ from airflow_trident.engine.spark_text import read_text
 from airflow_trident.engine.spark_worker import (
     MARKER,
     PARTS,
+    MadeNotes,
     ReadSplits,
     Work,
     WorkerPass,
     WriteParts,
     count_path,
+    made_twice,
     partitions_for,
 )
+from airflow_trident.errors import SparkJobError
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.nodes import (
     EachNode,
@@ -123,6 +126,7 @@ class PlanRun:
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged
             self._require_same()
+            self._require_made_once()
             return Manifest(
                 slot=self._job.slot,
                 files=tuple(files),
@@ -162,9 +166,15 @@ class PlanRun:
         flow = self._process(flow, nodes)
         if not stage.forks:
             return flow
-        kept = self._frame(flow).persist()
+        kept = self._frame(flow if self._attached.local else self._noted(flow)).persist()
         self._kept.append(kept)
         return Flow(kept, flow.schema, flow.partitions)
+
+    def _noted(self, flow: Flow) -> Flow:
+        """With notes of what was made. Not where executors live and die with this process."""
+        made = MadeNotes(folder=self._counts, stage=len(self._results))
+        work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
+        return replace(flow, work=replace(work, made=made), what=flow.what or f"stage {made.stage}")
 
     def _moved(self, stage: Stage) -> tuple[Flow, tuple[Node, ...]]:
         """What comes from other stages, repartitioned if the stage says so, and the nodes that are left."""
@@ -348,6 +358,14 @@ class PlanRun:
     def _require_same(self) -> None:
         for files in self._texts:
             files.require_same()
+
+    def _require_made_once(self) -> None:
+        lost = made_twice(self._counts)
+        if lost:
+            raise SparkJobError(
+                f"an executor was lost, and Spark made {lost} partitions again that several states are made of",
+                "Nothing of this attempt counts, for the two results may differ; a retry begins anew.",
+            )
 
     def _rows_read(self) -> int:
         """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""

@@ -30,6 +30,12 @@ SESSION_CONF: dict[str, str] = {
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
     # The type of times of day is a preview in Spark 4.2, and off.
     "spark.sql.timeType.enabled": "true",
+    # When an executor is lost, Spark makes again what it held. Code that is not deterministic then gives something
+    # else, and what was made of the first result must not stay beside what is made of the second. By default Spark 4.2
+    # has the first two on and the last one off, and a cluster may have other defaults.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
     # Python's exceptions with their text, not only "worker failed"
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }

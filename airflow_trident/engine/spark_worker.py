@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,13 +58,15 @@ class WorkerPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Any of: read splits (the batches that come in hold their numbers), run nodes, write what comes out."""
+    """Any of: read splits (the batches that come in hold their numbers), run nodes, note that a partition was made,
+    write what comes out."""
 
     slot: Slot
     partitions: int
     marked: bool = False
     read: ReadSplits | None = None
     nodes: FusedPass | None = None
+    made: MadeNotes | None = None
     write: WriteParts | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,6 +81,8 @@ class Work:
                 attempt=self.slot.attempt,
             )
             stream = self.nodes(stream, context)
+        if self.made is not None:
+            stream = self.made(stream)
         if self.write is not None:
             return self.write(stream)
         last = self.nodes or self.read
@@ -147,6 +153,39 @@ def partitions_for(splits: Sequence[Split]) -> int:
 
 def count_path(folder: str, stream: str, split: int) -> str:
     return os.path.join(folder, f"{stream}-{split}.rows")
+
+
+# ---- what several use ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MadeNotes:
+    """Leaves a file in `folder` each time that a partition of a stage was made to its end.
+
+    Spark keeps what several states are made of. A kept partition that is lost with its executor is made again, and code
+    that is not deterministic then gives something else than the states before were made of: nothing but such a note
+    tells the driver.
+    """
+
+    folder: str
+    stage: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        with suppress(OSError), open(os.path.join(self.folder, f"{self._partition}{uuid.uuid4().hex}.made"), "x"):
+            pass
+
+    @property
+    def _partition(self) -> str:
+        return f"{self.stage}-{_partition()}-"
+
+
+def made_twice(folder: str) -> int:
+    """Of how many partitions there is more than one note."""
+    with suppress(OSError):
+        notes = [name for name in os.listdir(folder) if name.endswith(".made")]
+        return sum(count > 1 for count in Counter(name.rpartition("-")[0] for name in notes).values())
+    return 0
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
