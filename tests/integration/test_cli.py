@@ -58,6 +58,9 @@ def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
             "problem": None,
         }
     )
+    header = as_table.out.splitlines()[0]
+    assert "error" in header
+    assert "invalidated" not in header
     rows = as_json.json()
     assert [(row["txid"], row["status"], row["attempt"]) for row in rows] == [
         (1, "COMMITTED", 0),

@@ -27,7 +27,9 @@ from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 if TYPE_CHECKING:
     from airflow_trident.types import Json
 
-ERROR_LENGTH = 100
+ERROR_LENGTH, SHORT_ERROR_LENGTH = 100, 40
+_RARE = ("invalidated", "replayed", "skipped", "lag", "problem")
+"""Columns that a table has only if there is something in them."""
 DIGEST_LENGTH = 16
 """As `airflow trident plan` shows the digest of a plan."""
 _TABLES = ("table", "plain")
@@ -47,7 +49,7 @@ def list_(args: Namespace) -> int | None:
             {**row, "plan": record.plan[:DIGEST_LENGTH] or None, "late_rows": record.late_rows}
             for row, record in zip(rows, records, strict=True)
         ]
-    print_rows(rows, args.output, empty=empty)
+    print_rows(_fitting(rows, args.output), args.output, empty=empty)
     if args.output in _TABLES:
         for line in (*plan_changes(records), *late_rows(records)):
             print(line)
@@ -87,7 +89,7 @@ def _list_topologies(args: Namespace) -> int:
             except CorruptError as error:  # the others are shown all the same
                 unreadable = True
                 rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
-    print_rows(rows, args.output, empty="no topology has a ledger yet")
+    print_rows(_fitting(rows, args.output), args.output, empty="no topology has a ledger yet")
     return PROBLEM if unreadable else OK
 
 
@@ -152,8 +154,23 @@ def transaction_row(record: TxRecord) -> dict[str, Any]:
     }
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= ERROR_LENGTH else f"{text[: ERROR_LENGTH - 3]}..."
+def _fitting(rows: list[dict[str, Any]], output: str) -> list[dict[str, Any]]:
+    """What fits into a terminal: a table has no rare column in which nothing stands, and its errors are short."""
+    if output != "table":
+        return rows
+    empty = {name for name in _RARE if all(row.get(name) is None for row in rows)}
+    return [
+        {
+            name: _short(value, SHORT_ERROR_LENGTH) if name in ("error", "problem") and value else value
+            for name, value in row.items()
+            if name not in empty
+        }
+        for row in rows
+    ]
+
+
+def _short(text: str, length: int = ERROR_LENGTH) -> str:
+    return text if len(text) <= length else f"{text[: length - 3].rstrip()}..."
 
 
 # ---- one transaction -------------------------------------------------------------------------------------------
