@@ -185,7 +185,7 @@ let data = null;
 const isAskedRun = tx => asked.has("run_id") && tx.run_id === asked.get("run_id") && tx.dag_id === asked.get("dag_id");
 
 function tile(value, label, bad) {
-  return make("div", {className: `tile${bad ? " bad" : ""}`}, make("b", {textContent: value}), make("span", {textContent: label}));
+  return make("div", {className: `tile${bad ? " bad" : ""}${value.length > 14 ? " long" : ""}`}, make("b", {textContent: value}), make("span", {textContent: label}));
 }
 
 const lagText = lag => Object.entries(lag).map(([stream, units]) =>
@@ -214,7 +214,7 @@ function draw() {
     tile(count(data.pending), "pending"),
     tile(open.length ? span(now - oldest) : "none", "lag: oldest uncommitted"),
     tile(count(data.failed.length), "failed", data.failed.length), tile(count(data.skipped.length), "skipped"),
-    tile(count(data.replaying.length + data.late.length), "being replayed"),
+    ...(data.replaying.length + data.late.length ? [tile(count(data.replaying.length + data.late.length), "being replayed")] : []),
   );
   at("workers").textContent = data.workers.map(one =>
     `${one.host ? `${one.host}/${one.pid}` : "a worker"}${one.txid ? `: transaction ${one.txid}` : ""}` +
