@@ -158,6 +158,10 @@ class LateBatchError(TransitionError):
     """A batch comes after later ones were applied, and a state depends on the order."""
 
 
+class LostTransactionsError(TransitionError):
+    """A state lacks transactions that cannot be replayed any more: going on without them wants a person's word."""
+
+
 # ---- the user's code -------------------------------------------------------------------------------------------
 
 USER_ERRORS = (Exception, SystemExit)
@@ -256,6 +260,11 @@ class NewerRecordError(CorruptError):
 
 class LedgerBehindStateError(CorruptError):
     """A state holds transactions that the ledger does not know: the ledger was wiped or restored from an old copy."""
+
+
+class StateBehindLedgerError(CorruptError):
+    """A state lacks transactions that the ledger calls COMMITTED: it was restored from an old copy or deleted, or there
+    are several copies of it."""
 
 
 class SourceChangedError(CorruptError):

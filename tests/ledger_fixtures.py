@@ -180,8 +180,10 @@ def brought_to(ledger: Ledger, txid: int, status: Status) -> None:
             ledger.committed(ticket)
     if status is Status.FAILED:
         ledger.fail(txid, ledger.start_attempt(txid, owner="emitter").attempt, "used up")
-    if status is Status.SKIPPED:
+    if status in (Status.SKIPPED, Status.CLOSED):
         ledger.skip(txid, "let the others pass")
+    if status is Status.CLOSED:
+        ledger.close_transaction(txid, "nobody wants it")
 
 
 def statuses(ledger: Ledger) -> dict[int, Status]:

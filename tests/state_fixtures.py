@@ -16,6 +16,7 @@ from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.base import CombinerAggregator, ReducerAggregator
 from airflow_trident.plan.states import Applied, MapState, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.states.delta import DeltaState
 from airflow_trident.states.file_sink import FileSink
 from airflow_trident.states.jdbc import JdbcState
@@ -159,8 +160,13 @@ def ticket(
     late: bool = False,
     topology: str = "words",
     position: Any = None,
+    needs: Sequence[int] = (),
+    floor: int = 0,
 ) -> CommitTicket:
-    """A ticket with `fence` = 10 * txid unless given."""
+    """A ticket with `fence` = 10 * txid unless given.
+
+    :param needs: the txids that every state must hold.
+    """
     return CommitTicket(
         topology=topology,
         incarnation=incarnation,
@@ -170,6 +176,8 @@ def ticket(
         position={"lines": {"to": txid}} if position is None else position,
         staged=StagedRef(manifest="m", rows_read=0, rows={}, bytes=0),
         late=late,
+        needed=dict.fromkeys(("counts", "one", "two", "rows", "trail"), Txids.of(*needs)) if needs else {},
+        floor=floor,
     )
 
 

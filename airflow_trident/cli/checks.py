@@ -34,6 +34,8 @@ MANY_BYTES = 500 * 2**20
 LITTLE_SPACE_BYTES = 2**30
 FEW_CONNECTIONS = 60
 """ZooKeeper's default. Every running task and every triggerer holds one connection."""
+MANY_SKIPPED = 100
+"""The records of SKIPPED transactions are kept until they are backfilled or closed."""
 OPEN_RIGHTS = {"ALL", "WRITE", "CREATE", "DELETE", "ADMIN"}
 
 
@@ -260,13 +262,14 @@ def _topologies(ledgers: Ledgers) -> Iterator[Check]:
         except TridentError as error:
             found = [Check(Level.FAIL, "ledger", f"topology {name}: {error}")]
         yield from found
-        sound += not found
+        sound += not any(one.level is not Level.OK for one in found)
     yield Check(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")
 
 
 def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Check]:
     """What is wrong at one topology."""
     view, outcome = ledger.view(0), ledger.coordinator()
+    yield from _many_skipped(name, view)
     outcome = None if outcome is None else outcome.now(view.next_txid)
     if outcome is not None and outcome.is_bad:
         said = outcome_text(outcome)
@@ -293,6 +296,21 @@ def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
         return abandoned(records, ledger.workers()) if records else {}
     except SQLAlchemyError:
         return {}
+
+
+def _many_skipped(name: str, view: LedgerView) -> Iterator[Check]:
+    """What a person decided once, and might have forgotten."""
+    for loss in view.topology.lost:
+        why = f" ({loss.reason}{', ' * bool(loss.by)}{loss.by})" if loss.reason else ""
+        yield Check(Level.OK, "ledger", f"topology {name}: state {loss.state} goes on without {loss.txids}{why}")
+    skipped = view.exceptions.skipped
+    if len(skipped) > MANY_SKIPPED:
+        yield Check(
+            Level.WARN,
+            "ledger",
+            f"topology {name}: {len(skipped)} SKIPPED transactions are kept, to be backfilled some day. Close what "
+            f'nobody will replay: `airflow trident close {name} --all --reason "..."`',
+        )
 
 
 def _unfinished(name: str, view: LedgerView) -> str:

@@ -11,33 +11,25 @@ from airflow.cli.cli_config import (
     positive_int,
 )
 
-from airflow_trident.cli.definition_parts import ARG_CONN_ID, ARG_TOPOLOGY, TOPOLOGY_ARGS
+from airflow_trident.cli.definition_parts import (
+    ARG_CONN_ID,
+    ARG_SPARK_CONF,
+    ARG_SPARK_CONN_ID,
+    ARG_STAGING_DIR,
+    ARG_TOPOLOGY,
+    ENGINE_ARGS,
+    TOPOLOGY_ARGS,
+)
 from airflow_trident.cli.definition_parts import command as _command
+from airflow_trident.cli.mending_definition import ACCEPT_SOURCE, ARG_REASON, ARG_TXID, CLOSE, REBUILD, TAKE_BACK
 from airflow_trident.cli.query_definition import PLAN, QUERY, STATE
 
 ARG_TOPOLOGY_OR_ALL = Arg(
     ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
 )
-ARG_TXID = Arg(("txid",), help="Transaction", type=positive_int(allow_zero=False), metavar="TXID")
 ARG_OPTION_TXID = Arg(
     ("--txid",), help="The transaction", type=positive_int(allow_zero=False), metavar="N", required=True
 )
-ARG_ENGINE = Arg(
-    ("--engine",), help="What the batch is processed with (default: spark)", choices=("spark", "local"), default="spark"
-)
-ARG_SPARK_CONN_ID = Arg(
-    ("--spark-conn-id",),
-    help="Connection of type spark_connect, or spark with a master, for --engine spark (default: a session on this "
-    "machine)",
-    metavar="CONN_ID",
-)
-ARG_SPARK_CONF = Arg(
-    ("--spark-conf",), help="A Spark setting; may be repeated", action="append", default=[], metavar="KEY=VALUE"
-)
-ARG_STAGING_DIR = Arg(
-    ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
-)
-ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 
 # ---- zookeeper -------------------------------------------------------------------------------------------------
@@ -234,7 +226,6 @@ ARG_BISECT_ENGINE = Arg(
     default="local",
 )
 ARG_REPAIR_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
-ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
 
 _BACKFILL = _command(
     "backfill",
@@ -292,31 +283,6 @@ _SKIP = _command(
     "Let later transactions pass one that is not committed. It can still be backfilled.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_CONN_ID, ARG_VERBOSE),
     'skip word_count 42 --reason "file was withdrawn"',
-)
-
-_ACCEPT_SOURCE = _command(
-    "accept-source",
-    "transactions",
-    "accept_source",
-    "Have a transaction that is not committed take its source as it is now, after a person mended it: files that were "
-    "changed in their place. It gets new metadata and a new attempt, and is FAILED until it is replayed. Refused once "
-    "a commit of it has begun.",
-    (
-        ARG_TOPOLOGY,
-        ARG_TXID,
-        Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", required=True),
-        *TOPOLOGY_ARGS,
-    ),
-    'accept-source word_count 42 --reason "line 17 of a.csv had no amount"',
-)
-_TAKE_BACK = _command(
-    "take-back",
-    "transactions",
-    "take_back",
-    "Make a transaction FAILED whose commit has begun and can never succeed, if no state holds it: then it can be "
-    "skipped, or replayed after the cause was mended. Every state is made to refuse committers still at work.",
-    (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, *TOPOLOGY_ARGS),
-    'take-back word_count 42 --reason "a sum beyond the field"',
 )
 
 # ---- lifecycle -------------------------------------------------------------------------------------------------
@@ -393,12 +359,14 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _REPLAY,
                 _BISECT,
                 _SKIP,
-                _ACCEPT_SOURCE,
-                _TAKE_BACK,
+                ACCEPT_SOURCE,
+                TAKE_BACK,
+                CLOSE,
                 _RUN,
                 _PAUSE,
                 _RESUME,
                 _SHUTDOWN,
+                REBUILD,
                 _REPAIR,
                 _WORKERS,
                 QUERY,

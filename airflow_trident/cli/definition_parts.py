@@ -20,6 +20,23 @@ ARG_DAG_FILE = Arg(
 )
 TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
 
+ARG_ENGINE = Arg(
+    ("--engine",), help="What the batch is processed with (default: spark)", choices=("spark", "local"), default="spark"
+)
+ARG_SPARK_CONN_ID = Arg(
+    ("--spark-conn-id",),
+    help="Connection of type spark_connect, or spark with a master, for --engine spark (default: a session on this "
+    "machine)",
+    metavar="CONN_ID",
+)
+ARG_SPARK_CONF = Arg(
+    ("--spark-conf",), help="A Spark setting; may be repeated", action="append", default=[], metavar="KEY=VALUE"
+)
+ARG_STAGING_DIR = Arg(
+    ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
+)
+ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
+
 
 def command(name: str, module: str, function: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
     return ActionCommand(

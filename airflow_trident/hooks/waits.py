@@ -12,7 +12,16 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, EmitAgain, Unknown, Wait, decide_commit
+from airflow_trident.protocol.decide import (
+    AlreadyCommitted,
+    Blocked,
+    Closed,
+    Commit,
+    EmitAgain,
+    Unknown,
+    Wait,
+    decide_commit,
+)
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 
@@ -54,6 +63,8 @@ def decide_wait(view: LedgerView, txid: int, until: Until) -> Verdict:
     decision = decide_commit(view, txid)
     if isinstance(decision, AlreadyCommitted):
         return Over(committed=True)
+    if isinstance(decision, Closed):
+        return Over()  # its committer says so
     if isinstance(decision, Blocked | Unknown):
         return decision
     if until is Until.PASSED:
@@ -66,7 +77,7 @@ def decide_wait(view: LedgerView, txid: int, until: Until) -> Verdict:
 
 def lowest_uncommitted(view: LedgerView, txid: int) -> int | None:
     """The lowest transaction below `txid` that must still commit: the one that all the others wait for."""
-    skipped = set(view.exceptions.skipped)
+    skipped = view.exceptions.skipped
     return next((lower for lower in range(view.pointer.committed + 1, txid) if lower not in skipped), None)
 
 

@@ -22,12 +22,17 @@ L11 What is replayed is on a list of `Exceptions` from the step that starts the 
     PROCESSED (a sweep commits it), COMMITTED if it is late, or FAILED or SKIPPED again (P12).
 L12 `bar` voids every ticket before it and moves nothing else. `take_back` takes only the ticket of a `bar` after which
     no other was given out: then the transaction is FAILED as if no commit of it had ever begun.
+L13 A ticket says which txids each state must hold (`CommitTicket.needed`): all that are committed since the state
+    belongs to the topology, but what stands among the exceptions, was closed, or is noted as lost for this state. A
+    ticket that a later state was not part of is void (P8, P11).
+L14 The records of closed transactions are pruned as committed ones are, and their txids are forgotten in the step that
+    commits what every state has forgotten them with (`CommitTicket.floor`) (P10).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -41,6 +46,7 @@ from airflow_trident.protocol.records import (
     CommitTicket,
     Definition,
     LedgerView,
+    Loss,
     Owner,
     StagedRef,
     TopologyRecord,
@@ -84,10 +90,16 @@ class Ledger(ABC):
     # ---- the topology ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def register(self, definition: Definition, *, accept_change: bool = False) -> TopologyRecord:
+    def register(
+        self, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
+    ) -> TopologyRecord:
         """Create the topology's ledger, or check that it belongs to the same definition.
 
+        A state of a new ledger belongs to the topology from the first transaction, one that comes with an accepted
+        change from the next commit on (`TopologyRecord.since`).
+
         :param accept_change: record the new definition instead of refusing it.
+        :param empty: the states that hold nothing: where such a one was changed, it begins anew.
         :raises DefinitionChangedError: another definition owns the name; lists the differences.
         """
 
@@ -98,6 +110,14 @@ class Ledger(ABC):
     @abstractmethod
     def set_command(self, command: Command) -> TopologyRecord:
         """Change the lifecycle command, raising its epoch by one."""
+
+    @abstractmethod
+    def note_states(self, *, since: Mapping[str, int] | None = None, lost: Sequence[Loss] = ()) -> TopologyRecord:
+        """Note since when states belong to the topology, and what they were given up for (L13)."""
+
+    @abstractmethod
+    def take_fence(self) -> int:
+        """A fence above all that were given out, for who brings a state up to its ledger, outside of a commit."""
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -243,6 +263,13 @@ class Ledger(ABC):
 
         :param sources: asked for every stream of its batch; may be asked again, so without effects.
         :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`.
+        """
+
+    @abstractmethod
+    def close_transaction(self, txid: int, reason: str) -> TxRecord:
+        """SKIPPED -> CLOSED: it will never be replayed, so that nobody has to remember it (P10, L14).
+
+        :raises TransitionError: it is not SKIPPED, or the pointer has not passed it.
         """
 
     # ---- the rest ----------------------------------------------------------------------------------------------

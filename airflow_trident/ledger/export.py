@@ -22,7 +22,7 @@ def export_json(
         "topology": codec.topology_body(view.topology),
         "next_txid": view.next_txid,
         "pointer": asdict(view.pointer),
-        "exceptions": asdict(view.exceptions),
+        "exceptions": codec.exceptions_body(view.exceptions),
         "transactions": [codec.tx_body(record) for record in records],
         "claims": {key: txid for key, (txid, _) in sorted(claims.items())},
         "claim_run_ms": {key: run_ms for key, (_, run_ms) in sorted(claims.items())},

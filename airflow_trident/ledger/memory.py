@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,27 +25,24 @@ from airflow_trident.ledger.base import (
     BeginResult,
     Begun,
     LagOf,
-    Ledger,
     MetadataOf,
     NothingNew,
 )
 from airflow_trident.ledger.export import export_json
+from airflow_trident.ledger.memory_states import MemoryStates
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
     definition_changed,
-    may_be_held,
     never_attempted,
     no_commit_under_way,
-    nothing_to_take_back,
     why_not,
 )
+from airflow_trident.ledger.state_verbs import redefined
 from airflow_trident.ledger.tickets import ticket_of
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
 from airflow_trident.protocol.opaque import (
-    cannot_skip,
     invalidated,
     is_decided_anew,
     require_batch,
@@ -59,7 +56,6 @@ from airflow_trident.protocol.records import (
     CommitPointer,
     CommitTicket,
     Definition,
-    Exceptions,
     LedgerView,
     Owner,
     StagedRef,
@@ -67,12 +63,13 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.whole import require_all_states
 from airflow_trident.types import Json
 
 KEPT_CLAIMS = 10_000
 
 
-class MemoryLedger(Ledger):
+class MemoryLedger(MemoryStates):
     """See :class:`~airflow_trident.ledger.base.Ledger`.
 
     :param keep_claims: how many transactions back claim keys are kept.
@@ -89,6 +86,7 @@ class MemoryLedger(Ledger):
         self._failed: set[int] = set()
         self._skipped: set[int] = set()
         self._late: set[int] = set()
+        self._closed: set[int] = set()
         self._replaying: set[int] = set()
         self._records: dict[int, TxRecord] = {}
         self._claims: dict[str, tuple[int, int]] = {}
@@ -97,7 +95,9 @@ class MemoryLedger(Ledger):
 
     # ---- the topology ------------------------------------------------------------------------------------------
 
-    def register(self, definition: Definition, *, accept_change: bool = False) -> TopologyRecord:
+    def register(
+        self, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
+    ) -> TopologyRecord:
         with self._changed:
             if self._topology is None:
                 self._topology = TopologyRecord(
@@ -105,11 +105,13 @@ class MemoryLedger(Ledger):
                     incarnation=uuid.uuid4().hex[:8],
                     definition=definition,
                     created_ms=_now_ms(),
+                    since=dict.fromkeys(definition.states, 1),
                 )
             differences = self._topology.definition.differences(definition)
             if differences and not accept_change:
                 raise definition_changed(self.topology_name, differences)
-            self._topology = replace(self._topology, definition=definition)
+            if self._topology.definition != definition:
+                self._topology = redefined(self._topology, definition, self._committed, empty)
             return self._topology
 
     def topology(self) -> TopologyRecord:
@@ -135,12 +137,7 @@ class MemoryLedger(Ledger):
                 topology=self.topology(),
                 next_txid=self._next,
                 pointer=CommitPointer(committed=self._committed, fence=self._fence),
-                exceptions=Exceptions(
-                    failed=tuple(sorted(self._failed)),
-                    skipped=tuple(sorted(self._skipped)),
-                    late=tuple(sorted(self._late)),
-                    replaying=tuple(sorted(self._replaying)),
-                ),
+                exceptions=self._exceptions(),
                 tx=self._records.get(txid),
             )
 
@@ -298,8 +295,10 @@ class MemoryLedger(Ledger):
             record = self._of_ticket(ticket)
             if record.status is Status.COMMITTED:
                 return record
+            require_all_states(self.topology(), ticket)
             status = move(record.status, Status.COMMITTED, txid=ticket.txid)
             done = self._store(record, status=status, error="", first_error="", late_rows=dict(late_rows or {}))
+            self._closed = {txid for txid in self._closed if txid >= ticket.floor}
             self._list_as(None, ticket.txid)
             self._committed = max(self._committed, ticket.txid)
             self._pass_skipped()
@@ -321,49 +320,6 @@ class MemoryLedger(Ledger):
             target = move(record.status, Status.FAILED, txid=txid)
             self._list_as(self._failed, txid)
             return self._store(record.with_error(error), status=target)
-
-    def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:
-        with self._changed:
-            record = self._existing(txid)
-            if not record.touched or record.status is Status.COMMITTED:
-                raise nothing_to_take_back(record)
-            return self._given(ticket_of(self.view(txid), record, None), owner, record.status)
-
-    def take_back(self, ticket: CommitTicket, reason: str) -> TxRecord:
-        with self._changed:
-            record = self._of_ticket(ticket)
-            if not ticket.bars or not record.touched:
-                raise nothing_to_take_back(record)
-            if record.status is not Status.FAILED:
-                move(record.status, Status.FAILED, txid=ticket.txid)
-            self._list_as(self._failed, ticket.txid)
-            return self._store(record.with_error(reason), status=Status.FAILED, touched=False)
-
-    def skip(self, txid: int, reason: str) -> TxRecord:
-        with self._changed:
-            record = self._existing(txid)
-            if record.status is Status.SKIPPED:
-                return record
-            if record.invalidated:
-                raise cannot_skip(txid)
-            if record.touched and record.status is not Status.COMMITTED:
-                raise may_be_held(self.topology_name, txid)
-            target = move(record.status, Status.SKIPPED, txid=txid)
-            self._list_as(self._skipped, txid)
-            self._pass_skipped()
-            return self._store(record.with_error(reason), status=target)
-
-    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
-        with self._changed:
-            record = self._existing(txid)
-            later = [self._records[one] for one in sorted(self._records) if one > txid]
-            found, followed = accepted(record, later, sources, committed=self._committed, reason=reason)
-            for one in followed:
-                self._store(one)
-            if record.status in (Status.FAILED, Status.SKIPPED):
-                return self._store(found)
-            self._list_as(self._failed, txid)
-            return self._store(found, status=move(record.status, Status.FAILED, txid=txid))
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 
@@ -388,18 +344,8 @@ class MemoryLedger(Ledger):
         self._changed.notify_all()
         return record
 
-    def _list_as(self, kind: set[int] | None, txid: int) -> None:
-        for txids in (self._failed, self._skipped, self._late, self._replaying):
-            txids.discard(txid)
-        if kind is not None:
-            kind.add(txid)
-
-    def _pass_skipped(self) -> None:
-        while self._committed + 1 in self._skipped:
-            self._committed += 1
-
     def _prune(self, retention: int, *, just_committed: int) -> None:
-        done = [txid for txid, record in sorted(self._records.items()) if record.status is Status.COMMITTED]
+        done = [txid for txid, record in sorted(self._records.items()) if record.status.is_final]
         for txid in done[:-retention]:
             if txid != just_committed:
                 del self._records[txid]
@@ -408,13 +354,6 @@ class MemoryLedger(Ledger):
                 topology = self.topology()
                 self._topology = replace(topology, floor_ms=max(topology.floor_ms, run_ms + 1))
                 del self._claims[key]
-
-    def _existing(self, txid: int) -> TxRecord:
-        self.topology()
-        if txid in self._records:
-            return self._records[txid]
-        what = "is committed and pruned" if 1 <= txid < self._next else "was never begun"
-        raise TransitionError(f"transaction {txid} {what} (the next one is {self._next})", "Look at the txid.")
 
     def _of_attempt(self, txid: int, attempt: int) -> TxRecord:
         if 1 <= txid < self._next and txid not in self._records:

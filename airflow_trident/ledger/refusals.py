@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_trident.errors import DefinitionChangedError, TransitionError
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, CommitDecision, EmitAgain, Unknown, Wait
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Closed, CommitDecision, EmitAgain, Unknown, Wait
 from airflow_trident.protocol.records import TxRecord
 
 
@@ -16,6 +16,8 @@ def why_not(decision: CommitDecision) -> str:
             return f"it was never begun (the next one is {next_txid})"
         case AlreadyCommitted():
             return "it is COMMITTED already"
+        case Closed():
+            return "it was closed for good"
         case Blocked(by=by):
             return f"transaction {by} is FAILED or SKIPPED and must be replayed or skipped first"
         case EmitAgain():

@@ -7,7 +7,7 @@ the next transaction goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.paths import Life
@@ -17,16 +17,20 @@ from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
     CommitPointer,
+    Definition,
     Exceptions,
+    Loss,
     Owner,
     StagedRef,
     TopologyRecord,
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Ranges, Txids
 from airflow_trident.types import Json
 
-Ranges = tuple[tuple[int, int], ...]
+GONE = "gone with the ledger"
+"""In the place of the manifest, where the batch of a committed transaction is not known any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,8 @@ class Seed:
     All txids up to `committed` are in every state. `unfinished`: the metadata of transaction ``committed + 1`` (or
     higher, `next_txid` - 1), which some states have and others have not: it must be replayed with the very same batch,
     or, where a spout is opaque, under an attempt above `attempt`, whose batch those that have it hold.
-    `lost`: transactions that were skipped; what their batches were is not known any more.
+    `lost`: transactions that were skipped; what their batches were is not known any more. `gaps`: what each state lacks
+    of the transactions up to `committed`.
     """
 
     incarnation: str
@@ -58,6 +63,7 @@ class Seed:
     position: Mapping[str, Json]
     unfinished: Mapping[str, Json] | None
     lost: Ranges
+    gaps: tuple[Loss, ...] = ()
     attempt: int = NO_ATTEMPT
 
 
@@ -89,15 +95,36 @@ def seed_from(held: Mapping[str, Held]) -> Seed | None:
     unfinished = None
     if high.high > low.high:
         unfinished = {name: one for name, one in high.position.items() if low.position.get(name) != one}
+    committed = low.high if unfinished is None else high.high - 1
     return Seed(
         incarnation=incarnations.pop(),
-        committed=low.high if unfinished is None else high.high - 1,
+        committed=committed,
         next_txid=high.high + 1,
         fence=max(one.fence for one in full.values()),
         position=low.position,
         unfinished=unfinished,
         lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
+        gaps=tuple(loss for name, one in sorted(held.items()) if (loss := _gap(name, one, committed)).txids),
         attempt=max(one.attempt for one in full.values() if one.high == high.high),
+    )
+
+
+def _gap(name: str, one: Held, committed: int) -> Loss:
+    """What the ledger does not know any more was left out with a reason."""
+    has = Txids.span(1, one.high) - Txids.joined(one.holes)
+    return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")
+
+
+def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> TopologyRecord:
+    """The topology's own record. Cleared runs whose claim keys were lost are refused from now on (`floor_ms`)."""
+    return TopologyRecord(
+        name=name,
+        incarnation=seed.incarnation,
+        definition=definition,
+        floor_ms=now_ms,
+        created_ms=now_ms,
+        since=dict.fromkeys(definition.states, 1),
+        lost=tuple(replace(loss, at_ms=now_ms) for loss in seed.gaps),
     )
 
 
@@ -165,7 +192,7 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
                 attempt=0,
                 metadata={},
                 carried=dict(seed.position),
-                staged=StagedRef(manifest="gone with the ledger", rows_read=-1, rows={}, bytes=0),
+                staged=StagedRef(manifest=GONE, rows_read=-1, rows={}, bytes=0),
                 claim=Claim(key=f"repair/{seed.incarnation}/{finished}"),
                 op=op,
                 owner=Owner(program="repair"),

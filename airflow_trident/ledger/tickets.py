@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket, LedgerView, StagedRef, TxRecord
+from airflow_trident.protocol.whole import for_states
 
 
 def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> CommitTicket:
@@ -22,4 +23,5 @@ def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> Commi
         time_ms=tx.time_ms,
         begun_ms=tx.times_ms.get("begun", 0),
         bars=staged is None,
+        **for_states(view, tx.txid),
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_trident.ledger.refusals import definition_changed
+from airflow_trident.ledger.state_verbs import redefined
 from airflow_trident.ledger.transact import Done, Snapshot, Step
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command, Definition, TopologyRecord
 
 
 def redefine(
-    snap: Snapshot, definition: Definition, accept_change: bool
+    snap: Snapshot, definition: Definition, accept_change: bool, empty: Collection[str] = ()
 ) -> Step[TopologyRecord] | Done[TopologyRecord]:
     topology = snap.topology()
     differences = topology.definition.differences(definition)
@@ -20,7 +22,7 @@ def redefine(
     if differences and not accept_change:
         raise definition_changed(topology.name, differences)
     # Without differences it says more than an older version recorded, which is known from now on.
-    return _new_topology(snap, replace(topology, definition=definition))
+    return _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty))
 
 
 def set_command(snap: Snapshot, command: Command) -> Step[TopologyRecord]:

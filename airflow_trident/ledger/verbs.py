@@ -32,7 +32,6 @@ from airflow_trident.ledger.tickets import ticket_of
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import (
     Begin,
@@ -41,18 +40,19 @@ from airflow_trident.protocol.decide import (
     decide_begin,
     decide_commit,
 )
+from airflow_trident.protocol.exceptions import forgotten, over_skipped, shifted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
     Claim,
     CommitTicket,
-    Exceptions,
     Owner,
     StagedRef,
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.whole import require_all_states
 
 # ---- coordinator -----------------------------------------------------------------------------------------------
 
@@ -221,14 +221,18 @@ def committed(
     if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
         return Done(tx)
     tx = _of_ticket(snap, ticket)
+    require_all_states(snap.topology(), ticket)
     record = _moved(snap, tx, Status.COMMITTED, error="", first_error="", late_rows=late_rows)
     pointer, exceptions = snap.pointer(), snap.exceptions()
-    writes: list[Write] = [snap.set_tx(record), *_exceptions_write(snap, tx.txid, "")]
+    after = forgotten(shifted(exceptions, tx.txid, ""), ticket.floor)
+    writes: list[Write] = [snap.set_tx(record)]
+    if after != exceptions:
+        writes.append(snap.set(snap.life.exceptions, codec.encode_exceptions(after)))
     upto = pointer.committed
     if tx.txid > upto:
         upto = over_skipped(tx.txid, exceptions)
         writes.append(snap.set(snap.life.commit, codec.encode_pointer(replace(pointer, committed=upto))))
-    writes += prune(snap, upto, shifted(exceptions, tx.txid, ""), retention, just_committed=tx.txid)
+    writes += prune(snap, upto, after, retention, just_committed=tx.txid)
     return Step(writes=tuple(writes), witness=snap.life.tx(tx.txid), result=record)
 
 
@@ -296,43 +300,7 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxReco
     return Step(writes=tuple(writes), witness=snap.life.tx(txid), result=record)
 
 
-def accept_source(snap: Snapshot, txid: int, sources: MendedSources, reason: str) -> Step[TxRecord]:
-    tx, above = _existing(snap, txid), range(txid + 1, snap.next_txid())
-    snap.prefetch(map(snap.life.tx, above))
-    later = [one for one in map(snap.tx, above) if one is not None]
-    found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
-    listed = tx.status in (Status.FAILED, Status.SKIPPED)
-    record = replace(found, op=snap.op) if listed else _moved(snap, found, Status.FAILED)
-    writes: list[Write] = [
-        write for one in (record, *(replace(one, op=snap.op) for one in followed)) for write in rewrite(snap, one)
-    ]
-    if not listed:
-        writes += _exceptions_write(snap, txid, "failed")
-    return Step(writes=tuple(writes), witness=snap.life.tx(txid), result=record)
-
-
 # ---- parts -----------------------------------------------------------------------------------------------------
-
-
-def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
-    """`txid` in the list named `to` (a field of Exceptions) and in no other; "" for none at all."""
-
-    def one(name: str, txids: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(sorted({*txids, txid} if name == to else {*txids} - {txid}))
-
-    return Exceptions(
-        failed=one("failed", exceptions.failed),
-        skipped=one("skipped", exceptions.skipped),
-        late=one("late", exceptions.late),
-        replaying=one("replaying", exceptions.replaying),
-    )
-
-
-def over_skipped(upto: int, exceptions: Exceptions) -> int:
-    """How far the commit pointer moves when it stands at `upto`: over the skipped transactions that follow directly."""
-    while upto + 1 in exceptions.skipped:
-        upto += 1
-    return upto
 
 
 def _exceptions_write(snap: Snapshot, txid: int | None, to: str, *off: int) -> list[Write]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from airflow_trident.errors import RetryableError, TransitionError, UnknownTopologyError
@@ -16,18 +16,17 @@ from airflow_trident.ledger.base import (
     BeginResult,
     Begun,
     LagOf,
-    Ledger,
     MetadataOf,
 )
 from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.importing import contents_of, prepare_import, require_finished
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
-from airflow_trident.ledger.seeding import Seed, seed_ops
+from airflow_trident.ledger.seeding import Seed, record_of, seed_ops
 from airflow_trident.ledger.transact import Plan, Snapshot, Transactor, another_life
 from airflow_trident.ledger.workers import Worker, enlist, live_workers
+from airflow_trident.ledger.znode_states import ZNodeStates
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     Claim,
@@ -63,7 +62,7 @@ def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
     return sorted(znodes.read([], [folder]).folders[folder] or ())
 
 
-class ZNodeLedger(Ledger):
+class ZNodeLedger(ZNodeStates):
     """See :class:`~airflow_trident.ledger.base.Ledger` for what it promises.
 
     :param root: where in the tree the ledgers of all topologies are.
@@ -97,7 +96,9 @@ class ZNodeLedger(Ledger):
 
     # ---- the topology ------------------------------------------------------------------------------------------
 
-    def register(self, definition: Definition, *, accept_change: bool = False) -> TopologyRecord:
+    def register(
+        self, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
+    ) -> TopologyRecord:
         for _ in range(2):  # the second time only if somebody else created it meanwhile
             found = self._read_topology()
             if found is not None:
@@ -113,7 +114,9 @@ class ZNodeLedger(Ledger):
             raise another_life(self.topology_name, found.incarnation, self._known_life.incarnation)
         if found.definition == definition:
             return found
-        return self._run(functools.partial(topology_verbs.redefine, definition=definition, accept_change=accept_change))
+        return self._run(
+            functools.partial(topology_verbs.redefine, definition=definition, accept_change=accept_change, empty=empty)
+        )
 
     def topology(self) -> TopologyRecord:
         found = self._read_topology()
@@ -139,7 +142,11 @@ class ZNodeLedger(Ledger):
         incarnation, op = uuid.uuid4().hex[:8], uuid.uuid4().hex[:16]
         life = Life(self._path, incarnation)
         record = TopologyRecord(
-            name=self.topology_name, incarnation=incarnation, definition=definition, created_ms=self._clock_ms()
+            name=self.topology_name,
+            incarnation=incarnation,
+            definition=definition,
+            created_ms=self._clock_ms(),
+            since=dict.fromkeys(definition.states, 1),
         )
         self.znodes.ensure(topologies_folder(self._root))
         folders = [Create(path) for path in life.folders()]
@@ -162,13 +169,7 @@ class ZNodeLedger(Ledger):
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """
         op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
-        record = TopologyRecord(
-            name=self.topology_name,
-            incarnation=seed.incarnation,
-            definition=definition,
-            floor_ms=now_ms,
-            created_ms=now_ms,
-        )
+        record = record_of(self.topology_name, definition, seed, now_ms=now_ms)
         self.znodes.ensure(topologies_folder(self._root))
         ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms)
         if not self._transactor.apply(ops, witness=self._path, op=op):
@@ -328,18 +329,6 @@ class ZNodeLedger(Ledger):
 
     def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
         return self._on(txid, functools.partial(verbs.fail, txid=txid, attempt=attempt, error=error))
-
-    def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:
-        return self._on(txid, functools.partial(verbs.bar, txid=txid, owner=Owner.of(owner)))
-
-    def take_back(self, ticket: CommitTicket, reason: str) -> TxRecord:
-        return self._on(ticket.txid, functools.partial(verbs.take_back, ticket=ticket, reason=reason))
-
-    def skip(self, txid: int, reason: str) -> TxRecord:
-        return self._on(txid, functools.partial(verbs.skip, txid=txid, reason=reason))
-
-    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
-        return self._on(txid, functools.partial(verbs.accept_source, txid=txid, sources=sources, reason=reason))
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 

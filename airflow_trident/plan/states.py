@@ -9,6 +9,7 @@ T3  A ticket whose fence is lower than the marker's is refused with FencedError 
 T4  A ticket of another incarnation than the marker's, or of a txid that the marker holds with another batch, is refused
     with LedgerBehindStateError and changes nothing (P11): the same txid is the same batch if the positions are equal,
     or, for a late ticket, if it was left out before.
+    A ticket that needs a txid which the state lacks is refused with StateBehindLedgerError and changes nothing (P11).
 T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the
     aggregate commutes.
 T6  The cost of `apply` depends on the batch, not on the state.
@@ -35,6 +36,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.base import CombinerAggregator, Operation, ReducerAggregator
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json, Schema, names_of
 
 if TYPE_CHECKING:
@@ -91,12 +93,18 @@ class Capabilities:
             return StateKind.NON_TRANSACTIONAL
         return StateKind.OPAQUE if self.opaque else StateKind.TRANSACTIONAL
 
+    @property
+    def knows_txids(self) -> bool:
+        """Does the state know what is applied to it, so that "nothing" would mean nothing?"""
+        return self.keyvalue or self.kind is not StateKind.NON_TRANSACTIONAL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
     """What the store itself knows about the transactions in it; read and written in the step that changes the data.
 
-    Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far.
+    Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far, and they
+    may still come. Holes that nothing can fill any more, below `CommitTicket.floor`, are forgotten.
     `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
     `NO_ATTEMPT` (always where no spout is opaque).
     """
@@ -110,6 +118,10 @@ class Marker:
 
     def has(self, txid: int) -> bool:
         return txid <= self.high and not any(first <= txid <= last for first, last in self.holes)
+
+    def lacks(self, needed: Txids) -> Txids:
+        """Those of `needed` that are not applied."""
+        return needed - (Txids.span(1, self.high) - Txids(self.holes))
 
 
 class MapState(Protocol):

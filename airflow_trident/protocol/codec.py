@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol import version1
-from airflow_trident.protocol.formats import Format, json_bytes, short, unknown_fields
+from airflow_trident.protocol.formats import Format, is_whole, json_bytes, short, unknown_fields
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
@@ -25,6 +25,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
 
 VERSION = 2
@@ -76,6 +77,8 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
     for state in body["definition"]["states"].values():
         if state["inputs"] is None:
             del state["inputs"]
+    if not body["lost"]:
+        del body["lost"]
     return {**record.extra, **body}
 
 
@@ -88,9 +91,19 @@ def encode_pointer(pointer: CommitPointer) -> bytes:
 
 
 def encode_exceptions(exceptions: Exceptions) -> bytes:
-    # Without an empty "replaying", as versions without that list wrote it.
-    body = {name: txids for name, txids in asdict(exceptions).items() if txids or name != "replaying"}
+    body = exceptions_body(exceptions)
+    for name in ("replaying", "closed"):
+        if not body[name]:
+            del body[name]  # as versions without that list wrote it
     return RECORDS.dump(body, "exceptions")
+
+
+def exceptions_body(exceptions: Exceptions) -> dict[str, Any]:
+    """Its lists as JSON has them: of txids, and of pairs where they are ranges."""
+    body = {one.name: getattr(exceptions, one.name) for one in fields(Exceptions)}
+    for name in ("skipped", "closed"):
+        body[name] = [first if first == last else [first, last] for first, last in body[name].ranges]
+    return body
 
 
 def encode_claim(claim: ClaimKey) -> bytes:
@@ -186,11 +199,18 @@ def decode_pointer(data: bytes, path: str) -> CommitPointer:
 
 def decode_exceptions(data: bytes, path: str) -> Exceptions:
     _, body = RECORDS.load(data, path)
-    found = RECORDS.build(Exceptions, body, path, needed=("failed", "skipped", "late"))
-    several = [txid for one in fields(Exceptions) for txid in getattr(found, one.name)]
-    _require(min(several, default=1) >= 1, path, f"it has the txid {min(several, default=1)}")
-    _require(len(several) == len(set(several)), path, "a transaction is in it twice")
-    return found
+    ranges: dict[str, Any] = {name: {"ranges": _pairs(body[name])} for name in ("skipped", "closed") if name in body}
+    found = RECORDS.build(Exceptions, {**body, **ranges}, path, needed=("failed", "skipped", "late"))
+    lists = [Txids.of(*found.failed), found.skipped, Txids.of(*found.late), Txids.of(*found.replaying), found.closed]
+    every = Txids.joined(part for one in lists for part in one.ranges)
+    _require((every.lowest or 1) >= 1, path, f"it has the txid {every.lowest}")
+    _require(len(every) == sum(map(len, lists)), path, "a transaction is in it twice")
+    return replace(found, skipped=Txids.joined(found.skipped.ranges), closed=Txids.joined(found.closed.ranges))
+
+
+def _pairs(value: Any) -> Any:
+    """Each as a range."""
+    return [[one, one] if is_whole(one) else one for one in value] if isinstance(value, list) else value
 
 
 def decode_claim(data: bytes, path: str) -> ClaimKey:

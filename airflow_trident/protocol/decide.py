@@ -82,6 +82,13 @@ class CommitUnderWay:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """A person closed it for good: it is neither processed nor committed."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """No such transaction was ever begun."""
 
@@ -89,7 +96,10 @@ class Unknown:
     next_txid: int
 
 
-def decide_process(view: LedgerView, txid: int) -> Process | AlreadyCommitted | CommitUnderWay | Unknown:
+ProcessDecision = Process | AlreadyCommitted | CommitUnderWay | Closed | Unknown
+
+
+def decide_process(view: LedgerView, txid: int) -> ProcessDecision:
     """What does an emitter do about `txid`?
 
     Every run of an emitter is a new attempt, also when a staged batch exists: who clears a task wants it run again,
@@ -101,6 +111,8 @@ def decide_process(view: LedgerView, txid: int) -> Process | AlreadyCommitted | 
         return AlreadyCommitted(txid, pruned=True)
     if view.tx.status is Status.COMMITTED:
         return AlreadyCommitted(txid)
+    if view.tx.status is Status.CLOSED:
+        return Closed(txid)
     if view.tx.status is Status.COMMITTING:
         return CommitUnderWay(txid)
     return Process(view.tx.attempt + 1)
@@ -131,7 +143,7 @@ class EmitAgain:
     txid: int
 
 
-CommitDecision = Commit | EmitAgain | Wait | Blocked | AlreadyCommitted | Unknown
+CommitDecision = Commit | EmitAgain | Wait | Blocked | AlreadyCommitted | Closed | Unknown
 
 
 def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
@@ -143,6 +155,8 @@ def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
         return AlreadyCommitted(txid, pruned=True)
     if tx.status is Status.COMMITTED:
         return AlreadyCommitted(txid)
+    if tx.status is Status.CLOSED:
+        return Closed(txid)
     blocked = view.blocked_by(txid)
     if blocked is not None:
         return Blocked(blocked)

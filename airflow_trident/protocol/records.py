@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.types import Json
 
 ERROR_CHARACTERS = 4_000
@@ -34,9 +35,9 @@ class TopologyRecord:
     `incarnation` names one life of the ledger: deleting and creating a topology again gives another one, so that
     writes of the former life find nothing to write to. `definition` is what must not change silently:
     see :class:`Definition`. `command`/`epoch` are the lifecycle. `floor_ms`: claims of cleared runs older than this
-    are refused, because their claim keys have been pruned. `since`: state name -> the first txid that belongs to it; a
-    state that is absent has belonged to the topology from the beginning. `extra`: fields of a newer version, kept as
-    they are.
+    are refused, because their claim keys have been pruned. `since`: state -> the txid from which on it belongs to the
+    topology; absent where version 1 wrote the record, and nobody has asked the state since. `lost`: what states were
+    given up for. `extra`: fields of a newer version, kept as they are.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TopologyRecord:
     floor_ms: int = 0
     created_ms: int = 0
     since: dict[str, int] = field(default_factory=dict)
+    lost: tuple[Loss, ...] = ()
     extra: dict[str, Json] = field(default_factory=dict)
 
 
@@ -80,6 +82,20 @@ class StateDefinition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a state will never get: committed transactions that it lacks, and that a person went on without.
+
+    `reason` and `by` (who) are for people; `at_ms`: when it was noted.
+    """
+
+    state: str
+    txids: Txids
+    reason: str = ""
+    by: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """The parts of a topology that its ledger and states depend on, by name: changing them needs a person's consent.
 
@@ -101,6 +117,11 @@ class Definition:
             *_changed("stream", self.spouts, other.spouts),
             *_changed("state", _beside(self.states, other.states), _beside(other.states, self.states)),
         ]
+
+    def same_state(self, other: Definition, name: str) -> bool:
+        """Is the state in both, and unchanged?"""
+        old, new = self.states.get(name), other.states.get(name)
+        return old is not None and new is not None and old.beside(new) == new.beside(old)
 
 
 def _beside(states: Mapping[str, StateDefinition], others: Mapping[str, StateDefinition]) -> dict[str, StateDefinition]:
@@ -299,13 +320,15 @@ class Exceptions:
     `replaying`: above the commit pointer, being replayed and not processed yet; who waits for them waits. `late`: at or
     below the commit pointer (they had been skipped), being replayed and not committed yet; nobody waits for them. So
     whoever is killed at a replay, its transaction is on a list. A `failed` one at or below the pointer is a late replay
-    that failed: it blocks nobody. No txid is in two of the lists.
+    that failed: it blocks nobody. `closed`: were SKIPPED and will never be replayed; listed until every state has
+    forgotten that it left them out. No txid is in two of the lists.
     """
 
     failed: tuple[int, ...] = ()
-    skipped: tuple[int, ...] = ()
+    skipped: Txids = NO_TXIDS
     late: tuple[int, ...] = ()
     replaying: tuple[int, ...] = ()
+    closed: Txids = NO_TXIDS
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -320,8 +343,11 @@ class CommitTicket:
     A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
     `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
-    `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due. `bars`: the right to
-    nothing but to bar lower fences (:meth:`Ledger.bar`): a state takes no batch by it.
+    `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due. `needed`: state ->
+    the txids that the state must hold before it takes this one (`protocol.whole`). `floor`: below it nothing may come
+    any more, so that no state has to remember what it left out there. `states`: the names of all states that must have
+    the transaction before it is COMMITTED. `bars`: the right to nothing but to bar lower fences (:meth:`Ledger.bar`): a
+    state takes no batch by it.
     """
 
     topology: str
@@ -335,6 +361,9 @@ class CommitTicket:
     time_ms: int = 0
     begun_ms: int = 0
     bars: bool = False
+    needed: dict[str, Txids] = field(default_factory=dict)
+    floor: int = 0
+    states: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +388,5 @@ class LedgerView:
 
     def waits_for(self, txid: int) -> int | None:
         """The highest transaction below `txid` that must commit first (P6), if any."""
-        skipped = set(self.exceptions.skipped)
         below = range(txid - 1, self.pointer.committed, -1)
-        return next((lower for lower in below if lower not in skipped), None)
+        return next((lower for lower in below if lower not in self.exceptions.skipped), None)

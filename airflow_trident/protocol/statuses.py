@@ -26,15 +26,17 @@ class Status(StrEnum):
     """Attempts are used up; later commits wait until it is replayed or skipped."""
     SKIPPED = "SKIPPED"
     """A person or the policy decided to let the others pass; it can still be backfilled."""
+    CLOSED = "CLOSED"
+    """It was SKIPPED, and a person decided that it is never replayed. Final."""
 
     @property
     def is_final(self) -> bool:
-        return self is Status.COMMITTED
+        return self in (Status.COMMITTED, Status.CLOSED)
 
     @property
     def lets_others_pass(self) -> bool:
         """May a higher txid commit while this one is here (P6)?"""
-        return self in (Status.COMMITTED, Status.SKIPPED)
+        return self in (Status.COMMITTED, Status.SKIPPED, Status.CLOSED)
 
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
@@ -46,7 +48,8 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.COMMITTING: frozenset({Status.COMMITTING, Status.COMMITTED, Status.PROCESSING, Status.FAILED}),
     Status.COMMITTED: frozenset(),
     Status.FAILED: frozenset({Status.PROCESSING, Status.SKIPPED}),
-    Status.SKIPPED: frozenset({Status.PROCESSING}),
+    Status.SKIPPED: frozenset({Status.PROCESSING, Status.CLOSED}),
+    Status.CLOSED: frozenset(),
 }
 
 

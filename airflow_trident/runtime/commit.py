@@ -23,13 +23,24 @@ from airflow_trident.errors import (
     LateBatchError,
     LedgerBehindStateError,
     StagingError,
+    StateBehindLedgerError,
     TransitionError,
     TridentError,
     recorded_text,
 )
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.plan.states import Applied, State
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Commit, EmitAgain, Unknown, Wait, decide_commit
+from airflow_trident.protocol.decide import (
+    AlreadyCommitted,
+    Blocked,
+    Closed,
+    Commit,
+    EmitAgain,
+    Unknown,
+    Wait,
+    decide_commit,
+)
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
@@ -43,11 +54,11 @@ from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
-    require_ledger_ahead,
+    no_transaction,
     require_not_late,
     run_attempt,
-    unknown_transaction,
 )
+from airflow_trident.runtime.whole import markers_of_open, require_ledger_ahead, require_states_whole
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -108,6 +119,7 @@ class Committer:
         :param remembered: see :meth:`Ledger.view`; not together with `wait_s`.
         :raises TransitionError: `txid` was never begun.
         :raises LedgerBehindStateError: a state holds what the ledger does not know.
+        :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED.
         """
         deadline = time.monotonic() + wait_s
         committed: list[int] = []
@@ -125,8 +137,8 @@ class Committer:
 
     def _about(self, view: LedgerView, txid: int) -> AlreadyCommitted | Wait | Blocked:
         decision = decide_commit(view, txid)
-        if isinstance(decision, Unknown):
-            raise unknown_transaction(self.topology.name, decision)
+        if isinstance(decision, Unknown | Closed):
+            raise no_transaction(self.topology.name, decision)
         if isinstance(decision, Commit | EmitAgain):
             return Wait(on=txid, why=f"another committer is at work on transaction {txid}")
         return decision
@@ -168,12 +180,14 @@ class Committer:
         """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
         if not isinstance(decide_commit(view, txid), Commit):
             return False
-        markers = {name: state.marker() for name, state in states.opened().items()}
-        if not remembered:
-            view = self.ledger.view(txid)  # once more, after the markers
+        self._require_definition(view)
+        markers = markers_of_open(self.topology, states.opened())
         try:
+            require_states_whole(self.topology.name, markers, view)
+            if not remembered:
+                view = self.ledger.view(txid)  # once more, after the markers
             require_ledger_ahead(self.topology.name, markers, view)
-        except LedgerBehindStateError:
+        except (LedgerBehindStateError, StateBehindLedgerError):
             if not remembered:
                 raise
             return self._try(self.ledger.view(txid), txid, states, remembered=False)  # others may have committed
@@ -185,6 +199,13 @@ class Committer:
             if done is not None:
                 return done
         return False
+
+    def _require_definition(self, view: LedgerView) -> None:
+        """A committer of a former definition would not know of a state that was accepted meanwhile."""
+        recorded = view.topology.definition
+        differences = recorded.differences(self.topology.definition())
+        if differences:
+            raise definition_changed(self.topology.name, differences)
 
     def _commit_now(self, view: LedgerView, txid: int, states: OpenStates) -> bool | None:
         """Gate, states, COMMITTED. False: it is in other hands; None: it is still in these, but another transaction's

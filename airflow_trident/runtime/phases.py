@@ -16,7 +16,6 @@ from airflow_trident.errors import (
     FencedError,
     InvalidatedError,
     LateBatchError,
-    LedgerBehindStateError,
     Outcome,
     StaleAttemptError,
     TransitionError,
@@ -25,15 +24,15 @@ from airflow_trident.errors import (
     recorded_text,
 )
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
-from airflow_trident.plan.states import Marker
-from airflow_trident.protocol.decide import AlreadyCommitted, CommitUnderWay, Process, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
+from airflow_trident.protocol.records import Claim, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.telling import lags_of, telling
 from airflow_trident.runtime.timeouts import run_in_time
+from airflow_trident.runtime.whole import require_agreement
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.topology.topology import Topology
@@ -74,6 +73,7 @@ def coordinate(
     :param rows_in_errors: see :class:`Attempts`.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
+    :raises StateBehindLedgerError: a state lacks transactions that the ledger calls COMMITTED.
     """
     with telling(ledger, claim, rows_in_errors=rows_in_errors) as told:
         _require_agreement(ledger, topology, check_states)
@@ -88,8 +88,7 @@ def _require_agreement(ledger: Ledger, topology: Topology, check_states: bool) -
     if check_states or ledger.view(0, remembered=True).topology.definition != topology.definition():
         ledger.register(topology.definition())
     if check_states:
-        markers = markers_of(topology)
-        require_ledger_ahead(topology.name, markers, ledger.view(0))
+        require_agreement(ledger, topology)
 
 
 def _begin(
@@ -131,38 +130,6 @@ def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> Non
         if record.status is Status.COMMITTED:
             for name in told.keys() & record.metadata.keys():
                 told[name].success(record.txid, record.metadata[name])
-
-
-def markers_of(topology: Topology) -> dict[str, Marker | None]:
-    markers: dict[str, Marker | None] = {}
-    for name, spec in topology.states.items():
-        with spec.factory.make_state(spec) as state:
-            markers[name] = state.marker()
-    return markers
-
-
-def require_ledger_ahead(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
-    """A ledger that was wiped or restored gives used txids to new data: the states would skip it, or hold it twice.
-
-    A fence that a state has seen and the ledger never gave out proves it, as does a txid.
-
-    :param markers: state name -> marker.
-    :param view: read after the markers: others begin and commit meanwhile, and what a state held, the ledger knows.
-    :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
-    """
-    for name, marker in markers.items():
-        if marker is None:
-            continue
-        known = marker.high < view.next_txid and marker.fence <= view.pointer.fence
-        if marker.incarnation != view.topology.incarnation or not known:
-            raise LedgerBehindStateError(
-                f"state {name!r} of topology {topology!r} holds transactions up to {marker.high} (incarnation "
-                f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
-                f"{view.topology.incarnation}, fence {view.pointer.fence}): the ledger was wiped, or restored from an "
-                "old copy",
-                "Nothing was changed. Restore the ledger, seed it from the states with `airflow trident repair "
-                f"{topology}`, or give the topology a new name and new states.",
-            )
 
 
 # ---- process ---------------------------------------------------------------------------------------------------
@@ -223,8 +190,8 @@ def process(
     while True:
         view = ledger.view(txid)
         decision = decide_process(view, txid)
-        if isinstance(decision, Unknown):
-            raise unknown_transaction(topology.name, decision)
+        if isinstance(decision, Unknown | Closed):
+            raise no_transaction(topology.name, decision)
         if isinstance(decision, AlreadyCommitted):
             return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
         if isinstance(decision, CommitUnderWay):
@@ -344,6 +311,15 @@ def note_failure(
     except TridentError as second:
         error.add_note(f"The failure could not be written to the ledger: {second}")
     return None
+
+
+def no_transaction(topology: str, decision: Unknown | Closed) -> TransitionError:
+    if isinstance(decision, Unknown):
+        return unknown_transaction(topology, decision)
+    return TransitionError(
+        f"transaction {decision.txid} of topology {topology!r} was closed for good: it is never replayed",
+        f"See `airflow trident ledger show {topology} {decision.txid}` for the reason.",
+    )
 
 
 def unknown_transaction(topology: str, decision: Unknown) -> TransitionError:

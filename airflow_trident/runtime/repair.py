@@ -6,7 +6,6 @@ from airflow_trident.engine.base import quiet
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.seeding import Held, Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.plan.states import StateKind
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
@@ -25,7 +24,8 @@ def repair(
     :raises CorruptError: the states contradict each other.
     """
     held = {name: _held(topology, name) for name in topology.states}
-    seed = seed_from({name: one for name, one in held.items() if one.incarnation or _knows(topology, name)})
+    knowing = {name for name, spec in topology.states.items() if spec.factory.capabilities.knows_txids}
+    seed = seed_from({name: one for name, one in held.items() if one.incarnation or name in knowing})
     if seed is None:
         raise TransitionError(
             f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
@@ -44,12 +44,6 @@ def repair(
     StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
     progress(f"the ledger goes on at transaction {seed.next_txid}")
     return seed
-
-
-def _knows(topology: Topology, name: str) -> bool:
-    """Does the state know what is applied to it, so that "nothing" would mean nothing?"""
-    capabilities = topology.states[name].factory.capabilities
-    return capabilities.keyvalue or capabilities.kind is not StateKind.NON_TRANSACTIONAL
 
 
 def _held(topology: Topology, name: str) -> Held:

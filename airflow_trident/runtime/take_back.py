@@ -16,7 +16,8 @@ from airflow_trident.plan.states import StateKind
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.runtime.commit import OpenStates
-from airflow_trident.runtime.phases import Progress, markers_of, require_ledger_ahead, unknown_transaction
+from airflow_trident.runtime.phases import Progress, unknown_transaction
+from airflow_trident.runtime.whole import require_agreement
 from airflow_trident.topology.topology import Topology
 
 
@@ -30,12 +31,13 @@ def take_back(
     :raises TransitionError: no commit of it has begun, it is COMMITTED, or it was never begun.
     :raises FencedError: a committer is at work on it, or on another transaction with a higher fence.
     :raises LedgerBehindStateError: a state holds what the ledger does not know.
+    :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED: it may have lost this one, too.
     """
     ledger.register(topology.definition())
     view = ledger.view(txid)
     if view.tx is None and not 1 <= txid < view.next_txid:
         raise unknown_transaction(topology.name, Unknown(txid, view.next_txid))
-    require_ledger_ahead(topology.name, markers_of(topology), ledger.view(0))
+    require_agreement(ledger, topology)
     ticket = ledger.bar(txid, owner=owner)
     progress(f"transaction {txid}: tickets below fence {ticket.fence} are void")
     with OpenStates(topology) as states:

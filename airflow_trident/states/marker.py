@@ -8,6 +8,8 @@ from airflow_trident.arrow import arrow_schema
 from airflow_trident.errors import FencedError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.plan.states import Marker, State, StateSpec, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.protocol.txids import Txids
+from airflow_trident.protocol.whole import state_behind
 
 
 class AdmittingState(State):
@@ -28,6 +30,7 @@ def admit(
     :param opaque: `StateSpec.opaque`: the batch of the highest txid may be replaced by that of a newer attempt.
     :raises FencedError: the ticket's fence is lower than the marker's.
     :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
+    :raises StateBehindLedgerError: the state lacks what the ticket needs.
     :raises LateBatchError: a late batch for a state whose aggregate does not commute.
     :raises HeldError: the ticket bars, and its transaction is applied.
     """
@@ -35,24 +38,27 @@ def admit(
         return _barred(marker, ticket, state), Verdict.SKIP
     attempt = ticket.attempt if opaque else NO_ATTEMPT
     if marker is None:
-        holes = ((1, ticket.txid - 1),) if ticket.txid > 1 else ()
-        return _highest(ticket, holes, attempt), Verdict.APPLY
+        _require_whole(marker, ticket, state)
+        return _highest(ticket, ((1, ticket.txid - 1),) if ticket.txid > 1 else (), attempt), Verdict.APPLY
     _require_newest(marker, ticket, state)
+    _require_whole(marker, ticket, state)
     if opaque and ticket.txid == marker.high and NO_ATTEMPT < marker.attempt < ticket.attempt:
         return _highest(ticket, marker.holes, attempt), Verdict.REPLACE
     _require_own(marker, ticket, state, opaque)
     if marker.has(ticket.txid):
-        return replace(marker, fence=ticket.fence), Verdict.SKIP
+        return replace(marker, fence=ticket.fence, holes=_from(ticket.floor, marker.holes)), Verdict.SKIP
     if ticket.txid > marker.high:
         gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()
         return _highest(ticket, marker.holes + gap, attempt), Verdict.APPLY
     if not commutes:
         raise late_batch(ticket.txid, marker.high, state)
-    return replace(marker, fence=ticket.fence, holes=_without(marker.holes, ticket.txid)), Verdict.APPLY
+    left = _from(ticket.floor, _without(marker.holes, ticket.txid))
+    return replace(marker, fence=ticket.fence, holes=left), Verdict.APPLY
 
 
 def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
     """The marker with the ticket's fence, in a state that does not hold its transaction."""
+    _require_whole(marker, ticket, state)
     if marker is None:
         return Marker(incarnation=ticket.incarnation, high=0, fence=ticket.fence)
     _require_newest(marker, ticket, state)
@@ -79,6 +85,14 @@ def _require_newest(marker: Marker, ticket: CommitTicket, state: str) -> None:
             f"(fence {ticket.fence}, transaction {ticket.txid})",
             "Nothing was changed; the newer committer finishes the work.",
         )
+
+
+def _require_whole(marker: Marker | None, ticket: CommitTicket, state: str) -> None:
+    """What is missing below a batch is a gap only if the ledger says so; else the state was restored, or lost."""
+    needed = ticket.needed.get(state, Txids())
+    lacking = needed if marker is None else marker.lacks(needed)
+    if lacking:
+        raise state_behind(ticket.topology, state, lacking, 0 if marker is None else marker.high)
 
 
 def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool) -> None:
@@ -110,10 +124,15 @@ def _highest(ticket: CommitTicket, holes: tuple[tuple[int, int], ...], attempt: 
         incarnation=ticket.incarnation,
         high=ticket.txid,
         fence=ticket.fence,
-        holes=holes,
+        holes=_from(ticket.floor, holes),
         position=ticket.position,
         attempt=attempt,
     )
+
+
+def _from(floor: int, holes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Without what is below `floor`: nothing can fill it any more."""
+    return tuple((max(first, floor), last) for first, last in holes if last >= floor)
 
 
 def _without(holes: tuple[tuple[int, int], ...], txid: int) -> tuple[tuple[int, int], ...]:

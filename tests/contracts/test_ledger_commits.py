@@ -22,6 +22,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.ledger_fixtures import (
     LEDGERS,
     OTHER_STAGED,
@@ -156,7 +157,7 @@ def test_l7_p8_status_and_pointer_change_together_and_the_pointer_passes_skipped
     assert ledger.view(0).pointer.committed == 4
     commit(ledger, 5)
     assert ledger.view(0).pointer.committed == 5
-    assert ledger.view(0).exceptions.skipped == (2, 3, 4)
+    assert ledger.view(0).exceptions.skipped == Txids.of(2, 3, 4)
 
 
 def test_a_skipped_one_that_waits_again_holds_the_others_back(ledger: Ledger) -> None:
@@ -184,7 +185,7 @@ def test_a_skipped_transaction_is_backfilled_late_and_holds_nobody_back(ledger: 
     ledger.committed(ledger.gate(3, owner="c"))
     assert ledger.committed(late).status is Status.COMMITTED
     view = ledger.view(0)
-    assert (view.pointer.committed, view.exceptions.late, view.exceptions.skipped) == (3, (), ())
+    assert (view.pointer.committed, view.exceptions.late, view.exceptions.skipped) == (3, (), NO_TXIDS)
 
 
 def test_a_late_replay_that_fails_blocks_nobody_and_can_be_replayed_again(ledger: Ledger) -> None:

@@ -84,7 +84,7 @@ def test_the_export_has_everything(ledger: Ledger) -> None:
     ledger.skip(3, "x")
     export = ledger.export()
     assert (export["next_txid"], export["pointer"]) == (4, {"committed": 3, "fence": 2})
-    assert export["exceptions"] == {"failed": [], "skipped": [3], "late": [], "replaying": []}
+    assert export["exceptions"] == {"failed": [], "skipped": [3], "late": [], "replaying": [], "closed": []}
     assert [record["status"] for record in export["transactions"]] == ["COMMITTED", "COMMITTED", "SKIPPED"]
     assert export["claims"] == {claim(number).key: number for number in (1, 2, 3)}
     assert export["version"] == 2

@@ -29,6 +29,7 @@ from airflow_trident.errors import (
     LedgerBehindStateError,
     NewerRecordError,
     PlanError,
+    StateBehindLedgerError,
 )
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.plan.states import Applied, State, StateSpec
@@ -99,6 +100,21 @@ def test_a_zombie_and_another_life_of_the_ledger_are_refused_and_change_nothing(
         state.apply(ticket(1, fence=9), batch(spec, *ROWS))
         with pytest.raises(FencedError):
             state.apply(ticket(2, fence=8), batch(spec, *OTHER))
+
+
+def test_a_sink_that_lacks_what_the_ledger_calls_committed_takes_nothing(spec: StateSpec) -> None:
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+        state.apply(ticket(4), batch(spec, *OTHER))
+        before = state.marker(), rows_of(state)
+        for txid in (5, 4):
+            with pytest.raises(StateBehindLedgerError, match="up to 4 and lacks 3"):
+                state.apply(ticket(txid, fence=60, needs=(1, 3, 4)), batch(spec, *OTHER))
+            assert (state.marker(), rows_of(state)) == before
+        state.apply(ticket(5, needs=(1, 4), floor=3), batch(spec, *OTHER))
+        marker = state.marker()
+        assert marker is not None
+        assert marker.holes == ((3, 3),)
 
 
 def test_a_transaction_that_was_left_out_is_appended_late_once(spec: StateSpec) -> None:

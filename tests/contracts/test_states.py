@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError, UserCodeError
+from airflow_trident.errors import (
+    FencedError,
+    LateBatchError,
+    LedgerBehindStateError,
+    StateBehindLedgerError,
+    UserCodeError,
+)
 from airflow_trident.operations.aggregators import Sum
 from airflow_trident.plan.states import Applied, Marker, State, StateFactory, StateSpec
 from airflow_trident.states.sqlite import OpenSqliteState
@@ -187,6 +193,31 @@ def test_t5_a_late_txid_is_refused_where_order_matters(factory: StateFactory) ->
         with pytest.raises(LateBatchError, match="order"):
             state.apply(ticket(1, fence=30, late=True), batch(spec, ("a", "y", 1)))
         assert (state.marker(), content(state)) == before
+
+
+def test_t4_a_state_that_lacks_what_the_ledger_calls_committed_takes_nothing(state: State, spec: StateSpec) -> None:
+    with pytest.raises(StateBehindLedgerError, match="holds nothing and lacks 1 to 2"):
+        state.apply(ticket(4, needs=(1, 2)), batch(spec, ("a", 5)))
+    assert (state.marker(), content(state)) == (None, {})
+    apply(state, ticket(1), batch(spec, ("a", 2)))
+    apply(state, ticket(4, needs=(1,)), batch(spec, ("a", 3)))
+    before = state.marker(), content(state)
+    for txid, late in ((7, False), (4, False), (2, True)):
+        with pytest.raises(StateBehindLedgerError, match="up to 4 and lacks 3"):
+            state.apply(ticket(txid, fence=90, late=late, needs=(1, 3, 4)), batch(spec, ("a", 5)))
+        assert (state.marker(), content(state)) == before
+
+
+def test_t5_below_the_floor_a_state_forgets_what_it_left_out(state: State, spec: StateSpec) -> None:
+    apply(state, ticket(3), batch(spec, ("a", 2)))
+    apply(state, ticket(6), batch(spec, ("a", 3)))
+    before = content(state)
+    for fence, floor, left in ((61, 2, ((2, 2), (4, 5))), (62, 5, ((5, 5),)), (63, 6, ())):
+        assert apply(state, ticket(6, fence=fence, floor=floor), batch(spec, ("a", 3))) is Applied.ALREADY
+        marker = state.marker()
+        assert marker is not None
+        assert (marker.high, marker.fence, marker.holes) == (6, fence, left)
+    assert content(state) == before
 
 
 # ---- T6: the work depends on the batch -------------------------------------------------------------------------

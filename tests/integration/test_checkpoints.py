@@ -18,6 +18,7 @@ from airflow_trident.errors import (
     FencedError,
     LateBatchError,
     LedgerBehindStateError,
+    StateBehindLedgerError,
     UserCodeError,
 )
 from airflow_trident.ledger.open import open_ledger
@@ -26,6 +27,7 @@ from airflow_trident.operations.stateful import Stateful
 from airflow_trident.plan.states import Applied, StateSpec
 from airflow_trident.protocol.checkpoint import Marks
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Txids
 from tests.checkpoint_fixtures import give, opened, undisturbed
 from tests.programs import stateful_trails as trails
 from tests.programs.watched import WATCHED, watchers
@@ -75,6 +77,17 @@ def test_a_ticket_of_a_replaced_ledger_is_refused_and_changes_nothing(tmp_path: 
                 give(state, 1, fence=99, **change)
         assert (state.saved(), state.marks(), trails.contents(state)) == before
         assert give(state, 2, fence=20) is Applied.APPLIED, "its fence was recorded"
+
+
+def test_a_function_whose_state_lacks_what_the_ledger_calls_committed_is_not_run(tmp_path: Path) -> None:
+    with opened(trails.spec(tmp_path)) as state:
+        give(state, 1)
+        before = state.saved(), state.marks(), trails.contents(state)
+        needed = {trails.spec(tmp_path).name: Txids.of(1, 2)}
+        with pytest.raises(StateBehindLedgerError, match="up to 1 and lacks 2"):
+            give(state, 3, needed=needed)
+        assert (state.saved(), state.marks(), trails.contents(state)) == before
+        assert [give(state, 2), give(state, 3, needed=needed)] == [Applied.APPLIED] * 2
 
 
 def test_a_batch_that_was_skipped_cannot_come_late_because_the_function_depends_on_order(tmp_path: Path) -> None:

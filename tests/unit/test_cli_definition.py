@@ -72,6 +72,8 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "connect-server stop",
             "connect-server status",
             "spark-archive",
+            "rebuild",
+            "close",
             "ledger list",
             "ledger show",
             "ledger export",

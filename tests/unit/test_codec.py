@@ -31,6 +31,7 @@ from airflow_trident.protocol.records import (
 )
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Txids
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "records"
 BASE = "/airflow-trident/v1/words"
@@ -117,7 +118,7 @@ GOLDEN_RECORDS: dict[str, tuple[Callable[[bytes, str], object], str, object]] = 
     "v1-exceptions.json": (
         codec.decode_exceptions,
         f"{BASE}/3f2a9c1d/exceptions",
-        Exceptions(failed=(43,), skipped=(7, 9), late=(8,)),
+        Exceptions(failed=(43,), skipped=Txids.of(7, 9), late=(8,)),
     ),
     "v1-claim.json": (
         codec.decode_claim,
@@ -167,7 +168,7 @@ GOLDEN_RECORDS |= {
     "v2-exceptions.json": (
         codec.decode_exceptions,
         f"{BASE}/3f2a9c1d/exceptions",
-        Exceptions(failed=(43,), skipped=(7, 9), late=(8,)),
+        Exceptions(failed=(43,), skipped=Txids.of(7, 9), late=(8,)),
     ),
     "v2-claim.json": (
         codec.decode_claim,
@@ -196,7 +197,7 @@ def test_version_2_is_still_what_is_written() -> None:
         "v2-tx-begun.json": codec.encode_tx(BEGUN),
         "v2-head.json": codec.encode_head(45),
         "v2-commit.json": codec.encode_pointer(CommitPointer(committed=42, fence=44)),
-        "v2-exceptions.json": codec.encode_exceptions(Exceptions(failed=(43,), skipped=(7, 9), late=(8,))),
+        "v2-exceptions.json": codec.encode_exceptions(Exceptions(failed=(43,), skipped=Txids.of(7, 9), late=(8,))),
         "v2-claim.json": codec.encode_claim(
             ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb")
         ),
@@ -291,7 +292,11 @@ def test_any_topology_comes_back_as_it_was(
 def test_pointers_heads_and_lists_come_back_as_they_were(head: int, committed: int, fence: int, txids: set) -> None:
     ordered = sorted(txids)
     exceptions = Exceptions(
-        failed=tuple(ordered[:3]), skipped=tuple(ordered[3:6]), late=tuple(ordered[6:8]), replaying=tuple(ordered[8:])
+        failed=tuple(ordered[:2]),
+        skipped=Txids.of(*ordered[2:5]),
+        late=tuple(ordered[5:6]),
+        replaying=tuple(ordered[6:7]),
+        closed=Txids.of(*ordered[7:]),
     )
     assert codec.decode_head(codec.encode_head(head), "p") == head
     assert codec.decode_exceptions(codec.encode_exceptions(exceptions), "p") == exceptions
@@ -460,7 +465,7 @@ def test_a_topology_under_another_name_is_refused() -> None:
 
 def test_a_transaction_that_is_two_exceptions_at_once_is_refused() -> None:
     with pytest.raises(CorruptRecordError, match="twice"):
-        codec.decode_exceptions(codec.encode_exceptions(Exceptions(failed=(3,), skipped=(3,))), "p")
+        codec.decode_exceptions(codec.encode_exceptions(Exceptions(failed=(3,), skipped=Txids.of(3))), "p")
 
 
 @pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: b"", lambda packed: packed[::-1]])

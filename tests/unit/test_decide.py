@@ -36,6 +36,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Txids
 
 STAGED = StagedRef(manifest="m", rows_read=1, rows={"s": 1}, bytes=1)
 
@@ -117,9 +118,9 @@ def test_p6_the_next_one_commits_when_its_batch_is_staged(status: Status) -> Non
 
 def test_p6_a_committer_waits_for_the_nearest_lower_one_that_is_not_done() -> None:
     assert decide_commit(view(9, 2, tx(5, Status.PROCESSED)), 5) == Wait(4, "transaction 4 is not committed yet")
-    waits = decide_commit(view(9, 2, tx(5, Status.PROCESSED), skipped=(4,)), 5)
+    waits = decide_commit(view(9, 2, tx(5, Status.PROCESSED), skipped=Txids.of(4)), 5)
     assert waits == Wait(3, "transaction 3 is not committed yet")
-    assert decide_commit(view(9, 2, tx(5, Status.PROCESSED), skipped=(3, 4)), 5) == Commit(5)
+    assert decide_commit(view(9, 2, tx(5, Status.PROCESSED), skipped=Txids.of(3, 4)), 5) == Commit(5)
 
 
 def test_a_committer_waits_for_its_own_batch() -> None:
@@ -161,7 +162,7 @@ def test_a_late_backfill_waits_for_nobody() -> None:
 def windows(draw: st.DrawFn) -> tuple[LedgerView, dict[int, Status]]:
     """A ledger as its verbs leave it: the pointer never stands before a skipped one."""
     committed = draw(st.integers(0, 5))
-    above = draw(st.lists(st.sampled_from(list(Status)).filter(lambda one: one is not Status.COMMITTED), max_size=6))
+    above = draw(st.lists(st.sampled_from(list(Status)).filter(lambda one: not one.is_final), max_size=6))
     if above and above[0] is Status.SKIPPED:
         above[0] = Status.PROCESSED
     now = {committed + 1 + index: status for index, status in enumerate(above)}
@@ -171,7 +172,7 @@ def windows(draw: st.DrawFn) -> tuple[LedgerView, dict[int, Status]]:
 
     record_of = draw(st.sampled_from([None, *now]))
     record = tx(record_of, now[record_of], staged=STAGED) if record_of else None
-    lists = {"failed": listed(Status.FAILED), "skipped": listed(Status.SKIPPED)}
+    lists = {"failed": listed(Status.FAILED), "skipped": Txids.of(*listed(Status.SKIPPED))}
     return view(committed + 1 + len(above), committed, record, **lists), now
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError
+from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError, StateBehindLedgerError
 from airflow_trident.plan.states import Marker, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.marker import admit
@@ -188,3 +188,52 @@ def test_what_was_applied_before_the_spout_was_opaque_cannot_be_replaced() -> No
 def test_a_topology_that_is_opaque_no_more_goes_on() -> None:
     assert decide(marker(3, attempt=5), 3, attempt=1) == (marker(3, fence=100, attempt=5), Verdict.SKIP)
     assert decide(marker(3, attempt=5), 4) == (marker(4, fence=100), Verdict.APPLY)
+
+
+# ---- a state that is behind its ledger -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "txid", "needs", "lacks"),
+    [
+        (None, 4, (1, 2, 3), "holds nothing and lacks 1 to 3"),
+        (None, 4, (3,), "lacks 3"),
+        (marker(2), 6, (1, 2, 3, 4, 5), "up to 2 and lacks 3 to 5"),
+        (marker(9, (3, 3), (5, 6)), 10, (1, 2, 3, 4, 6, 7), "lacks 3, 6"),
+        (marker(5, (3, 3)), 5, (1, 3, 4), "lacks 3"),  # the batch itself is there already
+    ],
+)
+def test_p11_what_a_state_lacks_is_named_and_nothing_is_taken(
+    known: Marker | None, txid: int, needs: tuple[int, ...], lacks: str
+) -> None:
+    for late in (False, True):
+        with pytest.raises(
+            StateBehindLedgerError, match=rf"'counts' of topology 'words'.*{lacks}.*rebuild words --state"
+        ):
+            decide(known, txid, needs=needs, late=late)
+
+
+def test_a_fenced_committer_learns_that_first() -> None:
+    with pytest.raises(FencedError):
+        decide(marker(2), 6, fence=49, needs=(5,))
+
+
+@pytest.mark.parametrize(("known", "needs"), [(None, ()), (marker(9, (2, 4), (6, 6)), (1, 5, 7, 8, 9))])
+def test_a_gap_that_the_ledger_knows_of_is_a_gap(known: Marker | None, needs: tuple[int, ...]) -> None:
+    result = decide(known, 10, needs=needs)
+    assert isinstance(result, tuple)
+    assert result[1] is Verdict.APPLY
+
+
+@pytest.mark.parametrize(
+    ("floor", "left"), [(0, ((2, 4), (6, 6), (8, 8))), (4, ((4, 4), (6, 6), (8, 8))), (7, ((8, 8),)), (10, ())]
+)
+def test_below_the_floor_no_hole_is_kept(floor: int, left: tuple[tuple[int, int], ...]) -> None:
+    known = marker(9, (2, 4), (6, 6), (8, 8))
+    assert decide(known, 10, floor=floor) == (marker(10, *left, fence=100), Verdict.APPLY)
+    assert decide(known, 9, floor=floor) == (marker(9, *left, fence=100), Verdict.SKIP)
+    assert decide(marker(9, (2, 4), (6, 6), (8, 8), attempt=1), 9, floor=floor, attempt=2, opaque=True) == (
+        marker(9, *left, fence=100, attempt=2),
+        Verdict.REPLACE,
+    )
+    assert decide(None, 10, floor=8) == (marker(10, (8, 9), fence=100), Verdict.APPLY)

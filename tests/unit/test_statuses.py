@@ -10,14 +10,15 @@ from airflow_trident.errors import TransitionError
 from airflow_trident.protocol.statuses import TRANSITIONS, Status, move
 
 # Written out a second time on purpose: row = from, column = to, in the order of the enum.
-#                 PROCESSING PROCESSED COMMITTING COMMITTED FAILED SKIPPED
+#                 PROCESSING PROCESSED COMMITTING COMMITTED FAILED SKIPPED CLOSED
 TABLE = """
-PROCESSING        x          x         .          .         x      x
-PROCESSED         x          .         x          .         x      x
-COMMITTING        x          .         x          x         x      .
-COMMITTED         .          .         .          .         .      .
-FAILED            x          .         .          .         .      x
-SKIPPED           x          .         .          .         .      .
+PROCESSING        x          x         .          .         x      x       .
+PROCESSED         x          .         x          .         x      x       .
+COMMITTING        x          .         x          x         x      .       .
+COMMITTED         .          .         .          .         .      .       .
+FAILED            x          .         .          .         .      x       .
+SKIPPED           x          .         .          .         .      .       x
+CLOSED            .          .         .          .         .      .       .
 """
 ALLOWED = {
     (Status(row.split()[0]), target)
@@ -44,14 +45,19 @@ def test_a_refusal_says_what_would_be_allowed_and_where_to_look() -> None:
         move(Status.COMMITTED, Status.PROCESSING, txid=3)
 
 
-def test_every_status_has_its_row_and_only_committed_is_final() -> None:
+def test_every_status_has_its_row_and_only_committed_and_closed_are_final() -> None:
     assert set(TRANSITIONS) == set(Status)
-    assert [status for status in Status if status.is_final] == [Status.COMMITTED]
-    assert [status for status in Status if not TRANSITIONS[status]] == [Status.COMMITTED]
+    assert {status for status in Status if status.is_final} == {Status.COMMITTED, Status.CLOSED}
+    assert {status for status in Status if not TRANSITIONS[status]} == {Status.COMMITTED, Status.CLOSED}
 
 
-def test_p6_only_committed_and_skipped_ones_let_others_pass() -> None:
-    assert {status for status in Status if status.lets_others_pass} == {Status.COMMITTED, Status.SKIPPED}
+def test_p6_what_is_committed_skipped_or_closed_lets_others_pass() -> None:
+    passing = {Status.COMMITTED, Status.SKIPPED, Status.CLOSED}
+    assert {status for status in Status if status.lets_others_pass} == passing
+
+
+def test_only_what_a_person_skipped_can_be_closed() -> None:
+    assert [status for status in Status if Status.CLOSED in TRANSITIONS[status]] == [Status.SKIPPED]
 
 
 def test_committed_is_reached_from_committing_alone_and_committing_not_from_an_unfinished_attempt() -> None:

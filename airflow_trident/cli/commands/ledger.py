@@ -23,6 +23,7 @@ from airflow_trident.cli.outcomes import lag_text, outcome_text, time_text
 from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
 
 if TYPE_CHECKING:
     from airflow_trident.types import Json
@@ -102,6 +103,7 @@ _TOPOLOGY_COLUMNS = (
     "failed",
     "replayed",
     "skipped",
+    "lost",
     "coordinator",
     "coordinated",
     "lag",
@@ -111,9 +113,9 @@ _TOPOLOGY_COLUMNS = (
 
 def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[str, Any]:
     """`next`: the next txid; `committed`: every txid up to it is committed or skipped; `failed`, `skipped`: txids;
-    `replayed`: those that a replay was begun of and not ended, late ones (passed already) marked so; `coordinator`:
-    how it ended last, and `coordinated` when (UTC); `lag`: what the sources have and no transaction has claimed;
-    `problem`: the coordinator's error."""
+    `replayed`: those that a replay was begun of and not ended, late ones (passed already) marked so; `lost`:
+    what states were given up for; `coordinator`: how it ended last, and `coordinated` when (UTC); `lag`: what the
+    sources have and no transaction has claimed; `problem`: the coordinator's error."""
     outcome = None if outcome is None else outcome.now(view.next_txid)
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
@@ -125,13 +127,22 @@ def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[s
         view.pending,
         ",".join(map(str, view.exceptions.failed)) or None,
         ",".join(replayed[txid] for txid in sorted(replayed)) or None,
-        ",".join(map(str, view.exceptions.skipped)) or None,
+        str(view.exceptions.skipped) or None,
+        losses(view) or None,
         str(outcome.kind) if outcome else None,
         time_text(outcome.time_ms) if outcome else None,
         lag_text(outcome),
         (_short(one_line(outcome.error)) if outcome else None) or None,
     )
     return dict(zip(_TOPOLOGY_COLUMNS, values, strict=True))
+
+
+def losses(view: LedgerView) -> str:
+    """``counts: 3, 5 to 9``."""
+    every: dict[str, Txids] = {}
+    for loss in view.topology.lost:
+        every[loss.state] = every.get(loss.state, NO_TXIDS) | loss.txids
+    return "; ".join(f"{name}: {txids}" for name, txids in every.items())
 
 
 def transaction_row(record: TxRecord) -> dict[str, Any]:
@@ -239,7 +250,7 @@ def export(args: Namespace) -> int | None:
 @trident_command
 def import_(args: Namespace) -> int | None:
     from airflow_trident.cli.topologies import topology_named
-    from airflow_trident.runtime.phases import markers_of, require_ledger_ahead
+    from airflow_trident.runtime.whole import require_agreement
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     try:
@@ -252,7 +263,7 @@ def import_(args: Namespace) -> int | None:
         ledger.import_from(exported)
         view = ledger.view(0)
         print(f"topology {args.topology}: imported; the next transaction is {view.next_txid}")
-        require_ledger_ahead(args.topology, markers_of(topology), view)
+        require_agreement(ledger, topology)
     return OK
 
 
@@ -262,15 +273,21 @@ def import_(args: Namespace) -> int | None:
 @trident_command
 def accept(args: Namespace) -> int | None:
     from airflow_trident.cli.topologies import topology_named
+    from airflow_trident.runtime.whole import empty_states
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:
-        differences = ledger.topology().definition.differences(topology.definition())
+        before = ledger.topology()
+        differences = before.definition.differences(topology.definition())
         if not differences:
             print(f"topology {args.topology}: the definition is the one in the ledger; nothing to accept")
             return OK
-        ledger.register(topology.definition(), accept_change=True)
+        empty = empty_states(topology, before.definition)
+        after = ledger.register(topology.definition(), accept_change=True, empty=empty)
     print(f"topology {args.topology}: accepted")
     for line in differences:
         print(f"  {line}")
+    for name, first in after.since.items():
+        if before.since.get(name) != first:
+            print(f"  state {name} begins with transaction {first}; what was committed before is not in it")
     return OK

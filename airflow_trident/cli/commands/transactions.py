@@ -38,7 +38,7 @@ def drain(args: Namespace) -> int | None:
     if (submitted := _submitted(args, conf, topology)) is not None:
         result = submitted.finish(submitted.start(attempts, claim, limits, retention))
     else:
-        with open_ledger(args) as ledger, _engine(args, conf, topology, one_shot=False) as engine:
+        with open_ledger(args) as ledger, engine_of(args, conf, topology, one_shot=False) as engine:
             result = Drain(
                 ledger=ledger,
                 topology=topology,
@@ -48,17 +48,17 @@ def drain(args: Namespace) -> int | None:
                 claim=claim,
                 limits=limits,
                 retention=retention,
-                progress=_say,
+                progress=say,
             ).run()
     if not result.committed:
-        _say(f"topology {args.topology}: nothing new")
+        say(f"topology {args.topology}: nothing new")
         return OK
     first, last = result.committed[0], result.committed[-1]
     count = len(result.committed)
     what = (
         f"{count} transactions are committed ({first} to {last})" if count > 1 else f"transaction {first} is committed"
     )
-    _say(f"topology {args.topology}: {what}, {result.rows_read:,} rows read")
+    say(f"topology {args.topology}: {what}, {result.rows_read:,} rows read")
     return OK
 
 
@@ -74,16 +74,16 @@ def backfill(args: Namespace) -> int | None:
         results = Backfill(
             ledger=ledger,
             topology=topology,
-            engine=lambda: _engine(args, conf, topology),
+            engine=lambda: engine_of(args, conf, topology),
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process(),
             retention=int(settings.number(settings.RETENTION, least=1)),
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-            progress=_say,
+            progress=say,
         ).run(selection)
     failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
     if failed:
-        _say(f"{failed} of {len(results)} transactions failed again")
+        say(f"{failed} of {len(results)} transactions failed again")
     left = any(result.outcome is BackfillOutcome.AT_WORK for result in results)
     return PROBLEM if failed or left else OK
 
@@ -107,19 +107,19 @@ def replay(args: Namespace) -> int | None:
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    with open_ledger(args) as ledger, _engine(args, conf, topology) as engine:
+    with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
-        differences = dry_replay(ledger, topology, args.txid, engine, root, _say)
+        differences = dry_replay(ledger, topology, args.txid, engine, root, say)
     for one in differences:
         rows = f"{one.staged_rows} rows were staged, {one.replayed_rows} replayed"
         if one.equal:
-            _say(f"state {one.state}: equal ({rows})")
+            say(f"state {one.state}: equal ({rows})")
             continue
-        _say(f"state {one.state}: DIFFERENT ({rows}; {one.missing_rows} missing, {one.extra_rows} extra)")
+        say(f"state {one.state}: DIFFERENT ({rows}; {one.missing_rows} missing, {one.extra_rows} extra)")
         for sign, examples in (("-", one.missing), ("+", one.extra)):
             for row in examples:
-                _say(f"  {sign} {row!r}")
+                say(f"  {sign} {row!r}")
     return OK if all(one.equal for one in differences) else PROBLEM
 
 
@@ -129,19 +129,19 @@ def bisect(args: Namespace) -> int | None:
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    with open_ledger(args) as ledger, _engine(args, conf, topology) as engine:
+    with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
-        found = find_poison(ledger, topology, args.txid, engine, _say)
+        found = find_poison(ledger, topology, args.txid, engine, say)
     if found is None:
-        _say(f"transaction {args.txid} does not fail: nothing to find")
+        say(f"transaction {args.txid} does not fail: nothing to find")
         return PROBLEM
     what = f"{found.rows} rows" if found.rows > 1 else "1 row"
-    _say(f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)")
+    say(f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)")
     if not found.alone:
-        _say("no half of them fails by itself: rows far from each other fail together")
+        say("no half of them fails by itself: rows far from each other fail together")
     for row in found.examples:
-        _say(f"  {row!r:.400}")
-    _say(found.error)
+        say(f"  {row!r:.400}")
+    say(found.error)
     return OK
 
 
@@ -152,7 +152,7 @@ def repair(args: Namespace) -> int | None:
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:
         root = settings.staging_root(args.staging_dir)
-        seed_ledger(ledger, topology, root, dry_run=args.dry_run, progress=_say)
+        seed_ledger(ledger, topology, root, dry_run=args.dry_run, progress=say)
     return OK
 
 
@@ -164,7 +164,7 @@ def skip(args: Namespace) -> int | None:
     reason = args.reason.strip()
     with open_ledger(args) as ledger:
         ledger.skip(args.txid, f"{reason} ({who})" if reason else who)
-    _say(
+    say(
         f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` applies it after all."
     )
@@ -182,7 +182,7 @@ def accept_source(args: Namespace) -> int | None:
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:
         record = take_source(ledger, topology, args.txid, f"{reason} (accepted by {owner_of_this_process()})")
-    _say(
+    say(
         f"topology {args.topology}: transaction {args.txid} takes its source as it is now and is {record.status}. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` replays it, or clear its run."
     )
@@ -199,8 +199,8 @@ def take_back(args: Namespace) -> int | None:
     reason = f"taken back by {owner}" + (f": {args.reason.strip()}" if args.reason.strip() else "")
     with open_ledger(args) as ledger:
         ledger.topology()
-        let_go(ledger, topology, args.txid, owner=owner, reason=reason, progress=_say)
-    _say(
+        let_go(ledger, topology, args.txid, owner=owner, reason=reason, progress=say)
+    say(
         f"topology {args.topology}: transaction {args.txid} is FAILED, and no state holds it. Replay it (`airflow "
         f"trident backfill {args.topology} --txid {args.txid}`), or let the others pass: `airflow trident skip "
         f"{args.topology} {args.txid}`."
@@ -208,7 +208,7 @@ def take_back(args: Namespace) -> int | None:
     return OK
 
 
-def _engine(args: Namespace, conf: dict[str, str], topology: Topology, *, one_shot: bool = True) -> Engine:
+def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_shot: bool = True) -> Engine:
     from airflow_trident.operators.engines import EngineKind, make_engine
 
     return make_engine(
@@ -234,7 +234,7 @@ def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> Sub
         app_name=f"airflow trident {args.topology}",
         zookeeper_conn_id=args.zookeeper_conn_id,
         staging_root=settings.staging_root(args.staging_dir),
-        say=_say,
+        say=say,
     )
 
 
@@ -248,5 +248,5 @@ def spark_conf(lines: list[str]) -> dict[str, str]:
     return conf
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(one_line(line) if "\n" in line else line, flush=True)

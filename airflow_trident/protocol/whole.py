@@ -1,0 +1,84 @@
+"""What a state must hold: every transaction that its ledger calls COMMITTED, since the state belongs to its topology.
+
+A gap is legitimate for what the ledger lists as not committed (SKIPPED, FAILED, being replayed), for what was closed
+for good, and for what a person gave up for this very state. Anything else was lost by the state: it was restored from
+an old copy or deleted, or it is one of several copies. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_trident.errors import FencedError, StateBehindLedgerError
+from airflow_trident.protocol.exceptions import may_still_come
+from airflow_trident.protocol.records import CommitTicket, LedgerView, TopologyRecord
+from airflow_trident.protocol.txids import Txids
+
+
+def known_gaps(view: LedgerView, state: str) -> Txids:
+    """What a state may lack, as far as the ledger knows."""
+    lost = Txids.joined(part for loss in view.topology.lost if loss.state == state for part in loss.txids.ranges)
+    return may_still_come(view.exceptions) | view.exceptions.closed | lost
+
+
+def needed_by(view: LedgerView, state: str, upto: int) -> Txids | None:
+    """The txids up to `upto` that the state must hold, if all of them are committed or stand among the exceptions; None
+    if the ledger does not know since when the state belongs to the topology: see :func:`since_of`."""
+    since = view.topology.since.get(state)
+    if since is None:
+        return None
+    return Txids.span(since, upto) - known_gaps(view, state)
+
+
+def floor_of(view: LedgerView, txid: int) -> int:
+    """Below it nothing may still come: every transaction is committed or closed once `txid` is about to commit."""
+    lowest = may_still_come(view.exceptions).lowest
+    above = max(txid, view.pointer.committed + 1)
+    return above if lowest is None else min(lowest, above)
+
+
+def since_of(holes: Txids, gaps: Txids) -> int:
+    """Since when a state belongs to its topology, as far as the state itself tells: a ledger of version 1 did not say.
+
+    What it left out at its very beginning was before its time, unless the ledger knows of another reason.
+
+    :param gaps: :func:`known_gaps`.
+    """
+    beginning = next((one for one in holes.ranges if one[0] == 1), None)
+    if beginning is None or not Txids((beginning,)) - gaps:
+        return 1
+    return beginning[1] + 1
+
+
+def for_states(view: LedgerView, txid: int) -> dict[str, Any]:
+    """What a ticket for `txid` says to states: `needed`, `floor` and `states` of :class:`CommitTicket`."""
+    names, own = view.topology.definition.states, Txids.of(txid)
+    needed = {name: needed_by(view, name, max(view.pointer.committed, txid - 1)) for name in names}
+    return {
+        "needed": {name: txids - own for name, txids in needed.items() if txids is not None},
+        "floor": floor_of(view, txid),
+        "states": frozenset(names),
+    }
+
+
+def require_all_states(topology: TopologyRecord, ticket: CommitTicket) -> None:
+    """:raises FencedError: a state was accepted after the ticket was given out: nobody asked it to take the batch."""
+    new = topology.definition.states.keys() - ticket.states
+    if new:
+        raise FencedError(
+            f"state {min(new)!r} came to topology {topology.name!r} while transaction {ticket.txid} was committed",
+            "Stop and change nothing; it is committed again, into that state too.",
+        )
+
+
+def state_behind(topology: str, state: str, lacking: Txids, high: int) -> StateBehindLedgerError:
+    """
+    :param high: the highest txid that the state holds, 0 if it holds none.
+    """
+    holds = f"holds transactions up to {high} and" if high else "holds nothing and"
+    return StateBehindLedgerError(
+        f"state {state!r} of topology {topology!r} {holds} lacks {lacking}, which the ledger calls COMMITTED: it was "
+        "restored from an old copy or deleted, or this is not the copy that was written before",
+        "Nothing was changed. If workers see different copies of it, let them see the same one. Then `airflow trident "
+        f"rebuild {topology} --state {state}` replays into it what it lacks.",
+    )

@@ -1,0 +1,129 @@
+"""Do the states hold what their ledger says, no less and no more? Asked before anything begins, and before each commit
+(P11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_trident.errors import LedgerBehindStateError, TridentError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.plan.states import Marker, State
+from airflow_trident.protocol.records import Definition, LedgerView, Loss
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from airflow_trident.protocol.whole import known_gaps, needed_by, since_of, state_behind
+from airflow_trident.topology.topology import Topology
+
+BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs to its topology"
+
+
+def markers_of(topology: Topology) -> dict[str, Marker | None]:
+    """What each state that knows what is applied to it says of that."""
+    markers: dict[str, Marker | None] = {}
+    for name, spec in topology.states.items():
+        if spec.factory.capabilities.knows_txids:
+            with spec.factory.make_state(spec) as state:
+                markers[name] = state.marker()
+    return markers
+
+
+def markers_of_open(topology: Topology, states: Mapping[str, State]) -> dict[str, Marker | None]:
+    """As :func:`markers_of`, of states that are open."""
+    specs = topology.states
+    return {name: state.marker() for name, state in states.items() if specs[name].factory.capabilities.knows_txids}
+
+
+def require_ledger_ahead(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
+    """A ledger that was wiped or restored gives used txids to new data: the states would skip it, or hold it twice.
+
+    A fence that a state has seen and the ledger never gave out proves it, as does a txid.
+
+    :param markers: state name -> marker.
+    :param view: read after the markers: others begin and commit meanwhile, and what a state held, the ledger knows.
+    :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
+    """
+    for name, marker in markers.items():
+        if marker is None:
+            continue
+        known = marker.high < view.next_txid and marker.fence <= view.pointer.fence
+        if marker.incarnation != view.topology.incarnation or not known:
+            raise LedgerBehindStateError(
+                f"state {name!r} of topology {topology!r} holds transactions up to {marker.high} (incarnation "
+                f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
+                f"{view.topology.incarnation}, fence {view.pointer.fence}): the ledger was wiped, or restored from an "
+                "old copy",
+                "Nothing was changed. Restore the ledger, seed it from the states with `airflow trident repair "
+                f"{topology}`, or give the topology a new name and new states.",
+            )
+
+
+def lacking(name: str, marker: Marker | None, view: LedgerView) -> Txids:
+    """What the ledger calls COMMITTED and a state does not hold.
+
+    :param view: read before the marker: what was committed then, the state must hold now.
+    """
+    upto = view.pointer.committed
+    needed = needed_by(view, name, upto)
+    if needed is not None:
+        return needed if marker is None else marker.lacks(needed)
+    # A ledger of version 1: what the state left out below its highest txid is taken from its own word.
+    return Txids.span(1 if marker is None else marker.high + 1, upto) - known_gaps(view, name)
+
+
+def require_states_whole(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
+    """A state that was restored from an old copy, deleted, or is another copy than that of another worker would go on
+    over a gap, and what it lacks would be missing for good.
+
+    :param view: read before the markers.
+    :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED (P11).
+    """
+    for name, marker in markers.items():
+        found = lacking(name, marker, view)
+        if found:
+            raise state_behind(topology, name, found, 0 if marker is None else marker.high)
+
+
+def require_agreement(ledger: Ledger, topology: Topology) -> None:
+    """Ledger and states say the same. Since when each state belongs to the topology, a ledger of version 1 learns here.
+
+    :raises LedgerBehindStateError: a state is ahead of the ledger.
+    :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED.
+    """
+    before = ledger.view(0)
+    markers = markers_of(topology)
+    try:
+        require_ledger_ahead(topology.name, markers, before)
+    except LedgerBehindStateError:
+        require_ledger_ahead(topology.name, markers, ledger.view(0))  # others may have gone on meanwhile
+    require_states_whole(topology.name, markers, before)
+    unknown = {name: marker for name, marker in markers.items() if name not in before.topology.since}
+    if unknown:
+        _learn(ledger, unknown, before)
+
+
+def _learn(ledger: Ledger, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
+    """From now on every gap is known, and a new one is noticed."""
+    since, lost = {}, []
+    for name, marker in markers.items():
+        holes, gaps = NO_TXIDS if marker is None else Txids(marker.holes), known_gaps(view, name)
+        since[name] = since_of(holes, gaps)
+        left_out = holes - Txids.span(1, since[name] - 1) - gaps
+        if left_out:
+            lost.append(Loss(state=name, txids=left_out, reason=BEFORE_VERSION_2))
+    ledger.note_states(since=since, lost=lost)
+
+
+def empty_states(topology: Topology, before: Definition) -> list[str]:
+    """The names of the states that another definition changed and that hold nothing: they begin anew."""
+    found: list[str] = []
+    now = topology.definition()
+    for name, spec in topology.states.items():
+        if before.same_state(now, name) or not spec.factory.capabilities.knows_txids:
+            continue
+        try:
+            with spec.factory.make_state(spec) as state:
+                marker = state.marker()
+        except TridentError:
+            continue  # whoever commits next says what is wrong with it
+        if marker is None or not marker.high:
+            found.append(name)
+    return found

@@ -1,0 +1,505 @@
+"""A state that is behind its ledger (P11): restored from an old copy, deleted, or one of several copies. Whatever store
+it is, nobody goes on over the gap; what is lacking is replayed into that state alone; and a gap that the ledger knows
+of is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, FileSpout, FixedBatchSpout, Sum, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import (
+    ConfigurationError,
+    DefinitionChangedError,
+    FencedError,
+    LostTransactionsError,
+    StateBehindLedgerError,
+    TransitionError,
+)
+from airflow_trident.ledger.znodes import Delete, Set
+from airflow_trident.plan.states import StateFactory, StateSpec
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import CommitTicket, Owner
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from airflow_trident.runtime.rebuild import Rebuild, Rebuilt
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.states.memory import MemoryState
+from airflow_trident.states.sqlite import SqliteState
+from tests.committing_fixtures import NAMES, WORDS, Site, expected, two_counts
+from tests.runtime_fixtures import Joined
+from tests.spout_fixtures import OpaqueFolderSpout, append
+from tests.state_fixtures import FACTORIES
+
+
+@dataclass(frozen=True)
+class Versions(StateFactory):
+    """Each state is in the copy whose number `which` has for it: 0 is the first, another one is made when asked for."""
+
+    copies: Callable[[int], StateFactory]
+    which: dict[str, int]
+
+    @property
+    def capabilities(self) -> Any:  # type: ignore[override]
+        return self.copies(0).capabilities
+
+    def make_state(self, spec: StateSpec) -> Any:
+        return self.copies(self.which.get(spec.name, 0)).make_state(spec)
+
+    def describe(self) -> str:
+        return "Versions"
+
+
+def rebuild(site: Site) -> Rebuild:
+    return Rebuild(
+        ledger=site.ledger,
+        topology=site.topology,
+        engine=LocalEngine,
+        staging_root=str(site.staging),
+        by="person",
+        progress=site.said.append,
+    )
+
+
+def site_of(store: str, folder: Path, which: dict[str, int]) -> Site:
+    def copy(number: int) -> StateFactory:
+        place = folder / f"copy{number}"
+        place.mkdir(exist_ok=True)
+        return FACTORIES[store](place)
+
+    return Site(two_counts(Versions(copy, which)), folder / "staging")
+
+
+# ---- noticed, and mended, in every store -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", FACTORIES)
+def test_p11_a_state_that_was_deleted_or_is_another_copy_is_refused_and_replayed(store: str, tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    site = site_of(store, tmp_path, which)
+    site.run(2)
+    processed = site.begin("before the look")
+    site.process(processed)
+    which["one"] = 1  # deleted, or the disk of another worker
+    before = site.ledger.export()
+    with pytest.raises(
+        StateBehindLedgerError, match=r"'one' of topology 'half' holds nothing and lacks 1 to 2.*rebuild"
+    ):
+        site.begin("run")
+    with pytest.raises(StateBehindLedgerError, match="lacks 1 to 2"):
+        site.commit(processed)
+    assert site.ledger.export() == before
+    assert (site.content("one"), site.content("two")) == ({}, expected(1, 2))
+    site.again(lambda: rebuild(site).run(["one"]))
+    assert site.content("one") == expected(1, 2)
+    assert rebuild(site).run(["one"]) == Rebuilt(replayed={}, lost={})
+    site.commit(processed)
+    site.run(1)
+    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 4)] * 2
+
+
+def put_back(old: Path, now: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{now}{suffix}").unlink(missing_ok=True)
+    now.write_bytes(old.read_bytes())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(two_counts(SqliteState(str(tmp_path / "states.db"))), tmp_path / "staging")
+
+
+@pytest.fixture
+def restore(site: Site, tmp_path: Path) -> Callable[[], None]:
+    """Called first: the file is copied; and then: it is put back."""
+    now, old = tmp_path / "states.db", tmp_path / "old.db"
+
+    def act() -> None:
+        if old.exists():
+            put_back(old, now)
+            return
+        with sqlite3.connect(now) as source, sqlite3.connect(old) as target:
+            source.backup(target)
+        source.close()
+        target.close()
+
+    return act
+
+
+def test_p11_states_that_were_restored_together_are_brought_up_together(
+    site: Site, restore: Callable[[], None]
+) -> None:
+    site.run(2)
+    restore()
+    site.run(3)
+    restore()
+    with pytest.raises(StateBehindLedgerError, match="up to 2 and lacks 3 to 5"):
+        site.begin("run")
+    assert rebuild(site).lacks() == {name: Txids.span(3, 5) for name in NAMES}
+    assert rebuild(site).run(dry_run=True).replayed == {name: Txids.span(3, 5) for name in NAMES}
+    assert rebuild(site).run().replayed == {name: Txids.span(3, 5) for name in NAMES}
+    assert site.run(1) == [6]
+    assert [site.content(name) for name in NAMES] == [expected(*range(1, 7))] * 2
+
+
+def test_a_kill_between_any_two_transactions_of_a_rebuild_is_mended_by_running_it_again(
+    site: Site, restore: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.run(1)
+    restore()
+    site.run(4)
+    restore()
+
+    class Killed(BaseException):
+        pass
+
+    for left in (5, 2):
+        told = iter(range(2))
+
+        def dies(point: object, txid: int, told: Iterator[int] = told) -> None:
+            if next(told, None) is None:
+                raise Killed
+
+        monkeypatch.setattr("airflow_trident.runtime.rebuild.crash_point", dies)
+        with pytest.raises(Killed):
+            rebuild(site).run()
+        assert sum(map(len, rebuild(site).lacks().values())) == left
+    monkeypatch.undo()
+    rebuild(site).run()
+    assert [site.content(name) for name in NAMES] == [expected(*range(1, 6))] * 2
+
+
+def test_a_replay_reads_the_source_again_where_the_staged_batch_is_gone(
+    site: Site, restore: Callable[[], None]
+) -> None:
+    site.run(1)
+    restore()
+    site.run(2)
+    restore()
+    shutil.rmtree(site.staging)
+    assert rebuild(site).run().replayed["one"] == Txids.span(2, 3)
+    assert site.content("one") == expected(1, 2, 3)
+    assert list(site.staging.iterdir()) == []
+
+
+# ---- what is lost ----------------------------------------------------------------------------------------------
+
+
+def prune(site: Site, below: int) -> None:
+    for txid in range(1, below):
+        site.tree.apply([delete_of(site, txid)])
+
+
+def delete_of(site: Site, txid: int) -> Any:
+    life = site.ledger.topology().incarnation
+    return Delete(f"/airflow-trident/v1/{site.topology.name}/{life}/tx/{txid:019d}")
+
+
+def test_what_is_pruned_is_lost_and_only_a_persons_word_goes_on_without_it(tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    site = site_of("sqlite", tmp_path, which)
+    site.run(4)
+    prune(site, below=3)
+    which["two"] = 1
+    text = r"cannot be replayed any more: state 'two' lacks 1 to 2\. Restore.*rebuild half --state two --accept-loss"
+    with pytest.raises(LostTransactionsError, match=text):
+        rebuild(site).run()
+    assert site.content("two") == {}
+    done = rebuild(site).run(accept_loss="the backup is from June")
+    assert (done.lost, done.replayed) == ({"two": Txids.span(1, 2)}, {"two": Txids.span(3, 4)})
+    assert site.content("two") == expected(3, 4)
+    assert "state two goes on without 1 to 2: the backup is from June" in site.said
+    (loss,) = site.ledger.topology().lost
+    assert (loss.state, loss.txids, loss.reason, loss.by) == (
+        "two",
+        Txids.span(1, 2),
+        "the backup is from June",
+        "person",
+    )
+    assert loss.at_ms > 0
+    site.run(1)
+    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 4, 5), expected(3, 4, 5)]
+
+
+def ordered_site(tmp_path: Path, which: dict[str, int]) -> Site:
+    def copy(number: int) -> StateFactory:
+        return SqliteState(str(tmp_path / f"copy{number}.db"))
+
+    topology = Topology("half")
+    words = topology.new_stream("words", FixedBatchSpout("word string", WORDS, 1))
+    words.persistent_aggregate(Versions(copy, which), "word", Joined(), "all")
+    return Site(topology, tmp_path / "staging")
+
+
+def all_of(site: Site) -> str:
+    spec = site.topology.states["all"]
+    with spec.factory.make_state(spec) as state:
+        return "".join(value[0] for _, value in state.items())
+
+
+def test_where_order_matters_what_is_above_is_replayed_in_order(tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    site = ordered_site(tmp_path, which)
+    site.run(5)
+    which["all"] = 1
+    rebuild(site).run()
+    site.run(1)
+    assert all_of(site) == "abacad"
+
+
+def give(site: Site, name: str, *txids: int) -> None:
+    """As committers did that never looked whether the state is whole."""
+    area, spec = StagingArea(str(site.staging)), site.topology.states[name]
+    with spec.factory.make_state(spec) as state:
+        for txid in txids:
+            record = site.ledger.view(txid).tx
+            ticket = CommitTicket(
+                topology=site.topology.name,
+                incarnation=site.ledger.topology().incarnation,
+                txid=txid,
+                attempt=record.attempt,
+                fence=record.fence,
+                position=record.position,
+                staged=record.staged,
+            )
+            state.apply(ticket, area.read(area.load(record.staged), name, spec.staged))
+
+
+def test_where_order_matters_what_is_below_is_lost(tmp_path: Path) -> None:
+    """Two disks in turn: each has what the other lacks, in the middle."""
+    which: dict[str, int] = {}
+    site = ordered_site(tmp_path, which)
+    site.run(4)
+    which["all"] = 1
+    give(site, "all", 3, 4)
+    with pytest.raises(LostTransactionsError, match="'all' lacks 1 to 2"):
+        rebuild(site).run(["all"])
+    assert "transaction 1 is lost for state all: the state depends on the order of batches and holds 4 already" in (
+        site.said
+    )
+    assert all_of(site) == "ac"
+
+
+def test_a_source_that_is_gone_is_found_out_only_by_reading_it(tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    for number, (word,) in enumerate(WORDS[:5]):
+        (inputs / f"{number}.txt").write_text(f"{word}\n")
+    topology = Topology("half")
+    lines = topology.new_stream("lines", FileSpout(str(inputs / "*.txt"), format="text", max_files=1, min_age_s=0))
+
+    def copy(number: int) -> StateFactory:
+        return SqliteState(str(tmp_path / f"copy{number}.db"))
+
+    lines.group_by("line").persistent_aggregate(Versions(copy, which), Count(), "n")
+    site = Site(topology, tmp_path / "staging")
+    site.run(4)
+    shutil.rmtree(site.staging)
+    (inputs / "1.txt").unlink()
+    which["n"] = 1
+    with pytest.raises(LostTransactionsError, match="state 'n' lacks 2"):
+        rebuild(site).run()
+    assert site.content("n") == expected(1, 3, 4)
+    done = rebuild(site).run(accept_loss="withdrawn")
+    assert (done.lost, done.replayed) == ({"n": Txids.of(2)}, {})
+    assert site.run(1) == [5]
+    assert site.content("n") == expected(1, 3, 4, 5)
+
+
+# ---- opaque sources, levels ------------------------------------------------------------------------------------
+
+
+def test_an_opaque_source_replays_what_was_recorded_or_says_that_it_is_lost(tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    append(tmp_path / "in", "part", [(number, "row") for number in range(6)])
+    topology = Topology("half")
+    rows = topology.new_stream("rows", OpaqueFolderSpout(tmp_path / "in", at_once=2)).group_by("id")
+
+    def copy(number: int) -> StateFactory:
+        return SqliteState(str(tmp_path / f"copy{number}.db"))
+
+    rows.persistent_aggregate(Versions(copy, which), Count(), "n")
+    site = Site(topology, tmp_path / "staging")
+    site.run(2)
+    which["n"] = 1
+    rebuild(site).run()
+    assert site.content("n") == dict.fromkeys(range(4), 1)
+    shutil.rmtree(site.staging)
+    which["n"] = 2
+    rebuild(site).run()
+    assert site.content("n") == dict.fromkeys(range(4), 1)
+    site.run(1)
+    assert site.content("n") == dict.fromkeys(range(6), 1)
+
+
+def leveled(tmp_path: Path, which: dict[str, int]) -> Site:
+    def copy(number: int) -> StateFactory:
+        return SqliteState(str(tmp_path / f"copy{number}.db"))
+
+    topology, factory = Topology("half"), Versions(copy, which)
+    words = topology.new_stream("words", FixedBatchSpout("word string", WORDS, 1))
+    counts = words.group_by("word").persistent_aggregate(factory, Count(), "n")
+    counts.new_values_stream().persistent_aggregate(factory, "n", Sum(), "sum")
+    return Site(topology, tmp_path / "staging")
+
+
+def sum_of(site: Site) -> int:
+    spec = site.topology.states["sum"]
+    with spec.factory.make_state(spec) as state:
+        return sum(value[0] for _, value in state.items())
+
+
+def test_what_is_fed_from_another_state_is_rebuilt_with_it_and_is_lost_without_it(tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    site = leveled(tmp_path, which)
+    site.run(5)
+    whole = sum_of(site)
+    which |= {"n": 1, "sum": 1}
+    rebuild(site).run()
+    assert (site.content("n"), sum_of(site)) == (expected(*range(1, 6)), whole)
+    which["sum"] = 2
+    with pytest.raises(LostTransactionsError, match="'sum' lacks 1 to 4"):
+        rebuild(site).run()
+    assert "transaction 4 is lost for state sum: it is fed from state n, which has gone on" in site.said
+    done = rebuild(site).run(accept_loss="it is only a sum")
+    assert done.replayed == {"sum": Txids.of(5)}
+    assert sum_of(site) == 3
+    site.run(1)
+
+
+# ---- gaps that are none ----------------------------------------------------------------------------------------
+
+
+def skip(site: Site) -> int:
+    txid = site.begin(f"run-{site.ledger.view(0).next_txid}")
+    site.ledger.skip(txid, "withdrawn")
+    return txid
+
+
+def test_what_was_skipped_is_backfilled_late_and_closed_ones_are_forgotten(site: Site) -> None:
+    site.run(1)
+    assert [skip(site), *site.run(1), skip(site), *site.run(1)] == [2, 3, 4, 5]
+    site.process(2)
+    site.run(1)  # one is late, one is skipped
+    site.commit(2)
+    site.run(1)
+    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 5, 6, 7)] * 2
+    assert [marker_of(site, name).holes for name in NAMES] == [((4, 4),)] * 2
+    site.ledger.close_transaction(4, "nobody wants it")
+    assert site.ledger.view(0).exceptions.closed == Txids.of(4)
+    with pytest.raises(TransitionError, match="closed for good"):
+        site.process(4)
+    with pytest.raises(TransitionError, match="closed for good"):
+        site.commit(4)
+    site.run(1)
+    assert [marker_of(site, name).holes for name in NAMES] == [()] * 2
+    exceptions = site.ledger.view(0).exceptions
+    assert (exceptions.closed, exceptions.skipped) == (NO_TXIDS, NO_TXIDS)
+    assert site.ledger.view(4).tx.status is Status.CLOSED
+
+
+def marker_of(site: Site, name: str) -> Any:
+    spec = site.topology.states[name]
+    with spec.factory.make_state(spec) as state:
+        return state.marker()
+
+
+# ---- states that come later ------------------------------------------------------------------------------------
+
+
+def test_a_new_state_gets_what_commits_after_it_was_accepted_also_what_was_staged_before(tmp_path: Path) -> None:
+    factory = SqliteState(str(tmp_path / "states.db"))
+    site = Site(two_counts(factory, names=("one",)), tmp_path / "staging")
+    site.run(1)
+    for key in ("staged", "staged too"):
+        site.process(site.begin(key))
+    site.process(site.begin("skipped"))
+    old = site.committer()
+    site.topology = two_counts(factory)
+    record = site.ledger.register(site.topology.definition(), accept_change=True)
+    assert record.since == {"one": 1, "two": 2}
+    with pytest.raises(DefinitionChangedError, match="two"):
+        old.commit(2, take_over=True)
+    site.commit(4)
+    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 4), expected(2, 3, 4)]
+    assert marker_of(site, "two").holes == ()
+    site.run(1)
+
+
+def test_a_commit_during_which_a_state_is_accepted_is_not_over_before_that_state_has_it(tmp_path: Path) -> None:
+    factory = SqliteState(str(tmp_path / "states.db"))
+    site = Site(two_counts(factory, names=("one",)), tmp_path / "staging")
+    txid = site.begin("run")
+    site.process(txid)
+    ticket = site.ledger.gate(txid, owner=Owner(program="old"))
+    other = site.client()
+    other.register(two_counts(factory).definition(), accept_change=True)
+    with pytest.raises(FencedError, match="state 'two' came to topology 'half'"):
+        site.ledger.committed(ticket)
+
+
+def test_a_changed_state_that_holds_nothing_begins_anew_and_one_that_has_data_keeps_its_past(tmp_path: Path) -> None:
+    site = Site(two_counts(SqliteState(str(tmp_path / "states.db"))), tmp_path / "staging")
+    site.run(2)
+    moved = two_counts(SqliteState(str(tmp_path / "moved.db")))
+    assert site.ledger.register(moved.definition(), accept_change=True, empty=("two",)).since == {"one": 1, "two": 3}
+    site.topology = moved
+    with pytest.raises(StateBehindLedgerError, match=r"'one' .* lacks 1 to 2"):
+        site.begin("run")
+
+
+# ---- ledgers of version 1 --------------------------------------------------------------------------------------
+
+
+def as_version_1(site: Site) -> None:
+    path = f"/airflow-trident/v1/{site.topology.name}"
+    node = site.tree.get(path)
+    assert node is not None
+    record = codec.decode_topology(node.data, path)
+    body = codec.encode_topology(replace(record, since={}, lost=()), op="test")
+    assert json.loads(body)["since"] == {}
+    site.tree.apply([Set(path, body, node.version)])
+    site.ledger = site.client()
+
+
+def test_a_ledger_of_version_1_learns_since_when_its_states_belong_to_it(tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    site = site_of("sqlite", tmp_path, which)
+    site.run(4)
+    which["two"] = 1  # a state that came with transaction 3, as far as it knows
+    give(site, "two", 3, 4)
+    as_version_1(site)
+    site.run(1)
+    assert site.ledger.topology().since == {"one": 1, "two": 3}
+    which["one"] = 2
+    with pytest.raises(StateBehindLedgerError, match=r"'one' .* holds nothing and lacks 1 to 5"):
+        site.begin("run")
+
+
+def test_a_state_that_lacks_the_last_ones_is_refused_by_a_ledger_of_version_1_too(
+    site: Site, restore: Callable[[], None]
+) -> None:
+    site.run(2)
+    restore()
+    site.run(2)
+    restore()
+    as_version_1(site)
+    with pytest.raises(StateBehindLedgerError, match="up to 2 and lacks 3 to 4"):
+        site.begin("run")
+    rebuild(site).run()
+    site.run(1)
+    assert [site.content(name) for name in NAMES] == [expected(*range(1, 6))] * 2
+
+
+def test_a_state_that_the_topology_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has no state 'three'.*one, two"):
+        rebuild(Site(two_counts(MemoryState(str(tmp_path))), tmp_path / "staging")).run(["three"])
