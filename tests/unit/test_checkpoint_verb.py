@@ -33,7 +33,7 @@ def test_a_stateful_node_is_a_sink_with_its_inputs_staged_and_its_partitions_in_
     state = visits.stateful("user, page", Visits(), provider=STATES, keys="user", partitions=4)
     assert state.name == "Visits"
     assert {name: str(one) for name, one in made.definition().states.items()} == {
-        "Visits": "KeyValueStates(memory default) (user string) by Visits in 4 partitions"
+        "Visits": "KeyValueStates(memory default) (user string) by Visits in 4 partitions of (user, page)"
     }
     assert not state.spec.commutes
     plan = made.compile()
