@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
 from airflow_trident.types import Json
 
@@ -80,6 +81,10 @@ class PartitionedSpout(Spout):
 
     def success(self, txid: int, parts: Mapping[str, Json]) -> None:
         """The transaction with these parts is committed: see :meth:`Coordinator.success`."""
+
+    def lag(self, last: Mapping[str, Json]) -> Lag | None:
+        """What the partitions have behind their last parts: see :meth:`Coordinator.lag`."""
+        return None
 
     # ---- the spout ---------------------------------------------------------------------------------------------
 
@@ -176,6 +181,9 @@ class PartitionedCoordinator(Coordinator):
         before = none if previous is None else parts_from_json(previous, self.spout.describe())
         batch = next_batch(self.spout, before)
         return None if batch is None else batch.to_json()
+
+    def lag(self, position: Json) -> Lag | None:
+        return self.spout.lag({} if position is None else parts_from_json(position, self.spout.describe()).last)
 
 
 class _ToldOfSuccess(PartitionedCoordinator):

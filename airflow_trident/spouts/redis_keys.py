@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import rows_to_table
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.partitioned import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
@@ -116,6 +117,15 @@ class RedisSpout(RedisSettings, PartitionedSpout):
                     yield partition, {"from": begin, "to": end}
                 if left == 0:
                     return
+
+    def lag(self, last: Mapping[str, Json]) -> Lag:
+        server, records = self._server, 0
+        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+            for partition in self.partitions():
+                known = last.get(partition)
+                begin = self.first if known is None else self._range(known)[1]
+                records += max(0, self._counted(client, partition) + 1 - begin)
+        return {"records": records}
 
     def _counted(self, client: Any, partition: str) -> int:
         text = client.get(self.counter.replace("{partition}", partition))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.arrow import arrow_schema, arrow_type
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.partitioned import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.redis_server import RedisServer, RedisSettings, redis_errors
@@ -122,6 +123,18 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                     yield stream, part.to_json()
                 if left <= 0:
                     return
+
+    def lag(self, last: Mapping[str, Json]) -> Lag:
+        """With entries that were trimmed before any transaction had them."""
+        server, records = self._server, 0
+        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+            for stream in self.partitions():
+                before = _part(last[stream]) if last.get(stream) is not None else None
+                told = client.eval(_LOOK, 1, stream, before.to if before else _BEGINNING, 1, "", 1)
+                if told:
+                    look = _Look.of(told)
+                    records += max(0, look.added - before.added) if before else look.length
+        return {"records": records}
 
     def _next(self, stream: str, before: _Part | None, look: _Look) -> _Part | None:
         removed = look.added - look.length
