@@ -41,6 +41,9 @@ class Forgetful(StateFactory):
     def capabilities(self) -> Any:  # type: ignore[override]
         return self.inner.capabilities
 
+    def validate(self, spec: StateSpec) -> None:
+        self.inner.validate(spec)
+
     def make_state(self, spec: StateSpec) -> State:
         return ForgetfulState(self.inner.make_state(spec))
 

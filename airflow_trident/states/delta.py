@@ -30,7 +30,7 @@ from airflow_trident.errors import (
 from airflow_trident.extras import require_extra
 from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
-from airflow_trident.states.checks import require_plain_keys
+from airflow_trident.states.checks import require_plain_keys, require_short_name
 from airflow_trident.states.delta_runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.states.merge import Key, Value, canonical_key, merge
@@ -72,6 +72,7 @@ class DeltaState(StateFactory):
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
+        require_short_name(spec, self.table or f"{spec.topology}_{spec.name}")
         _require_columns(spec)
 
     def make_state(self, spec: StateSpec) -> OpenDeltaState:

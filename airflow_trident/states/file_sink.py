@@ -40,6 +40,7 @@ from airflow_trident.staging.files import (
     sync_folder,
     write_durably,
 )
+from airflow_trident.states.checks import require_short_name
 from airflow_trident.states.marker import AdmittingState, admit
 from airflow_trident.types import ddl, is_nested
 
@@ -51,6 +52,8 @@ _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 _VERSION = 2
 KEEP = 10
 """Records that stay behind the last one, for people; older ones are removed."""
+_BESIDE = len(f".{'0' * 19}.json.{'0' * 32}.tmp")
+"""Characters of the longest file name besides the sink's own."""
 TRIES = 100
 """Each time that a committer must decide anew, another one has committed."""
 
@@ -75,6 +78,7 @@ class FileSink(StateFactory):
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
     def validate(self, spec: StateSpec) -> None:
+        require_short_name(spec, f"{spec.topology}-{spec.name}", beside=_BESIDE)
         if self.format == "csv" and any(is_nested(field.type) or field.type == "binary" for field in spec.staged):
             raise ConfigurationError(
                 f"FileSink {spec.name!r} cannot write nested values and bytes as csv",
@@ -221,6 +225,7 @@ class OpenFileSink(AdmittingState):
         marker = {name: getattr(record.marker, name) for name in Marker.__slots__}
         content = {
             "version": _VERSION,
+            "of": [self._spec.topology, self._spec.name],
             "fields": ddl(self._spec.staged),
             "marker": marker,
             "highest": record.highest,
@@ -287,6 +292,14 @@ class OpenFileSink(AdmittingState):
                 "Restore the folder from a copy. If the file is empty or cut off, on a file system without hard links, "
                 "its committer died while it wrote: remove it when nobody commits.",
             ) from error
+        own = [self._spec.topology, self._spec.name]
+        if content.get("of", own) != own:  # 0.1 did not write it
+            topology, state = content["of"]
+            raise ConfigurationError(
+                f"sink {self._spec.name!r} of topology {self._spec.topology!r} would have the files {self._name}-* in "
+                f"{self.folder!r}, and these are of sink {state!r} of topology {topology!r}",
+                "Give one of them another name, or another folder.",
+            )
         if content["fields"] != ddl(self._spec.staged):
             raise DefinitionChangedError(
                 f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content['fields']}), and now it should "
@@ -304,7 +317,7 @@ class OpenFileSink(AdmittingState):
         if self._format != "parquet":
             raise ConfigurationError(f"rows of {self._format} files are not read back", "Read the files themselves.")
         for name in sorted(os.listdir(self.folder)):
-            if name.startswith(f"{self._name}-"):
+            if re.match(re.escape(self._name) + r"-\d{19}-\d+\.", name):
                 with pq.ParquetFile(os.path.join(self.folder, name)) as file:
                     yield from (((), row) for row in table_to_rows(file.read()))
 
