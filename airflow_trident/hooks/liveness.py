@@ -6,7 +6,7 @@ current attempt, or commit: another one where it is being replayed. Airflow's Ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -67,12 +67,7 @@ def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
 
     :param owner: what the task writes as owner.
     """
-    me = _worker(owner)
-
-    def is_mine(record: TxRecord) -> bool:
-        return me is not None and owned_by(record) == me
-
-    return is_mine
+    return lambda record: record.owner.is_same_task(owner)
 
 
 def _worker(owner: Owner) -> Worker | None:
@@ -97,19 +92,27 @@ def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     return {(question["dag_id"], run_id): answer.get(run_id) or {}}
 
 
-def judge(record: TxRecord, answers: Answers) -> Gone | None:
-    """From the states of the tasks: is the transaction abandoned? In doubt it is not, unless its batch is staged: to
-    take over a commit is always safe."""
+def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None) -> Gone | None:
+    """From the states of the tasks, and from who is connected to the ledger: is the transaction abandoned? In doubt it
+    is not, unless its batch is staged: to take over a commit is always safe.
+
+    :param live: names of the live workers of the topology (:attr:`Owner.worker`); None: not known.
+    """
+    program = record.owner.worker if not record.owner.is_task and live is not None else ""
     emit, commit, owner = claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)
     if record.status is Status.PROCESSING:
         if owner is None and record.attempt != NO_ATTEMPT and not record.invalidated:
-            return None  # a command or a program is at it, of which Airflow knows nothing
+            # A command or a program is at it, of which Airflow knows nothing.
+            gone = program and live is not None and program not in live
+            return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
         if emit is not None and _state(emit, answers) == "success":
             emit = commit  # which processes by itself what it finds unprocessed
         workers = [worker for worker in (emit, owner) if worker is not None]
         if not workers:
             return None
     else:
+        if record.status is Status.COMMITTING and program and live is not None and program in live:
+            return None
         workers = [commit] if commit is not None else []
         if record.status is Status.COMMITTING and owner is not None:
             workers.append(owner)
@@ -154,11 +157,18 @@ def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Ab
     return None
 
 
+def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
+    """Who is connected to the ledger now; None where the record names nobody who would be on that list."""
+    if record.owner.is_task or not record.owner.worker:
+        return None
+    return frozenset(worker.name for worker in ledger.workers())
+
+
 def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned | None]:
     """The look of a task that waits in its worker: see :data:`airflow_trident.hooks.waits.Look`."""
 
     def look(record: TxRecord) -> Abandoned | None:
-        gone = judge(record, ask(record))
+        gone = judge(record, ask(record), live_names(ledger, record))
         return note_gone(ledger, record, gone, skip=skip) if gone is not None else None
 
     return look

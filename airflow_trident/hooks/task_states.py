@@ -29,7 +29,8 @@ def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[in
             for run_id in question["run_ids"]:
                 asked[question["dag_id"], run_id] |= set(question["task_ids"])
     answers = _states(asked)
-    gone = ((record.txid, judge(record, answers)) for record in unfinished)
+    live = {worker.name for worker in workers}
+    gone = ((record.txid, judge(record, answers, live)) for record in unfinished)
     return {txid: found.why for txid, found in gone if found is not None}
 
 

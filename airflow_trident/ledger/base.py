@@ -288,8 +288,16 @@ class Ledger(ABC):
         """The last one; None: nothing was said yet."""
         return None
 
-    def enlist(self, worker: Worker) -> None:
-        """Be listed among the live workers until this ledger is closed, or its process ends."""
+    def enlist(self, worker: Worker) -> str:
+        """Be listed among the live workers until this ledger is closed, or its process ends. The answer is the name for
+        :attr:`Owner.worker`; "" where nobody is listed."""
+        return ""
+
+    def retire(self, name: str) -> None:
+        """Be listed no longer.
+
+        :param name: what :meth:`enlist` answered.
+        """
 
     def workers(self) -> Sequence[Worker]:
         """Who works on the topology now, oldest first."""

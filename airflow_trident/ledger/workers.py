@@ -3,41 +3,56 @@ people, and for who would take over what another is at: no decision of the proto
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 
+from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.paths import Life
-from airflow_trident.ledger.znodes import Create, ZNodes
+from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNodes
+from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.records import Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """`task`: what runs, as in the owner of an attempt; `txid`: what it works on, None for several; `since_ms`: Unix
-    milliseconds."""
+    milliseconds; `name`: of its node, as the owners of its attempts name it; "" for one that is not listed yet."""
 
     host: str
     pid: int
     task: str
     txid: int | None
     since_ms: int
+    name: str = field(default="", compare=False)
 
 
-def enlist(znodes: ZNodes, life: Life, worker: Worker) -> None:
-    """Until the session of `znodes` ends. Under a unique name: a forked child, or a second task, has its own."""
-    path = f"{life.workers}/{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
-    znodes.multi([Create(path, json.dumps({"v": 1, **asdict(worker)}).encode(), ephemeral=True)])
+_FORMAT = Format(noun="the worker", version=1, cure="It is not listed.")
+
+
+def enlist(znodes: ZNodes, life: Life, worker: Worker) -> str:
+    """Until the session of `znodes` ends, or until it retires. The answer is its name, which is unique: a forked child,
+    or a second task, has its own."""
+    name = f"{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
+    body = {key: value for key, value in asdict(worker).items() if key != "name"}
+    znodes.multi([Create(f"{life.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)])
+    return name
+
+
+def retire(znodes: ZNodes, life: Life, name: str) -> None:
+    """Not at work any more, though the session goes on."""
+    with suppress(WriteRefusedError):  # its session has ended meanwhile
+        znodes.multi([Delete(f"{life.workers}/{name}")])
 
 
 def live_workers(znodes: ZNodes, life: Life) -> list[Worker]:
     """Oldest first. What cannot be read is left out: it may be a newer version's."""
     names = sorted(znodes.read([], [life.workers]).folders[life.workers] or ())
     nodes = znodes.read([f"{life.workers}/{name}" for name in names]).nodes if names else {}
-    found = [_worker(node.data) for node in nodes.values() if node is not None]
+    found = [_worker(node.data, path.rpartition("/")[2]) for path, node in nodes.items() if node is not None]
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
 
 
@@ -45,7 +60,11 @@ def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
     """Is the owner of an attempt, or of a commit, at work as far as is known? A killed worker is listed until its
     session ends, but on this very machine it is seen that its process is gone.
     """
-    listed = [one for one in workers if (one.host, one.pid) == (owner.host, owner.pid)]
+    listed = [
+        one
+        for one in workers
+        if (one.name == owner.worker if owner.worker else (one.host, one.pid) == (owner.host, owner.pid))
+    ]
     return any(one.host != socket.gethostname() or _runs_here(one.pid) for one in listed)
 
 
@@ -59,10 +78,8 @@ def _runs_here(pid: int) -> bool:
     return True
 
 
-def _worker(data: bytes) -> Worker | None:
+def _worker(data: bytes, name: str) -> Worker | None:
     try:
-        body = json.loads(data)
-        del body["v"]
-        return Worker(**body)
-    except (ValueError, TypeError, KeyError):
+        return replace(_FORMAT.build(Worker, _FORMAT.load(data, name)[1], name), name=name)
+    except CorruptError:
         return None

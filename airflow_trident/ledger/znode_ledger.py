@@ -23,7 +23,7 @@ from airflow_trident.ledger.importing import contents_of, prepare_import, requir
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
 from airflow_trident.ledger.seeding import Seed, record_of, seed_ops
 from airflow_trident.ledger.transact import Plan, Snapshot, Transactor, another_life
-from airflow_trident.ledger.workers import Worker, enlist, live_workers
+from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znode_states import ZNodeStates
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
 from airflow_trident.protocol import codec
@@ -350,8 +350,11 @@ class ZNodeLedger(ZNodeStates):
         life = self._life()
         return outcomes.outcome_at(self._transactor.fresh(life, [life.coordinator]))
 
-    def enlist(self, worker: Worker) -> None:
-        enlist(self.znodes, self._life(), worker)
+    def enlist(self, worker: Worker) -> str:
+        return enlist(self.znodes, self._life(), worker)
+
+    def retire(self, name: str) -> None:
+        retire(self.znodes, self._life(), name)
 
     def workers(self) -> Sequence[Worker]:
         return live_workers(self.znodes, self._life())

@@ -24,6 +24,7 @@ from airflow_trident.errors import (
     LedgerUnavailableError,
     OutcomeUnknownError,
 )
+from airflow_trident.ledger.ephemeral import Ephemerals
 from airflow_trident.ledger.greeting import Greeting
 from airflow_trident.ledger.reasons import Reasons
 from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
@@ -72,6 +73,7 @@ class ZooKeeperZNodes:
         self._pid = os.getpid()
         self._reasons, self._greeting = Reasons(self.describe()), Greeting()
         self._connected, self._event = threading.Event(), threading.Event()
+        self._ephemerals = Ephemerals()
         _instances.add(self)
 
     # ---- the contract ------------------------------------------------------------------------------------------
@@ -118,6 +120,7 @@ class ZooKeeperZNodes:
 
     def close(self) -> None:
         client, self._client = self._client, None
+        self._ephemerals.clear()
         self._event.set()
         if client is not None and self._pid == os.getpid():
             _stop(client)
@@ -129,7 +132,7 @@ class ZooKeeperZNodes:
         if self._client is not None:
             _inherited.append(self._client)
         self._client = None
-        self._pid = os.getpid()
+        self._pid, self._ephemerals = os.getpid(), Ephemerals()
         self._reasons, self._greeting = Reasons(self.describe()), Greeting()
         self._connected, self._event = threading.Event(), threading.Event()
 
@@ -180,7 +183,7 @@ class ZooKeeperZNodes:
         )
         self._reasons.clear()
         self._connected.clear()
-        connected = self._connected
+        connected, ephemerals = self._connected, self._ephemerals
 
         reasons = self._reasons
 
@@ -188,6 +191,7 @@ class ZooKeeperZNodes:
             if state == "CONNECTED":
                 reasons.connected()
                 connected.set()
+                ephemerals.renew(client)
             else:
                 connected.clear()
 
@@ -249,12 +253,14 @@ class ZooKeeperZNodes:
         require_sizes(ops)
         deadline = time.monotonic() + self.settings.op_deadline_s
         client = self._ready(deadline)
+        self._ephemerals.forget(ops)
         transaction = client.transaction()
         for op in ops:
             _add(transaction, op)
         self.round_trips += 1
         with self._translated(f"to write {ops[-1].path}"):
             _raise_first(ops, transaction.commit_async().get(timeout=_left_s(deadline)))
+        self._ephemerals.written(ops, client)
 
     def _create(self, path: str, deadline: float) -> None:
         """An empty node, where none is. Repeating this has no effect, so a lost answer needs no resolving."""

@@ -187,7 +187,8 @@ def _coordinator(
 def _worker(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
     may_see = visible or sight.may_see([worker.task.partition("/")[0]])
     hidden = {} if may_see else {"host": "", "pid": 0, "task": ""}
-    return {**asdict(worker), **hidden}
+    shown = {name: value for name, value in asdict(worker).items() if name != "name"}
+    return {**shown, **hidden}
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ it is late, and the same backfill takes it up again (P12).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, quiet
@@ -17,6 +17,7 @@ from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
 from airflow_trident.topology.topology import Topology
@@ -90,6 +91,10 @@ class Backfill:
         :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
         """
         self.ledger.register(self.topology.definition())
+        with at_work(self.ledger, self.owner) as me:
+            return replace(self, owner=me)._run(selection)
+
+    def _run(self, selection: Selection) -> list[Backfilled]:
         txids = selection.txids(self.ledger.view(0))
         results: list[Backfilled] = []
         with self.engine() as engine:

@@ -18,6 +18,7 @@ from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, 
 from airflow_trident.protocol.decide import Blocked, Full, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.runtime.local import blocked
@@ -106,6 +107,12 @@ class Drain:
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
         self.ledger.register(self.topology.definition())
+        with at_work(self.ledger, self.attempts.owner) as me:
+            self.attempts = replace(self.attempts, owner=me)
+            self._committer = replace(self._committer, attempts=self.attempts)
+            return self._run()
+
+    def _run(self) -> DrainResult:
         for note in self.topology.compile().notes:
             self.progress(note)
         pool = ThreadPoolExecutor(max_workers=self.limits.max_pending, thread_name_prefix="trident-drain")

@@ -62,9 +62,10 @@ def _drain(order: DrainOrder) -> DrainResult:
         open_ledger(order.zookeeper, name, root=order.root) as ledger,
         DriverEngine(ApplicationSessions()) as engine,
     ):
-        with suppress(TridentError):  # for people: the first drain of a topology makes its ledger only later
-            task, now_ms = Owner.of(order.attempts.owner).who, time.time_ns() // 10**6
-            ledger.enlist(Worker(host=socket.gethostname(), pid=os.getpid(), task=task, txid=None, since_ms=now_ms))
+        if Owner.of(order.attempts.owner).is_task:
+            with suppress(TridentError):  # for people: the first drain of a topology makes its ledger only later
+                task, now_ms = Owner.of(order.attempts.owner).who, time.time_ns() // 10**6
+                ledger.enlist(Worker(host=socket.gethostname(), pid=os.getpid(), task=task, txid=None, since_ms=now_ms))
         return Drain(
             ledger=ledger,
             topology=order.topology,

@@ -18,9 +18,12 @@ from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
 from airflow_trident.topology.topology import Topology
+
+_PROGRAM = "LocalRunner"
 
 
 def owner_of_this_process(program: str = "") -> Owner:
@@ -58,7 +61,11 @@ class LocalRunner:
         self.ledger.register(self.topology.definition())
         for note in self.topology.compile().notes:
             self.progress(note)
-        done = self.recover()
+        with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
+            return self._run(me, max_transactions)
+
+    def _run(self, me: Owner, max_transactions: int | None) -> list[int]:
+        done = self._recover(me)
         while max_transactions is None or len(done) < max_transactions:
             claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")
             begun = coordinate(self.ledger, self.topology, claim, max_pending=1)
@@ -66,21 +73,25 @@ class LocalRunner:
                 raise blocked(self.topology.name, begun)
             if not isinstance(begun, Begun):
                 return done
-            done += self._finish(begun.txid)
+            done += self._finish(me, begun.txid)
         return done
 
     def recover(self) -> list[int]:
         """Bring every transaction that was begun and not committed to its end, lowest first."""
+        with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
+            return self._recover(me)
+
+    def _recover(self, me: Owner) -> list[int]:
         view = self.ledger.view(0)
         done: list[int] = []
         for txid in range(view.pointer.committed + 1, view.next_txid):
             if txid not in done:
-                done += self._finish(txid)
+                done += self._finish(me, txid)
         return done
 
-    def _finish(self, txid: int) -> list[int]:
+    def _finish(self, me: Owner, txid: int) -> list[int]:
         tx = self.ledger.view(txid).tx
-        attempts = Attempts(owner=owner_of_this_process(), last_try=True)
+        attempts = Attempts(owner=me, last_try=True)
         if tx is not None and tx.status is Status.PROCESSING:
             process(self.ledger, self.topology, txid, self.engine, self.staging_root, attempts, self.progress)
         committer = Committer(

@@ -137,6 +137,20 @@ def test_a_task_of_any_run_is_asked_about(run_id: str, task_id: str) -> None:
     assert judge(killed, answered(questions(killed)[0], {run_id: {task_id: "running", "c": None}})) is None
 
 
+def test_a_program_is_gone_when_its_session_is() -> None:
+    program = Owner(program="airflow trident backfill", host="host", pid=12, worker="host-12-1")
+    at_it, committing = record(Status.PROCESSING, owner=program), record(Status.COMMITTING, owner=program)
+    over = {("dag", "run"): {"g.emit": "failed", "g.commit": "failed"}}
+    assert judge(at_it, over, {"host-12-1", "another"}) is None
+    assert judge(at_it, over, None) is None  # nobody asked
+    found = judge(at_it, over, {"another"})
+    assert found is not None
+    assert "airflow trident backfill on host/12 is no longer connected to the ledger" in found.why
+    assert judge(committing, over, {"host-12-1"}) is None
+    assert judge(committing, over, {"another"}) is not None
+    assert judge(record(Status.PROCESSING, owner=PERSON), over, set()) is None  # an older version's, who is on no list
+
+
 def test_a_program_is_no_task() -> None:
     assert owned_by(record(Status.PROCESSING, owner=PERSON)) is None
     assert owned_by(record(Status.PROCESSING, owner=task("t", index=0))) == Worker("dag", "run", "t", 0)

@@ -26,7 +26,7 @@ def drain(args: Namespace) -> int | None:
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    owner = owner_of_this_process()
+    owner = owner_of_this_process("airflow trident drain")
     attempts = Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS))
     claim = Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
@@ -76,7 +76,7 @@ def backfill(args: Namespace) -> int | None:
             topology=topology,
             engine=lambda: engine_of(args, conf, topology),
             staging_root=settings.staging_root(args.staging_dir),
-            owner=owner_of_this_process(),
+            owner=owner_of_this_process("airflow trident backfill"),
             retention=int(settings.number(settings.RETENTION, least=1)),
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             progress=say,
@@ -195,7 +195,7 @@ def take_back(args: Namespace) -> int | None:
     from airflow_trident.runtime.take_back import take_back as let_go
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    owner = owner_of_this_process()
+    owner = owner_of_this_process("airflow trident take-back")
     reason = f"taken back by {owner}" + (f": {args.reason.strip()}" if args.reason.strip() else "")
     with open_ledger(args) as ledger:
         ledger.topology()

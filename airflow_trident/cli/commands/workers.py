@@ -16,6 +16,7 @@ def workers(args: Namespace) -> int | None:
     rows = []
     for worker in found:
         row = asdict(worker)
+        del row["name"]
         row["since"] = time_text(row.pop("since_ms"))
         rows.append(row)
     print_rows(rows, args.output, empty=f"nobody works on topology {args.topology}")
