@@ -160,7 +160,7 @@ def repair(args: Namespace) -> int | None:
 def skip(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
 
-    who = f"skipped by {owner_of_this_process()}"
+    who = f"skipped by {owner_of_this_process().place}"
     reason = args.reason.strip()
     with open_ledger(args) as ledger:
         ledger.skip(args.txid, f"{reason} ({who})" if reason else who)
@@ -196,7 +196,7 @@ def take_back(args: Namespace) -> int | None:
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     owner = owner_of_this_process("airflow trident take-back")
-    reason = f"taken back by {owner}" + (f": {args.reason.strip()}" if args.reason.strip() else "")
+    reason = f"taken back by {owner.place}" + (f": {args.reason.strip()}" if args.reason.strip() else "")
     with open_ledger(args) as ledger:
         ledger.topology()
         let_go(ledger, topology, args.txid, owner=owner, reason=reason, progress=say)
