@@ -58,7 +58,7 @@ def topology(folder: str) -> Topology:
 def program(kind: str, hosts: str, root: str, folder: str) -> None:
     """What is killed: it works on transaction 1 and never ends."""
     made = topology(folder)
-    settings = ZooKeeperSettings(hosts=hosts, session_timeout_s=2.0)
+    settings = ZooKeeperSettings(hosts=hosts, session_timeout_s=6.0)
     common: dict[str, Any] = {"topology": made, "staging_root": f"{folder}/staging"}
     with open_ledger(settings, "words", root=root) as ledger, LocalEngine() as engine:
         if kind == "notebook":
