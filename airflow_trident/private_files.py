@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 import uuid
+from contextlib import suppress
 from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError
@@ -71,11 +72,10 @@ def create_private(path: str) -> BinaryIO:
 
 
 def touch_private(path: str) -> None:
-    """Have the file there, for a library that opens it by its name; one that is there keeps its mode."""
-    try:
+    """Have the file there, for a library that opens it by its name and says what is wrong with that; one that is there
+    keeps its mode."""
+    with suppress(OSError):
         create_private(path).close()
-    except FileExistsError:
-        return
 
 
 def read_own(path: str, what: str) -> bytes:
