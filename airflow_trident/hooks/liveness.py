@@ -6,6 +6,7 @@ current attempt, or commit: another one where it is being replayed. Airflow's Ex
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from airflow_trident.hooks.waits import Abandoned
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
+
+_log = logging.getLogger(__name__)
 
 EMIT, COMMIT = "emit", "commit"
 """Keys of :attr:`Claim.task_ids`."""
@@ -168,14 +171,24 @@ def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned
     """The look of a task that waits in its worker: see :data:`airflow_trident.hooks.waits.Look`."""
 
     def look(record: TxRecord) -> Abandoned | None:
-        gone = judge(record, ask(record), live_names(ledger, record))
+        answers = ask(record)
+        gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
         return note_gone(ledger, record, gone, skip=skip) if gone is not None else None
 
     return look
 
 
-def ask(record: TxRecord) -> Answers:
-    """Ask Airflow, from a worker."""
+def ask(record: TxRecord) -> Answers | None:
+    """Ask Airflow, from a worker. None: it does not say now; the look is a net, and no wait ends for want of news."""
+    try:
+        return _ask(record)
+    except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the tasks
+        what = f"{type(error).__name__}: {error}"
+        _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
+        return None
+
+
+def _ask(record: TxRecord) -> Answers:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     answers: dict[tuple[str, str], Mapping[str, Any]] = {}

@@ -121,7 +121,8 @@ class TridentCommitterOperator(EngineOperator):
             return False
         if culprit != txid:
             return isinstance(look(record), Abandoned)
-        if left_to_committer(record, ask(record)):
+        answers = ask(record)
+        if answers is not None and left_to_committer(record, answers):
             self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
             attempts = self._attempts(context)
             with self.open_engine(context) as engine:

@@ -211,6 +211,8 @@ class TridentCoordinatorOperator(TridentOperator):
         and says nothing about this DAG."""
         from airflow.sdk.configuration import conf
 
+        if not self.has_dag():  # type: ignore[no-untyped-call]
+            return 1
         runs = self.dag.max_active_runs
         return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
 

@@ -11,6 +11,8 @@ from airflow_trident.hooks.liveness import (
     Gone,
     Worker,
     answered,
+    ask,
+    ask_airflow,
     began_by,
     judge,
     left_to_committer,
@@ -244,3 +246,17 @@ def test_a_worker_that_waits_says_so_once_and_again_when_it_waits_for_something_
         "transaction 2 of topology wc waits: transaction 1 is not committed yet. Transaction 1 is PROCESSING, attempt "
         "0 by me.",
     ]
+
+
+def test_a_worker_goes_on_waiting_when_airflow_does_not_answer() -> None:
+    """There is no Execution API in this process: asking fails by itself."""
+    with MemoryLedger("wc") as ledger:
+        ledger.register(Definition(spouts={}, states={}))
+        claim = Claim(key="1", dag_id="d", run_id="r", task_ids={"emit": "e", "commit": "c"})
+        ledger.begin(claim, lambda txid, _: {"lines": txid})
+        ledger.start_attempt(1, owner="somebody")
+        one = ledger.view(1).tx
+        assert one is not None
+        assert ask(one) is None
+        assert ask_airflow(ledger, skip=False)(one) is None
+        assert ledger.view(1).tx == one
