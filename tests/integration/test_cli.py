@@ -11,8 +11,9 @@ import pytest
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.base import NothingNew
 from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.settings import ZooKeeperSettings
-from airflow_trident.ledger.znodes import Set
+from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.decide import Held
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
@@ -292,3 +293,60 @@ def test_lifecycle_commands_are_an_epoch_in_the_ledger_that_coordinators_obey(si
             assert (ledger.topology().epoch, ledger.topology().command) == (epoch, command)
             begun = coordinate(ledger, site.topology, Claim(key=f"after {command}"), max_pending=5)
         assert begun == (Held(command) if stops else NothingNew())
+
+
+def test_a_state_that_was_deleted_is_rebuilt_and_what_is_pruned_is_given_up_with_a_reason_only(site: Site) -> None:
+    site.run_all()
+    site.mend()
+    database = site.home.folder / "words.db"
+    backfilled = site.trident("backfill", "words", "--failed", "--engine", "local")
+    assert backfilled.code == 0, backfilled.err
+    for name in site.home.folder.glob(f"{database.name}*"):
+        name.unlink()
+    refused, planned, rebuilt, whole = site.tridents(
+        "drain words --engine local",
+        "rebuild words --engine local --dry-run",
+        "rebuild words --engine local --state counts",
+        "rebuild words --engine local",
+    )
+    assert refused.code == 1
+    assert "lacks 1 to 3" in refused.err
+    assert "dry run: nothing was changed" in planned.out
+    assert "state counts: 3 transactions were replayed (1 to 3)" in rebuilt.out, rebuilt.err
+    assert "the states hold all that the ledger calls COMMITTED" in whole.out
+    assert site.counts() == COUNTS
+    for name in site.home.folder.glob(f"{database.name}*"):
+        name.unlink()
+    with site.ledger() as ledger:
+        path = Life(f"{site.home.root}/v1/words", ledger.topology().incarnation).tx(1)
+        ledger.znodes.multi([Delete(path)])
+    lost, wordless, given_up, listed, doctor = site.tridents(
+        "rebuild words --engine local",
+        "rebuild words --engine local --accept-loss",
+        "rebuild words --engine local --accept-loss --reason 'no copy'",
+        "ledger list -o json",
+        "doctor",
+    )
+    assert (lost.code, wordless.code, given_up.code) == (1, 2, 0), given_up.err
+    assert "state 'counts' lacks 1" in lost.error
+    assert "with a reason" in wordless.err
+    assert listed.json()[0]["lost"] == "counts: 1"
+    assert "state counts goes on without 1 (no copy, " in doctor.out
+
+
+def test_what_is_skipped_is_closed_for_good(site: Site) -> None:
+    site.run_all()
+    skipped, early, unsaid, committed, closed, again, shown = site.tridents(
+        "skip words 2",
+        "close words --all",
+        "close words --txid 2",
+        "backfill words --txid 3 --engine local",
+        "close words --from 1 --to 3 --reason 'it was withdrawn'",
+        "backfill words --txid 2 --engine local",
+        "ledger show words 2 -o json",
+    )
+    assert (skipped.code, early.code, unsaid.code, committed.code) == (0, 2, 2, 0), committed.err
+    assert "topology words: 1 transactions are CLOSED (2)" in closed.out, closed.err
+    assert again.code == 1
+    assert "closed for good" in again.out + again.err
+    assert shown.json()["status"] == "CLOSED"
