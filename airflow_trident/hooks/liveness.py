@@ -17,6 +17,7 @@ from airflow_trident.hooks.waits import Abandoned
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit import is_left_to_its_committer
 
 _log = logging.getLogger(__name__)
 
@@ -167,13 +168,22 @@ def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
     return frozenset(worker.name for worker in ledger.workers())
 
 
+def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
+    """A commit that was begun and that the next sweep takes over, whatever Airflow says of its task."""
+    if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
+        return None
+    return Abandoned(record.txid, f"{record.owner or 'who began its commit'} is not connected to the ledger any more")
+
+
 def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned | None]:
     """The look of a task that waits in its worker: see :data:`airflow_trident.hooks.waits.Look`."""
 
     def look(record: TxRecord) -> Abandoned | None:
         answers = ask(record)
         gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
-        return note_gone(ledger, record, gone, skip=skip) if gone is not None else None
+        if gone is None:
+            return commit_left(ledger, record)
+        return note_gone(ledger, record, gone, skip=skip)
 
     return look
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.hooks import settings
 from airflow_trident.hooks.liveness import ask, ask_airflow, began_by, left_to_committer
-from airflow_trident.hooks.waits import Abandoned, Look, Until, lowest_uncommitted, waiting_story
+from airflow_trident.hooks.waits import Until
 from airflow_trident.operators.base import (
     airflow_outcome,
     deferrable_default,
@@ -19,16 +19,18 @@ from airflow_trident.operators.base import (
     parse_txid,
 )
 from airflow_trident.operators.emitter import EngineOperator
-from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.runtime.commit import Committer, SweepResult
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
+from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import Attempts, OnFailure, process
+from airflow_trident.runtime.waiting import wait_while_undecided
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_trident.engine.base import Engine
     from airflow_trident.ledger.base import Ledger
+    from airflow_trident.protocol.records import LedgerView, TxRecord
     from airflow_trident.topology.topology import Topology
 
 
@@ -91,46 +93,49 @@ class TridentCommitterOperator(EngineOperator):
     def _commit(self, context: Context, ledger: Ledger, txid: int) -> tuple[int, ...]:
         """What this task committed itself, when `txid` is committed. :raises BlockedError: it cannot be now."""
         committer = self._committer(context, ledger)
-        look = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)
-        look_every_s = settings.number(settings.POLL_S, least=0.1)
-        deadline = time.monotonic() + settings.turn_wait_s(self.turn_wait_s)
-        committed: tuple[int, ...] = ()
-        take_over, said = False, ""
-        while True:
-            left_s = max(0.0, deadline - time.monotonic())
-            result = committer.commit(txid, wait_s=min(left_s, look_every_s), take_over=take_over)
-            committed += result.committed
-            if isinstance(result.own, Blocked):
-                raise blocked(self.topology_name, result.own)
-            if not isinstance(result.own, Wait):
-                return committed
-            culprit = ledger.view(lowest_uncommitted(ledger.view(txid), txid) or txid).tx
-            story = waiting_story(self.topology_name, txid, result.own.why, culprit)
-            if story != said:
-                self.log.info("%s", story)
-                said = story
-            if left_s <= 0:
-                self._stand_back(context, result, txid)
-            take_over = self._look(context, ledger, txid, look)
+        ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)
+        committed: list[int] = []
+        take_over = False
 
-    def _look(self, context: Context, ledger: Ledger, txid: int, look: Look) -> bool:
-        """Who holds everybody up, and does anybody still work on it? True: its commit must be taken over."""
-        culprit = lowest_uncommitted(ledger.view(txid), txid) or txid
-        record = ledger.view(culprit).tx
-        if record is None:
-            return False
-        if culprit != txid:
-            return isinstance(look(record), Abandoned)
-        answers = ask(record)
+        def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
+            nonlocal take_over
+            result = committer.commit(txid, take_over=take_over)
+            committed.extend(result.committed)
+            take_over = False
+            return result.own, result.view
+
+        def look(culprit: TxRecord) -> None:
+            nonlocal take_over
+            if culprit.txid == txid:
+                self._take_up(context, ledger, culprit)
+            else:
+                take_over = ask_about(culprit) is not None
+
+        own = wait_while_undecided(
+            ledger,
+            txid,
+            sweep,
+            wait_s=settings.turn_wait_s(self.turn_wait_s),
+            look_every_s=settings.number(settings.POLL_S, least=0.1),
+            look=look,
+            say=lambda story: self.log.info("%s", story),
+        )
+        if isinstance(own, Blocked):
+            raise blocked(self.topology_name, own)
+        if isinstance(own, Wait):
+            self._stand_back(context, txid)
+        return tuple(committed)
+
+    def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> None:
+        """Process the task's own transaction where its emitter has left it unprocessed."""
+        txid, answers = record.txid, ask(record)
         if answers is not None and left_to_committer(record, answers):
             self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
             attempts = self._attempts(context)
             with self.open_engine(context) as engine:
                 process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
-        return False
 
-    def _stand_back(self, context: Context, result: SweepResult, txid: int) -> None:
-        assert isinstance(result.own, Wait)
+    def _stand_back(self, context: Context, txid: int) -> None:
         self.log.info("transaction %d goes on waiting without a worker slot", txid)
         self.give_back_slot(
             context,

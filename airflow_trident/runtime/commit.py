@@ -30,6 +30,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.ledger.refusals import definition_changed
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TAKEOVER_S = 60.0
-"""A commit of somebody else's transaction that shows no change for so long is taken over; the fence makes it safe."""
+"""A commit of somebody who is not known to be alive is taken over when its gate was opened so long ago."""
 
 EMIT_TRIES = 3
 """So often one committer emits a transaction of somebody else again; then it is FAILED, and nobody waits for it. So
@@ -79,10 +80,12 @@ OVERTAKEN_TIMES = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
     """`committed`: txids that this call committed, in order. `own`: what is to be said about the caller's own
-    transaction: AlreadyCommitted when it is committed, by this call or another's; else what it waits for."""
+    transaction: AlreadyCommitted when it is committed, by this call or another's; else what it waits for. `view`: what
+    that was decided on."""
 
     committed: tuple[int, ...]
     own: AlreadyCommitted | Wait | Blocked
+    view: LedgerView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,33 +110,23 @@ class Committer:
         self,
         txid: int,
         *,
-        wait_s: float = 0.0,
         take_over: bool = False,
         states: OpenStates | None = None,
         remembered: bool = False,
     ) -> SweepResult:
-        """Sweep; wait at most `wait_s` seconds for the turn of `txid`, sweeping again whenever something changes.
+        """Sweep: commit what can be committed now. Who has to wait does so elsewhere, and sweeps again.
 
-        :param take_over: do not wait for another committer that began and shows no end: the caller knows it is dead.
+        :param take_over: do not leave anything to another committer that began it: the caller knows that it is dead.
         :param states: already open, or to be kept open by the caller.
-        :param remembered: see :meth:`Ledger.view`; not together with `wait_s`.
+        :param remembered: see :meth:`Ledger.view`.
         :raises TransitionError: `txid` was never begun.
         :raises LedgerBehindStateError: a state holds what the ledger does not know.
         :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED.
         """
-        deadline = time.monotonic() + wait_s
-        committed: list[int] = []
         with OpenStates(self.topology) if states is None else nullcontext(states) as opened:
-            while True:
-                committed += self._sweep(txid, opened, take_over, remembered)
-                view = self.ledger.view(txid, remembered=remembered)
-                own = self._about(view, txid)
-                left_s = deadline - time.monotonic()
-                if not isinstance(own, Wait) or left_s <= 0:
-                    return SweepResult(committed=tuple(committed), own=own)
-                seen = view if own.on == txid else self.ledger.view(own.on)
-                moved = self.ledger.wait_for_change(own.on, seen, min(left_s, TAKEOVER_S))
-                take_over = not moved and left_s >= TAKEOVER_S
+            committed = self._sweep(txid, opened, take_over, remembered)
+        view = self.ledger.view(txid, remembered=remembered)
+        return SweepResult(committed=tuple(committed), own=self._about(view, txid), view=view)
 
     def _about(self, view: LedgerView, txid: int) -> AlreadyCommitted | Wait | Blocked:
         decision = decide_commit(view, txid)
@@ -155,8 +148,8 @@ class Committer:
             view = self.ledger.view(txid, remembered=remembered)
             if view.tx is None or view.tx.status.lets_others_pass:
                 continue
-            if view.tx.status is Status.COMMITTING and txid != own and not take_over:
-                break  # somebody else is at it: taking over would only fence them
+            if txid != own and not take_over and is_left_to_its_committer(self.ledger, view.tx):
+                break  # taking over would only fence them
             ready = self._with_batch(view, txid, mine=txid == own)
             if ready is None or not self._try(ready, txid, states, remembered):
                 break
@@ -330,6 +323,18 @@ class Committer:
         with self.engine() as engine:
             run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
         return self.ledger.gate(ticket.txid, owner=self.attempts.owner)
+
+
+def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
+    """The one rule about a commit that somebody else has begun: it is his while he is among the live workers of the
+    topology, and for :data:`TAKEOVER_S` in any case. Clocks that differ make that time another one: to take over too
+    early costs work, and nothing else, as the fence decides."""
+    if tx.status is not Status.COMMITTING:
+        return False
+    began_ms = tx.times_ms.get(Status.COMMITTING.value, 0)
+    if time.time() * 1000 - began_ms < TAKEOVER_S * 1000:
+        return True
+    return is_alive(ledger.workers(), tx.owner)
 
 
 def _require_all_fed(topology: Topology, ticket: CommitTicket, fed: set[str]) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import FencedError, InvalidatedError, Outcome, TridentError
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, Begun, Ledger
-from airflow_trident.protocol.decide import Blocked, Full, Wait, decide_begin
-from airflow_trident.protocol.records import Claim, TxRecord
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wait, decide_begin
+from airflow_trident.protocol.records import Claim, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.attempts import start_attempt
@@ -32,10 +32,14 @@ from airflow_trident.runtime.phases import (
     record_processed,
 )
 from airflow_trident.runtime.timeouts import run_in_time
+from airflow_trident.runtime.waiting import nobody_looks, wait_while_undecided
 from airflow_trident.staging.base import Manifest
 from airflow_trident.topology.topology import Topology
 
 LAG_EVERY_S = 30.0
+
+LOOK_EVERY_S = 30.0
+"""So often a drain that waits sweeps again though nothing has changed: somebody's commit may be left by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,16 +270,24 @@ class Drain:
         if last <= view.pointer.committed:
             return
         target = last if wait_s else view.pointer.committed + 1
-        result = self._committer.commit(
-            target, wait_s=wait_s, take_over=take_over, states=self._states, remembered=remembered
+
+        def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
+            result = self._committer.commit(target, take_over=take_over, states=self._states, remembered=remembered)
+            self._committed += result.committed
+            return result.own, result.view
+
+        if not wait_s:
+            sweep()
+            return
+        own = wait_while_undecided(
+            self.ledger, target, sweep, wait_s=wait_s, look_every_s=LOOK_EVERY_S, look=nobody_looks, say=self.progress
         )
-        self._committed += result.committed
-        if isinstance(result.own, Blocked) and wait_s:
-            tx = self.ledger.view(result.own.by).tx
+        if isinstance(own, Blocked):
+            tx = self.ledger.view(own.by).tx
             if tx is not None and tx.status is Status.FAILED:
-                self._ended = self._ended or blocked(self.topology.name, result.own)
-        elif isinstance(result.own, Wait) and wait_s:
+                self._ended = self._ended or blocked(self.topology.name, own)
+        elif isinstance(own, Wait):
             self._ended = self._ended or TridentError(
-                f"transaction {target} of topology {self.topology.name!r} is not committed: {result.own.why}",
+                f"transaction {target} of topology {self.topology.name!r} is not committed: {own.why}",
                 f"See `airflow trident ledger list {self.topology.name}` for who holds it.",
             )

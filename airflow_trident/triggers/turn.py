@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent
 
 from airflow_trident.errors import RetryableError, TridentError
 from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import Answers, answered, judge, live_names, note_gone, questions
+from airflow_trident.hooks.liveness import Answers, answered, commit_left, judge, live_names, note_gone, questions
 from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted, waiting_story
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links.transaction import TransactionLink, transaction_url
@@ -165,7 +165,7 @@ class TridentTurnTrigger(BaseTrigger):
             return None
         gone = judge(record, answers, await ledger.call(lambda here: live_names(here, record)))
         if gone is None:
-            return None
+            return await ledger.call(lambda here: commit_left(here, record))
         return await ledger.call(lambda here: note_gone(here, record, gone, skip=self.skip_gone))
 
     async def _ask(self, record: TxRecord) -> Answers:

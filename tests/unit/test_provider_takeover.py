@@ -1,0 +1,115 @@
+"""A commit that somebody has begun and does not end: who waits for it takes it over by one rule, with the settings that
+Airflow has by default. The operators themselves, over the production ledger on in-memory trees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.hooks import liveness
+from airflow_trident.hooks.liveness import ask_airflow
+from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
+from airflow_trident.ledger.fake import FakeZNodes
+from airflow_trident.ledger.workers import Worker
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, Owner
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit import TAKEOVER_S
+from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.phases import Attempts
+from tests.unit.test_provider_lives import Site
+
+SOMEBODY = Owner(program="somebody", host="elsewhere", pid=7)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """1 and 2 are processed, and Airflow says of every task that it runs."""
+    monkeypatch.setattr(liveness, "ask", lambda record: {})
+    monkeypatch.setattr(liveness, "_state", lambda worker, answers: "running")
+    made = Site(tmp_path)
+    for run_id in ("first", "second"):
+        made.run("words.coordinate", run_id)
+        made.run("words.emit", run_id)
+    return made
+
+
+def gate_opened(site: Site, ago_s: float) -> None:
+    """Somebody has begun the commit of 1."""
+    then_ms = int((time.time() - ago_s) * 1000)
+    with ZNodeLedger(FakeZNodes(site.tree), "words", clock_ms=lambda: then_ms) as ledger:
+        ledger.gate(1, owner=SOMEBODY)
+
+
+def statuses(site: Site) -> list[Status]:
+    return [tx.status for tx in site.ledger().transactions()]
+
+
+def test_a_commit_that_stands_still_and_whose_owner_is_not_connected_is_taken_over_with_the_defaults(
+    site: Site,
+) -> None:
+    gate_opened(site, ago_s=2 * TAKEOVER_S)
+    assert site.run("words.commit", "second") == 2
+    assert statuses(site) == [Status.COMMITTED] * 2
+
+
+@pytest.mark.parametrize(("ago_s", "listed"), [(0.0, False), (2 * TAKEOVER_S, True)])
+def test_a_commit_that_was_begun_lately_or_whose_owner_is_connected_is_left_to_it(
+    site: Site, ago_s: float, listed: bool
+) -> None:
+    gate_opened(site, ago_s)
+    with site.ledger() as other:
+        if listed:
+            other.enlist(Worker(host=SOMEBODY.host, pid=SOMEBODY.pid, task="somebody", txid=1, since_ms=1))
+        with pytest.raises(TaskDeferred):
+            site.run("words.commit", "second", deferrable=True, turn_wait_s=0.0)
+        assert statuses(site) == [Status.COMMITTING, Status.PROCESSED]
+
+
+def test_who_waits_for_a_turn_is_told_that_the_next_sweep_takes_it_over(site: Site) -> None:
+    gate_opened(site, ago_s=2 * TAKEOVER_S)
+    with site.ledger() as ledger:
+        look = ask_airflow(ledger, skip=False)
+        verdict = wait_in_worker(ledger, 2, Until.TURN, wait_s=60, look_every_s=0.01, look=look, say=lambda story: None)
+    assert isinstance(verdict, Abandoned)
+    assert (verdict.by, "somebody" in verdict.why) == (1, True)
+
+
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_a_drain_goes_by_the_same_rule(site: Site, takes_over: bool) -> None:
+    gate_opened(site, ago_s=2 * TAKEOVER_S if takes_over else 0.0)
+    said: list[str] = []
+    with site.ledger() as ledger, LocalEngine() as engine:
+        drain = Drain(
+            ledger=ledger,
+            topology=site.topology,
+            engine=engine,
+            staging_root=str(site.folder / "staging"),
+            attempts=Attempts(owner="drain"),
+            claim=Claim(key="drain"),
+            limits=DrainLimits(max_transactions=0, wait_s=1.0),
+            progress=said.append,
+        )
+        drain._commit(wait_s=1.0)
+    assert statuses(site) == ([Status.COMMITTED] * 2 if takes_over else [Status.COMMITTING, Status.PROCESSED])
+    assert takes_over or any("waits: transaction 1 is not committed yet" in line for line in said)
+
+
+def test_what_a_sweep_meanwhile_committed_is_found_by_who_waits(site: Site) -> None:
+    """The wait of a committer sweeps again whenever something changes: what becomes ready behind it is not left."""
+    happens: list[Callable[[], object]] = [lambda: site.run("words.commit", "first")]
+
+    def say(story: str) -> None:
+        if happens:
+            happens.pop()()
+
+    task = site.dag.get_task("words.commit")
+    task.log.info = lambda text, *args: say(text)  # type: ignore[attr-defined, method-assign]
+    gate_opened(site, ago_s=0.0)
+    assert site.run("words.commit", "second", turn_wait_s=20.0) == 2
+    assert statuses(site) == [Status.COMMITTED] * 2
