@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 import operator
+import re
 from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
@@ -118,6 +119,11 @@ def look_at(topology: Topology, type_text: str, rows: Rows, way: str) -> dict[st
         "extremes_of_all": [_extremes(rows)],
         "compared": [(*row, *(_holds(compare, row[1], limit) for compare in _COMPARE)) for row in rows],
     }
+
+
+def comparable(states: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Which of the two zeros is the smaller or larger one is not defined."""
+    return {state: sorted(re.sub(r"-0\.0(?!\d)", "0.0", row) for row in rows) for state, rows in states.items()}
 
 
 def _order(value: Any) -> tuple[bool, Any]:

@@ -6,10 +6,13 @@ told from what is not.
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from airflow_trident.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
@@ -170,7 +173,22 @@ def _targets(how: PartitionNode, count: int) -> Callable[[int, Row], Iterable[in
         return lambda _, __: range(count)
     places = [how.fields.index(key) for key in how.keys]
     key_of = key_of_groups(select(how.schema, how.keys, how.name))
-    return lambda _, row: (hash(key_of(tuple(row[place] for place in places))) % count,)
+    return lambda _, row: (
+        crc32(_text(key_of(tuple(row[place] for place in places))).encode(errors="surrogatepass")) % count,
+    )
+
+
+def _text(key: Any) -> str:
+    """Equal keys as equal texts, the same in every process: Python salts its own hashes."""
+    if isinstance(key, list | tuple):
+        return f"({','.join(map(_text, key))})"
+    if isinstance(key, float):
+        return repr(key + 0.0)  # of both zeros
+    if isinstance(key, Decimal):
+        return str(key.normalize())
+    if isinstance(key, datetime.datetime):
+        return key.astimezone(datetime.UTC).isoformat()
+    return str(key)
 
 
 def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:

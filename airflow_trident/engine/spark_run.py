@@ -31,6 +31,7 @@ from airflow_trident.engine.spark_worker import (
     WorkerPass,
     WriteParts,
     count_path,
+    dealt,
     made_twice,
     partitions_for,
 )
@@ -228,7 +229,7 @@ class PlanRun:
             read=ReadSplits(
                 stream=source.name,
                 emitter=emitter,
-                splits=splits,
+                splits=dealt(splits, partitions),
                 schema=source.schema,
                 given=source.spout.schema,
                 counts=self._counts,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from airflow_trident.arrow import arrow_schema
@@ -149,6 +150,23 @@ def partitions_for(splits: Sequence[Split]) -> int:
         return len(splits)
     whole = sum(size for size in sizes if size is not None)
     return min(len(splits), max(FEW_PARTITIONS, -(-whole // PARTITION_BYTES)))
+
+
+def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
+    """The splits in the order in which a range of their numbers gives every partition about as many bytes: neighbours
+    are often alike, old and small or new and large. Spark gives every partition as many numbers."""
+    if len(splits) <= partitions or any(split.size_bytes is None for split in splits):
+        return tuple(splits)
+    ends = [(place + 1) * len(splits) // partitions for place in range(partitions)]
+    rooms = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    parts: list[list[Split]] = [[] for _ in rooms]
+    lightest = [(0, place) for place in range(partitions)]
+    for split in sorted(splits, key=lambda one: (-(one.size_bytes or 0), one.index)):
+        size_bytes, place = heappop(lightest)
+        parts[place].append(split)
+        if len(parts[place]) < rooms[place]:
+            heappush(lightest, (size_bytes + (split.size_bytes or 0), place))
+    return tuple(split for part in parts for split in sorted(part, key=lambda one: one.index))
 
 
 def count_path(folder: str, stream: str, split: int) -> str:
