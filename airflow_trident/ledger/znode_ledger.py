@@ -62,6 +62,11 @@ def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
     return sorted(znodes.read([], [folder]).folders[folder] or ())
 
 
+STEP_DEADLINE_S = 120.0
+"""So long one step goes on finding out what became of a write whose answer was lost, or competing with others. Giving up
+earlier gains nothing: the next try of the task would wait for the same server."""
+
+
 class ZNodeLedger(ZNodeStates):
     """See :class:`~airflow_trident.ledger.base.Ledger` for what it promises.
 
@@ -79,7 +84,7 @@ class ZNodeLedger(ZNodeStates):
         root: str = DEFAULT_ROOT,
         *,
         incarnation: str = "",
-        step_deadline_s: float = 120.0,
+        step_deadline_s: float = STEP_DEADLINE_S,
         keep_claims: int = pruning.KEPT_CLAIMS,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:

@@ -111,13 +111,15 @@ def test_l6_of_many_committers_at_once_exactly_one_ticket_stays_valid(place: Pla
     with ThreadPoolExecutor(len(clients)) as pool:
         tickets = list(pool.map(open_gate, clients))
     fences = [ticket.fence for ticket in tickets]
-    assert sorted(fences) == [1, 2, 3, 4]
+    # A gate whose lost answer another one wrote over is opened again: then a fence more is given out.
+    assert len(set(fences)) == len(clients)
+    assert min(fences) >= 1
     for client, ticket in zip(clients, tickets, strict=True):
         if ticket.fence != max(fences):
             with pytest.raises(FencedError):
                 client.committed(ticket)
     winner = fences.index(max(fences))
-    assert clients[winner].committed(tickets[winner]).fence == 4
+    assert clients[winner].committed(tickets[winner]).fence == max(fences) == clients[0].view(0).pointer.fence
 
 
 def test_the_ticket_says_what_is_to_be_committed(ledger: Ledger) -> None:

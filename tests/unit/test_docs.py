@@ -309,6 +309,15 @@ def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
     assert wanted - {"self"} - mentioned("reference/operators.md") == set()
 
 
+def test_the_deadlines_of_a_ledger_that_is_away_are_those_of_the_code() -> None:
+    from airflow_trident.ledger.settings import ZooKeeperSettings
+    from airflow_trident.ledger.znode_ledger import STEP_DEADLINE_S
+
+    page = text_of(DOCS / "how-to" / "connect-to-zookeeper.md")
+    assert f"(`op_deadline_s`, {ZooKeeperSettings(hosts='x').op_deadline_s:g} s)" in page
+    assert f"waits up to {STEP_DEADLINE_S:g} s" in page
+
+
 # ---- the protocol ----------------------------------------------------------------------------------------------
 
 
