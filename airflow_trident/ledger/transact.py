@@ -40,7 +40,8 @@ class Step(Generic[T]):
     """What a verb wants written.
 
     `witness` is a record of it that is marked with its op id, until another operation writes over that: it tells
-    whether a write whose answer was lost was applied. `unchecked`: paths that the decision looked at, but does not depend on.
+    whether a write whose answer was lost was applied. `unchecked`: paths that the decision looked at, but does not
+    depend on.
     """
 
     writes: tuple[Write, ...]

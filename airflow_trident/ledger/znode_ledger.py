@@ -63,8 +63,8 @@ def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
 
 
 STEP_DEADLINE_S = 120.0
-"""So long one step goes on finding out what became of a write whose answer was lost, or competing with others. Giving up
-earlier gains nothing: the next try of the task would wait for the same server."""
+"""So long one step goes on finding out what became of a write whose answer was lost, or competing with others. Giving
+up earlier gains nothing: the next try of the task would wait for the same server."""
 
 
 class ZNodeLedger(ZNodeStates):
