@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+
+if __name__ == "__main__":
+    # spark-submit puts this file's folder first on the path, where our modules would hide others of the same names
+    # (bisect): before anything of ours is imported, which imports them.
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+
 import pickle
 import socket
-import sys
 import time
 from contextlib import suppress
 from typing import NoReturn
@@ -97,8 +103,6 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    # spark-submit puts this file's folder first on the path, where our modules would hide others of the same names
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
     from airflow_trident.runtime.drain_app import main as run  # not the module __main__: classes are pickled by name
 
     sys.exit(run(sys.argv[1], sys.argv[2]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,7 +109,11 @@ def test_an_order_that_others_may_write_is_refused_before_it_is_unpickled(tmp_pa
     order, result, harm = tmp_path / "x.order", tmp_path / "x.result", tmp_path / "harm"
     order.write_bytes(pickle.dumps(Harm(harm)))
     order.chmod(0o620)
-    assert drain_app.main(str(order), str(result)) == 1
+    # as spark-submit starts it: a file, whose folder is first on the path
+    command = [sys.executable, drain_app.__file__, str(order), str(result)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert result.exists(), done.stderr
     assert "may be written by others (mode 620)" in result.read_text()
     assert not harm.exists()
 
