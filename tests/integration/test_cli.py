@@ -170,12 +170,21 @@ def test_backfill_of_the_failed_transaction_commits_it_and_those_that_waited_onc
 def test_a_skipped_transaction_lets_others_pass_and_is_backfilled_late_exactly_once(site: Site) -> None:
     site.run_all()
     site.mend()
-    skipped, listed, later = site.tridents(
+    skipped, listed, nothing = site.tridents(
         "skip words 2 --reason 'it was withdrawn'",
         "ledger list words -o json",
+        "take-back words 3 --dag-file dags/words_dag.py",
+    )
+    assert (skipped.code, nothing.code) == (0, 1), nothing.err
+    assert "no commit of it has begun" in nothing.error
+    with site.ledger() as ledger:
+        ledger.gate(3, owner="somebody who was killed")
+    taken, later = site.tridents(
+        "take-back words 3 --reason 'it cannot be committed' --dag-file dags/words_dag.py",
         "backfill words --txid 3 --engine local --dag-file dags/words_dag.py",
     )
-    assert (skipped.code, later.code) == (0, 0), later.err
+    assert (taken.code, later.code) == (0, 0), taken.err + later.err
+    assert "transaction 3 is FAILED, and no state holds it" in taken.out
     assert listed.json()[1]["error"].startswith("it was withdrawn (skipped by ")
     assert site.statuses() == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED]
     late = site.trident("backfill", "words", "--txid", "2", "--engine", "local", "--dag-file", "dags/words_dag.py")
