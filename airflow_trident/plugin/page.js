@@ -55,7 +55,7 @@ const moment = ms => ms ? new Date(ms).toLocaleString("sv") : "–";
 
 /* [status, from, to] of each phase that the current attempt has been through; the last one may still go on. */
 function phases(tx) {
-  const t = tx.times_ms, stops = [t.COMMITTED, t.FAILED, t.SKIPPED];
+  const t = tx.times_ms, stops = [t.COMMITTED, t.FAILED, t.SKIPPED, t.CLOSED];
   const order = ["PROCESSING", "PROCESSED", "COMMITTING"];
   const found = [];
   order.forEach((status, index) => {
@@ -206,7 +206,7 @@ function draw() {
   all.forEach(tx => { tx.late = data.late.includes(tx.txid); });
   const planned = all.filter(tx => tx.plan).sort((a, b) => a.txid - b.txid);
   planned.forEach((tx, place) => { tx.plan_changed = place > 0 && planned[place - 1].plan !== tx.plan; });
-  const open = all.filter(tx => !["COMMITTED", "SKIPPED"].includes(tx.status));
+  const open = all.filter(tx => !["COMMITTED", "SKIPPED", "CLOSED"].includes(tx.status));
   const oldest = Math.min(...open.map(tx => tx.times_ms.begun || now));
   at("tiles").replaceChildren(
     ...coordinatorTiles(now),
