@@ -6,6 +6,7 @@ again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -15,6 +16,7 @@ from airflow_trident.engine.queries import require_reachable
 from airflow_trident.engine.spark_errors import is_expression_error, translate
 from airflow_trident.engine.spark_run import PlanRun
 from airflow_trident.engine.spark_session import Attached, Sessions
+from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.staging.base import Manifest, Slot
 
 
@@ -30,21 +32,24 @@ class SparkEngine(Engine):
         self._sessions = sessions
         self._running: list[tuple[Slot, Attached]] = []
         self._lock = Lock()
+        self._told = ""
 
     def run(self, job: Job) -> Manifest:
         require_reachable(job.plan)
         with self._attached(job) as attached:
             try:
                 return PlanRun(attached, job, native=True).manifest()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
                 if not is_expression_error(error):
-                    raise translate(error, _what(job)) from error
+                    typed = translate(error, _what(job))
+                    raise typed from _cause(typed, error)
             # Python evaluates the same expressions, slower, and knows which row it was.
             job.progress("an expression failed: running again in Python to find the row")
             try:
                 return PlanRun(attached, job, native=False).manifest()
-            except Exception as error:
-                raise translate(error, _what(job)) from error
+            except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
+                typed = translate(error, _what(job))
+                raise typed from _cause(typed, error)
 
     def physical(self, job: Job) -> dict[str, str]:
         """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
@@ -53,7 +58,11 @@ class SparkEngine(Engine):
 
     @contextmanager
     def _attached(self, job: Job) -> Iterator[Attached]:
+        began = time.monotonic()
         attached = self._sessions.open(job.slot, trial=job.trial)
+        if attached.about != self._told:  # of the same application only once: a drain runs thousands of attempts
+            self._told = attached.about
+            job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
         with self._lock:
             self._running.append((job.slot, attached))
         try:
@@ -95,6 +104,12 @@ def _quiet_errors() -> Iterator[None]:
     finally:
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled
+
+
+def _cause(typed: TridentError, error: Exception) -> Exception | None:
+    """What Spark raised, but not where a worker said what was wrong: the pages of Java's and Python's frames that it
+    came through would bury it."""
+    return error if isinstance(typed, SparkJobError) and typed is not error else None
 
 
 def _what(job: Job) -> str:

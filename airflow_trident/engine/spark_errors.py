@@ -42,7 +42,8 @@ def to_json(error: TridentError) -> dict[str, Json]:
     state: dict[str, Json] = {
         name: value for name, value in error.__dict__.items() if isinstance(value, str | int | float | bool)
     }
-    return {"type": type(error).__name__, "message": error.message, "cure": error.cure, "state": state}
+    notes: list[Json] = list(getattr(error, "__notes__", ()))
+    return {"type": type(error).__name__, "message": error.message, "cure": error.cure, "state": state, "notes": notes}
 
 
 def from_json(content: Any) -> TridentError:
@@ -51,6 +52,8 @@ def from_json(content: Any) -> TridentError:
     error: TridentError = kind(content["message"][:_TEXT_LIMIT], content["cure"])
     error.__dict__.update(content["state"])
     error.outcome = errors.Outcome(error.outcome)  # JSON knows only its text
+    for note in content.get("notes", ()):
+        error.add_note(note)
     return error
 
 

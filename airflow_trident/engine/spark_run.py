@@ -19,6 +19,7 @@ from airflow_trident.engine.fused_aggregate import is_builtin
 from airflow_trident.engine.sources import emitter_of
 from airflow_trident.engine.spark_columns import Columns
 from airflow_trident.engine.spark_exchange import TARGET, Exchanges
+from airflow_trident.engine.spark_progress import watched
 from airflow_trident.engine.spark_session import Attached
 from airflow_trident.engine.spark_ship import ship
 from airflow_trident.engine.spark_text import read_text
@@ -117,12 +118,17 @@ class PlanRun:
             make_slot_folder(self._root, self._job.slot)
             make_folder(self._counts, durably=False)
         try:
+            count = sum(len(stage.sinks) for stage in self._job.plan.stages)
+            done = 0
             for stage in self._job.plan.stages:
                 flow = self._stage(stage)
                 self._results.append(flow)
                 for sink in stage.sinks:
+                    done += 1
                     self._attached.describe(_told(sink))
-                    staged = self._stage_rows(sink, flow)
+                    what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
+                    with watched(what, self._attached.tasks, self._job.progress):
+                        staged = self._stage_rows(sink, flow)
                     rows = sum(file.rows for file in staged)
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged

@@ -16,6 +16,7 @@ from threading import Lock, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.engine.spark_progress import tasks_of
 from airflow_trident.staging.base import Slot
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class Attached:
     known: dict[Hashable, Any] = field(default_factory=dict)
     describe: Callable[[str], None] = lambda _what: None
     """Say, for Spark's UI, what the jobs that follow in this thread do."""
+    about: str = ""
+    """What it is a session of, for people: version, master and application."""
+    tasks: Callable[[], str] = lambda: ""
+    """How far the attempt's jobs are, for people."""
 
     def cancel(self) -> None:
         """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
@@ -232,6 +237,8 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         local=sibling.local,
         known=sibling.known,
         describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
+        about=f"Spark {context.version}, {context.master}, application {context.applicationId}",
+        tasks=lambda: tasks_of(context, tag),
     )
 
 
@@ -260,6 +267,7 @@ def attach_connect(
         partitions=_partitions(session),
         stop_jobs=stop_jobs,
         let_go=let_go,
+        about=f"Spark {session.version} by Spark Connect",
     )
 
 

@@ -152,7 +152,10 @@ class Border:
         place = f" (line {frames[-1].lineno} of {frames[-1].filename.rsplit('/', 1)[-1]})" if frames else ""
         within = f" in {method}" if method else ""
         kind, _, text = error_text(error).partition(": ")
-        return self.error(values, f"raised {kind}{within}: {text}{place}")
+        made = self.error(values, f"raised {kind}{within}: {text}{place}")
+        if frames:  # the user's own; those of this package and of Spark would bury them
+            made.add_note("".join(traceback.format_list(frames)).rstrip())
+        return made
 
     def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
         named = zip(self.fields, values, strict=False)

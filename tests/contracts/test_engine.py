@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,17 @@ def test_an_error_of_users_code_names_node_fields_row_and_transaction(
 def test_an_error_of_users_code_comes_through_spark_connect(connect_engine: Engine, name: str, job_of: JobOf) -> None:
     job = job_of(FAILING[name])
     assert str(_error(connect_engine, job)) == str(_error(LocalEngine(), job))
+
+
+@pytest.mark.parametrize("name", ["spark_engine", "connect_engine"])
+def test_an_error_of_users_code_is_not_buried_in_sparks_frames(
+    name: str, job_of: JobOf, request: pytest.FixtureRequest
+) -> None:
+    error = _error(request.getfixturevalue(name), job_of(FAILING["a_function_raises"]))
+    shown = "".join(traceback.format_exception(error))
+    assert "py4j" not in shown.lower()
+    assert "java" not in shown.lower()
+    assert "in refuse_ran" in shown
 
 
 def test_a_spouts_own_error_keeps_its_type(engine: Engine, job_of: JobOf) -> None:

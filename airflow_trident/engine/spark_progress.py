@@ -1,0 +1,52 @@
+"""What a Spark job is at, for people who look at a task's log: silence is when they kill tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import Any
+
+FIRST_S, EVERY_S = 10.0, 30.0
+"""A job that takes so long says what it is at, and again and again."""
+
+
+@contextmanager
+def watched(what: str, tasks: Callable[[], str], progress: Callable[[str], None]) -> Iterator[None]:
+    """Inside, `progress` gets a line now and then: how long it took so far, and what `tasks` says."""
+    began, done = time.monotonic(), Event()
+
+    def tell() -> None:
+        wait_s = FIRST_S
+        while not done.wait(wait_s):
+            said = ""
+            with suppress(Exception):  # a line for people, and Spark may be about to end
+                said = tasks()
+            progress(f"{what}: at work for {time.monotonic() - began:.0f} s{f', {said}' if said else ''}")
+            wait_s = EVERY_S
+
+    thread = Thread(target=tell, name="trident-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def tasks_of(context: Any, tag: str) -> str:
+    """Of the jobs with this tag, the stages at work: ``stage 7: 3 of 200 tasks done``; empty if there are none.
+
+    :param context: the SparkContext.
+    """
+    tracker = context._jsc.sc().statusTracker()
+    said = []
+    for job in tracker.getJobIdsForTag(tag):
+        found = tracker.getJobInfo(job)
+        stages = list(found.get().stageIds()) if found.isDefined() else []
+        for number in stages:
+            stage = tracker.getStageInfo(number)
+            if stage.isDefined() and stage.get().numActiveTasks():
+                done, all_of_them = stage.get().numCompletedTasks(), stage.get().numTasks()
+                said.append(f"stage {number}: {done} of {all_of_them} tasks done")
+    return ", ".join(said)
