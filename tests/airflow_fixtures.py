@@ -84,7 +84,7 @@ class AirflowHome:
     def run(self, command: list[str], **options: str) -> subprocess.CompletedProcess[str]:
         environment = self.environment | options
         done = subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=300, check=False
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
