@@ -36,12 +36,22 @@ def begins_empty(node: AggregateStep) -> bool:
     return not node.groups and not isinstance(node, PartialAggregateNode)
 
 
-class Emitted:
-    """The collector of users' code: checks what it is given."""
+def coercers(outputs: Schema) -> tuple[Callable[[Any], Any], ...]:
+    """For each field what gives a value of its type."""
+    return tuple(coercer(field.type) for field in outputs)
 
-    def __init__(self, border: Border, outputs: Schema) -> None:
+
+class Emitted:
+    """The collector of users' code: checks what it is given.
+
+    :param fits: see :func:`coercers`; made once, for there is a collector for each group.
+    """
+
+    __slots__ = ("_border", "_fits", "rows")
+
+    def __init__(self, border: Border, fits: tuple[Callable[[Any], Any], ...]) -> None:
         self._border = border
-        self._fits = tuple(coercer(field.type) for field in outputs)
+        self._fits = fits
         self.rows: list[tuple[Any, ...]] = []
 
     def emit(self, *values: Any) -> None:
@@ -84,8 +94,10 @@ class Fold:
             self.step = lambda value, row: combiner.combine(value, combiner.init(*row))
 
     def _general(self, aggregator: Aggregator[Any], batch: TransactionAttempt) -> None:
+        fits = coercers(self.outputs)
+
         def begin() -> tuple[Any, Emitted]:
-            emitted = Emitted(self.border, self.outputs)
+            emitted = Emitted(self.border, fits)
             return aggregator.init(batch, emitted), emitted
 
         def step(value: tuple[Any, Emitted], row: tuple[Any, ...]) -> tuple[Any, Emitted]:

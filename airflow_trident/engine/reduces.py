@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from airflow_trident.engine.folds import Emitted, key_of_groups, shown_key
+from airflow_trident.engine.folds import Emitted, coercers, key_of_groups, shown_key
 from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.base import OperationContext
 from airflow_trident.operations.calls import Border, prepared
@@ -32,7 +32,7 @@ def multi_reduce(
     key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
     groups: dict[Any, tuple[Row, Any]] = {}
     with prepared(node.reducer, context, borders[0]) as reducer:
-        calls = _Calls(reducer, Emitted(borders[0], node.schema), borders)
+        calls = _Calls(reducer, Emitted(borders[0], coercers(node.schema)), borders)
         if not keys:
             groups[()] = ((), calls.init(()))
         for row in rows:

@@ -10,7 +10,7 @@ from airflow_trident.operations.base import Aggregator, Collector, TransactionAt
 from airflow_trident.operations.equality import same
 
 
-@dataclass
+@dataclass(slots=True)
 class Candidates:
     """The tuples of one key in a batch that none was newer than so far, different ones only; `order`: theirs."""
 
@@ -49,7 +49,7 @@ class Newest(Aggregator[Candidates]):
         return Candidates(batch.txid)
 
     def aggregate(self, state: Candidates, collector: Collector, *values: Any) -> None:
-        order = tuple(_rank(values[place]) for place in self.order)
+        order = tuple([_rank(values[place]) for place in self.order])
         if not state.rows or order > state.order:
             state.rows, state.order = [values], order
         elif order == state.order and not any(same(values, row) for row in state.rows):
