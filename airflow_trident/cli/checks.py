@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_trident.protocol.records import LedgerView
 
 SLOW_WRITE_MS = 50.0
-"""About nine writes make a transaction when every phase is a task: half a second of waiting."""
+"""Nine writes are waited for in a transaction whose phases are tasks, five steps and four sessions: half a second."""
 MANY_BYTES = 500 * 2**20
 """ZooKeeper holds everything in memory and copies it to disk again and again."""
 LITTLE_SPACE_BYTES = 2**30

@@ -288,9 +288,12 @@ class Ledger(ABC):
         """The last one; None: nothing was said yet."""
         return None
 
-    def enlist(self, worker: Worker) -> str:
+    def enlist(self, worker: Worker, *, wait: bool = True) -> str:
         """Be listed among the live workers until this ledger is closed, or its process ends. The answer is the name for
-        :attr:`Owner.worker`; "" where nobody is listed."""
+        :attr:`Owner.worker`; "" where nobody is listed.
+
+        :param wait: for the answer. Without it this costs no round trip, and whether it was done is not known.
+        """
         return ""
 
     def retire(self, name: str) -> None:

@@ -19,8 +19,8 @@ class Ephemerals:
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
 
-    def written(self, ops: Iterable[Op], client: Any) -> None:
-        """After a `multi` with full paths was applied."""
+    def sent(self, ops: Iterable[Op], client: Any) -> None:
+        """After a `multi` with full paths. One connection answers in order: the nodes are watched as it left them."""
         for op in ops:
             if isinstance(op, Create) and op.ephemeral:
                 self._kept[op.path] = op.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError
@@ -149,6 +150,12 @@ class FakeZNodes:
             self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
         if fault is not None:
             raise OutcomeUnknownError("the answer of the ledger was lost", "Run the same step again.")
+
+    def post(self, ops: Sequence[Op]) -> None:
+        if not self.unavailable:
+            with suppress(WriteRefusedError):
+                self.tree.apply(ops)
+                self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
 
     def ensure(self, path: str) -> None:
         self.round_trips += 1

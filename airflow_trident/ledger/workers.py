@@ -33,12 +33,16 @@ class Worker:
 _FORMAT = Format(noun="the worker", version=1, cure="It is not listed.")
 
 
-def enlist(znodes: ZNodes, life: Life, worker: Worker) -> str:
+def enlist(znodes: ZNodes, life: Life, worker: Worker, *, wait: bool = True) -> str:
     """Until the session of `znodes` ends, or until it retires. The answer is its name, which is unique: a forked child,
-    or a second task, has its own."""
+    or a second task, has its own.
+
+    :param wait: for the server's answer; without it this costs no round trip.
+    """
     name = f"{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
     body = {key: value for key, value in asdict(worker).items() if key != "name"}
-    znodes.multi([Create(f"{life.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)])
+    node = Create(f"{life.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)
+    (znodes.multi if wait else znodes.post)([node])
     return name
 
 

@@ -267,10 +267,15 @@ class ZNodeLedger(ZNodeStates):
     ) -> BeginResult:
         life = self._life()
         keys = [life.claim(key) for key in (claim.key, *claim.former)]
-        if not claim.former and self._transactor.cache.has([life.topology, *self._paths(life, 0)], ()):
-            # A process that goes from one transaction to the next need not ask whether a new claim is known: that its
-            # node is created finds it out, which it would not of former keys.
-            self._transactor.cache.assume_missing(life.claim(claim.key))
+        cache, shared = self._transactor.cache, self._paths(life, 0)
+        if cache.has([life.topology, *shared], ()):
+            if claim.former:  # together with the transaction before, which is looked at next
+                last = self._transactor.remembered(life, shared).next_txid() - 1
+                cache.fetch([*keys, *([life.tx(last)] if last else [])])
+            else:
+                # A process that goes from one transaction to the next need not ask whether a new claim is known: that
+                # its node is created finds it out, which it would not of former keys.
+                cache.assume_missing(life.claim(claim.key))
         result = self._run(
             functools.partial(
                 verbs.begin,
@@ -281,7 +286,7 @@ class ZNodeLedger(ZNodeStates):
                 lag_of=lag_of,
                 digest=plan,
             ),
-            paths=[*self._paths(life, 0), *keys],
+            paths=[*shared, *keys],
             folders=self._folders(life),  # for the commit after it, which looks at what is to be pruned
         )
         if isinstance(result, Begun) and result.new:
@@ -355,8 +360,8 @@ class ZNodeLedger(ZNodeStates):
         life = self._life()
         return outcomes.outcome_at(self._transactor.fresh(life, [life.coordinator]))
 
-    def enlist(self, worker: Worker) -> str:
-        return enlist(self.znodes, self._life(), worker)
+    def enlist(self, worker: Worker, *, wait: bool = True) -> str:
+        return enlist(self.znodes, self._life(), worker, wait=wait)
 
     def retire(self, name: str) -> None:
         retire(self.znodes, self._life(), name)

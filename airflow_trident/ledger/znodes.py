@@ -146,6 +146,12 @@ class ZNodes(Protocol):
         :raises ConfigurationError: too large to be sent.
         """
 
+    def post(self, ops: Sequence[Op]) -> None:
+        """Send a `multi` with the next request, and do not wait for what becomes of it: for what is only for people.
+
+        :raises LedgerUnavailableError: there is no connection to send it by.
+        """
+
     def ensure(self, path: str) -> None:
         """Create the node and its parents, empty, where they do not exist. Safe to repeat."""
 

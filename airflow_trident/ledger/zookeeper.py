@@ -88,6 +88,11 @@ class ZooKeeperZNodes:
     def multi(self, ops: Sequence[Op]) -> None:
         self._multi([replace(op, path=self._full(op.path)) for op in ops])
 
+    def post(self, ops: Sequence[Op]) -> None:
+        self._send(
+            [replace(op, path=self._full(op.path)) for op in ops], time.monotonic() + self.settings.op_deadline_s
+        )
+
     def ensure(self, path: str) -> None:
         # The chroot too: kazoo never creates its own kind of chroot, which is why paths are prefixed here instead.
         steps = self._full(path).strip("/").split("/")
@@ -252,15 +257,19 @@ class ZooKeeperZNodes:
     def _multi(self, ops: Sequence[Op]) -> None:
         require_sizes(ops)
         deadline = time.monotonic() + self.settings.op_deadline_s
+        self.round_trips += 1
+        with self._translated(f"to write {ops[-1].path}"):
+            _raise_first(ops, self._send(ops, deadline).get(timeout=_left_s(deadline)))
+
+    def _send(self, ops: Sequence[Op], deadline: float) -> Any:
         client = self._ready(deadline)
         self._ephemerals.forget(ops)
         transaction = client.transaction()
         for op in ops:
             _add(transaction, op)
-        self.round_trips += 1
-        with self._translated(f"to write {ops[-1].path}"):
-            _raise_first(ops, transaction.commit_async().get(timeout=_left_s(deadline)))
-        self._ephemerals.written(ops, client)
+        answer = transaction.commit_async()
+        self._ephemerals.sent(ops, client)
+        return answer
 
     def _create(self, path: str, deadline: float) -> None:
         """An empty node, where none is. Repeating this has no effect, so a lost answer needs no resolving."""

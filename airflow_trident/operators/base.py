@@ -128,7 +128,7 @@ class LedgerTask:
 
         with suppress(Exception):
             me, since_ms = owner(context), int(timezone.utcnow().timestamp() * 1000)
-            ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms))
+            ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms), wait=False)
 
     def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
         """The wait of this task in the triggerer."""

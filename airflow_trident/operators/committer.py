@@ -175,7 +175,7 @@ class TridentCommitterOperator(EngineOperator):
         also = f"; its sweep also committed {', '.join(others)}" if others else ""
         if txid not in committed:
             return f"{what} is committed already, by another task{also}"
-        record = ledger.view(txid).tx
+        record = ledger.view(txid, remembered=True).tx
         if record is None or record.staged is None:
             return f"{what} is committed{also}"
         rows = ", ".join(f"{count:,} rows in state {name}" for name, count in record.staged.rows.items())

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_trident.engine.base import Engine
     from airflow_trident.ledger.base import Ledger
+    from airflow_trident.protocol.records import TxRecord
     from airflow_trident.topology.topology import Topology
 
 CANCEL_LIMIT_S = 3.0
@@ -192,13 +193,13 @@ class TridentEmitterOperator(EngineOperator):
         def progress(line: str) -> None:
             self.log.info("%s", line)
 
-        if self._is_left_behind(context, ledger, txid):
+        seen = ledger.view(txid)
+        if self._is_left_behind(context, seen.tx):
             return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_PROCESSED)
         try:
             with self.open_engine(context) as engine, self.watching_ui(context):
-                return process(
-                    ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts, progress
-                )
+                staging_root = settings.staging_root(self.staging_dir)
+                return process(ledger, self.topology, txid, engine, staging_root, attempts, progress, seen=seen)
         except AirflowTaskTimeout as error:
             # Not an Exception in Airflow 3, so nobody below has written it down.
             record = ledger.view(txid).tx
@@ -209,9 +210,9 @@ class TridentEmitterOperator(EngineOperator):
         finally:
             self._running = None
 
-    def _is_left_behind(self, context: Context, ledger: Ledger, txid: int) -> bool:
+    def _is_left_behind(self, context: Context, record: TxRecord | None) -> bool:
         """Is it another run's, processed, and given to this one to be committed? Its batch is good as it is staged."""
-        record, ti = ledger.view(txid).tx, context["ti"]
+        ti = context["ti"]
         if record is None or record.status is not Status.PROCESSED or coordinator_above(self) is None:
             return False
         return (record.claim.dag_id, record.claim.run_id) != (ti.dag_id, ti.run_id)

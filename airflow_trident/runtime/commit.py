@@ -125,7 +125,7 @@ class Committer:
         """
         with OpenStates(self.topology) if states is None else nullcontext(states) as opened:
             committed = self._sweep(txid, opened, take_over, remembered)
-        view = self.ledger.view(txid, remembered=remembered)
+        view = self.ledger.view(txid, remembered=remembered or txid in committed)
         return SweepResult(committed=tuple(committed), own=self._about(view, txid), view=view)
 
     def _about(self, view: LedgerView, txid: int) -> AlreadyCommitted | Wait | Blocked:
@@ -142,16 +142,17 @@ class Committer:
         first = self.ledger.view(own, remembered=remembered)
         if first.tx is not None and own <= first.pointer.committed:
             late = self._with_batch(first, own, mine=True)
-            if late is not None and self._try(late, own, states, remembered):
+            if late is not None and self._try(late, own, states):
                 done.append(own)
         for txid in range(first.pointer.committed + 1, first.next_txid):
-            view = self.ledger.view(txid, remembered=remembered)
+            # What was just read of the own one holds while nothing was committed before it.
+            view = first if txid == own and not done else self.ledger.view(txid, remembered=remembered)
             if view.tx is None or view.tx.status.lets_others_pass:
                 continue
             if txid != own and not take_over and is_left_to_its_committer(self.ledger, view.tx):
                 break  # taking over would only fence them
             ready = self._with_batch(view, txid, mine=txid == own)
-            if ready is None or not self._try(ready, txid, states, remembered):
+            if ready is None or not self._try(ready, txid, states):
                 break
             done.append(txid)
         return done
@@ -169,21 +170,25 @@ class Committer:
             return view
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
 
-    def _try(self, view: LedgerView, txid: int, states: OpenStates, remembered: bool) -> bool:
-        """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
+    def _try(self, view: LedgerView, txid: int, states: OpenStates, *, strictly: bool = False) -> bool:
+        """Commit one transaction if its turn has come; False if it has not, or a newer committer took it.
+
+        :param strictly: the ledger is read before and after the markers. A ledger only grows: where it agrees with
+            markers that were read after it, it would agree with them now, so that is done only where it does not.
+        """
         if not isinstance(decide_commit(view, txid), Commit):
             return False
         self._require_definition(view)
         markers = markers_of_open(self.topology, states.opened())
         try:
             require_states_whole(self.topology.name, markers, view)
-            if not remembered:
+            if strictly:
                 view = self.ledger.view(txid)  # once more, after the markers
             require_ledger_ahead(self.topology.name, markers, view)
         except (LedgerBehindStateError, StateBehindLedgerError):
-            if not remembered:
+            if strictly:
                 raise
-            return self._try(self.ledger.view(txid), txid, states, remembered=False)  # others may have committed
+            return self._try(self.ledger.view(txid), txid, states, strictly=True)  # others may have committed
         if not isinstance(decide_commit(view, txid), Commit):
             return False
         require_not_late(self.topology, txid, view.pointer.committed)

@@ -25,7 +25,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
@@ -178,17 +178,22 @@ def process(
     staging_root: str,
     attempts: Attempts,
     progress: Progress = quiet,
+    *,
+    seen: LedgerView | None = None,
 ) -> ProcessResult:
     """Run the processing phase of a transaction under a new attempt, and record its staged batch.
 
     Where a spout is opaque, a lower transaction that is attempted again may take the batch of this one while it is
     processed: then it is processed once more, with the batch that it has then.
 
+    :param seen: the transaction as the caller has just read it, which saves reading it again.
     :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; that is in the ledger.
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
     """
     while True:
-        view = ledger.view(txid)
+        # An outdated view may start an attempt, which finds out; it must not say that there is nothing to do.
+        current = seen is not None and isinstance(decide_process(seen, txid), Process)
+        view, seen = seen if seen is not None and current else ledger.view(txid), None
         decision = decide_process(view, txid)
         if isinstance(decision, Unknown | Closed):
             raise no_transaction(topology.name, decision)
@@ -252,7 +257,7 @@ def run_attempt(
     txid, attempt = record.txid, record.attempt
     crash_point(CrashPoint.ATTEMPT_STARTED, txid)
     try:
-        job = job_of(ledger.topology().incarnation, topology, record, staging_root, progress)
+        job = job_of(ledger.view(0, remembered=True).topology.incarnation, topology, record, staging_root, progress)
         staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root)
     except (*USER_ERRORS, KeyboardInterrupt) as error:
         stale = note_failure(ledger, txid, attempt, error, attempts)

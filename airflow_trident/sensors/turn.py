@@ -121,7 +121,14 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         with airflow_outcome():
             txid = self.current_txid = parse_txid(self.txid)
             with self.ledger_of_run(context) as ledger:
-                self.enlist(ledger, context, txid)
+                said: list[str] = []
+
+                def say(story: str) -> None:
+                    if not said:  # who need not wait is not listed
+                        self.enlist(ledger, context, txid)
+                    said.append(story)
+                    self.log.info("%s", story)
+
                 verdict = wait_in_worker(
                     ledger,
                     txid,
@@ -129,7 +136,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     wait_s=settings.turn_wait_s(self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
                     look=ask_airflow(ledger, skip=self._skips),
-                    say=lambda story: self.log.info("%s", story),
+                    say=say,
                 )
             what = f"transaction {txid} of topology {self.topology_name}"
             if isinstance(verdict, Blocked):

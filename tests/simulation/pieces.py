@@ -103,7 +103,8 @@ class SimZNodes(FakeZNodes):
             self._lost()
         luck -= faults.lost_before
         if luck < faults.late:
-            self.sim_tree.held.append(tuple(ops))
+            if not any(isinstance(op, Create) and op.ephemeral for op in ops):  # in time for its session, or never
+                self.sim_tree.held.append(tuple(ops))
             self._lost()
         luck -= faults.late
         self.tree.apply([_of_later_version(op) for op in ops] if self._later else ops)
