@@ -175,6 +175,8 @@ class Backfill:
         me = Owner.of(self.owner)
         if tx.owner == me or tx.owner.is_same_task(me):
             return None
+        if not tx.owner.worker and (tx.owner.host, tx.owner.pid) == (me.host, me.pid):
+            return None  # what this very process left when it could not be listed
         if not is_alive(self.ledger.workers(), tx.owner):
             return None
         return (

@@ -54,6 +54,7 @@ def calm_down(world: World) -> None:
 
 
 def _settle(world: World) -> None:
+    world.outsleep_sessions()
     world.expire_sessions()
     ledger = world.ledger()
     ledger.register(world.topology.definition())

@@ -37,7 +37,7 @@ class Log(ReducerAggregator[str]):
         return f"{current},{record}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Process:
     """What runs now: where, and as what.
 
@@ -61,6 +61,7 @@ class World:
     :param apart: workers have staging folders of their own.
     :param commands: what people typed and were killed at: they type it again.
     :param orphans: ephemeral nodes of the killed.
+    :param alive: what runs, or sleeps.
     :param dead: tasks whose process is gone, and Airflow does not know it yet.
     :param loses_staged: staged files were lost, or are not where others look for them.
     :param clears: does the person of the end clear what is red?
@@ -89,6 +90,7 @@ class World:
     trace: list[str] = field(default_factory=list)
     commands: list[Selection] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
+    alive: list[Process] = field(default_factory=list)
     dead: list[tuple[Any, object]] = field(default_factory=list)
     copies: dict[str, Store] = field(default_factory=dict)
     removals: int = 0
@@ -119,6 +121,7 @@ class World:
         self.here.process = process
         self._number += 1
         process.number = self._number
+        self.alive.append(process)
         try:
             yield
         except Exception:
@@ -130,11 +133,16 @@ class World:
         else:
             self._end_sessions(process)
         finally:
+            self.alive.remove(process)
             self.here.process = None
 
     def _end_sessions(self, process: Process) -> None:
         for client in process.clients:
             client.close()
+
+    def outsleep_sessions(self) -> None:
+        """Who sleeps now sleeps for longer than a session lives."""
+        self.orphans += [path for process in self.alive for one in process.clients for path in one._ephemeral]
 
     def expire_sessions(self) -> None:
         """ZooKeeper notices that the processes of some sessions are gone."""
