@@ -9,6 +9,7 @@ from airflow_trident.errors import (
     ConfigurationError,
     CorruptError,
     FencedError,
+    HeldError,
     LateBatchError,
     RetryableError,
     TransitionError,
@@ -19,10 +20,12 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.take_back import take_back
 from airflow_trident.types import Json
 from tests.simulation.scheduler import Killed
 from tests.simulation.world import Process, World
@@ -117,6 +120,24 @@ def skip(world: World, ledger: ZNodeLedger) -> None:
         world.note(f"skip {txid}: {ledger.skip(txid, 'a person said so').status}")
 
 
+def taken_back(world: World, ledger: ZNodeLedger) -> None:
+    give_back(world, ledger)
+
+
+def give_back(world: World, ledger: ZNodeLedger) -> None:
+    """A person takes a commit back that seems to succeed never."""
+    begun = [tx.txid for tx in ledger.transactions() if tx.touched and tx.status is not Status.COMMITTED]
+    if not begun:
+        return
+    txid = world.random.choice(begun)
+    try:
+        record = take_back(ledger, world.topology, txid, owner="person", reason="a person said so")
+    except HeldError as error:
+        world.note(f"take back {txid}: {error.message}")
+    else:
+        world.note(f"take back {txid}: {record.status}")
+
+
 def fail(world: World, ledger: ZNodeLedger) -> None:
     """A failure callback that comes at any time, from any attempt."""
     txid = _some_txid(world)
@@ -159,11 +180,12 @@ JOBS: dict[Job, float] = {
     backfill: 1.5,
     skip: 0.7,
     fail: 0.5,
+    taken_back: 0.5,
     command: 0.5,
     lose_staged: 0.2,
     deliver: 1,
 }
-AT_WORK = (coordinate, emit, commit_one, backfill)
+AT_WORK = (coordinate, emit, commit_one, backfill, taken_back)
 """Who is at one of these is not there any more when the ledger is restored: a step that was decided before fits the
 restored ledger by accident, since its version numbers come again."""
 
@@ -178,7 +200,7 @@ def do_one(world: World, place: int) -> None:
     except Killed:
         world.note(f"{job.__name__}: killed")
     except TridentError as error:
-        expected(world, job.__name__, error, also=(UnknownTopologyError,) if job is command else ())
+        expected(world, job.__name__, error, also=(UnknownTopologyError,) if job in (command, taken_back) else ())
     finally:
         world.at_work -= job in AT_WORK
     _accident(world)
@@ -192,7 +214,7 @@ def _often(world: World, job: Job) -> float:
         return 3.0
     if world.topology.opaque and job in (lose_staged, fail):
         return 5.0  # a batch that a state holds already has to be chosen anew
-    return world.rough if job in (skip, fail, backfill) else 1.0
+    return world.rough if job in (skip, fail, backfill, taken_back) else 1.0
 
 
 def expected(world: World, what: str, error: TridentError, also: tuple[type[TridentError], ...] = ()) -> None:

@@ -139,6 +139,8 @@ class Judge:
         if new.status is Status.COMMITTED and old.status is not Status.COMMITTED:
             self._committed(txid, new)
         self.skips |= new.status is Status.SKIPPED
+        if old.touched and not new.touched and any(self._has(store, txid) for store in self._all()):
+            self.broken("P8", f"the commit of {txid} was taken back and a state has it")
         if new.status is Status.SKIPPED and (new.touched or any(self._has(store, txid) for store in self._all())):
             self.broken("P8", f"{txid} is SKIPPED and a state may hold it")
 
@@ -221,6 +223,9 @@ class Judge:
             self.broken("P7", f"state {name} has records {twice} twice, the last time by transaction {ticket.txid}")
         if self.silent or self.restored or applied is Applied.ALREADY:
             return
+        own = self.records.get(ticket.txid)
+        if own is not None and not own.touched:
+            self.broken("P8", f"state {name} got {ticket.txid}, whose commit was taken back, by fence {ticket.fence}")
         lower = {txid: batch for txid, batch in self.done.items() if txid < ticket.txid}
         lacks = [txid for txid, batch in lower.items() if any(not store.records[one] for one in batch)]
         if lacks:

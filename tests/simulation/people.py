@@ -19,6 +19,8 @@ from tests.simulation.world import Process, World
 
 END_ROUNDS = 40
 WORKERS = 3
+PATIENT_ROUNDS = 5
+"""So many runs a person waits whether the tasks of Airflow go on."""
 
 
 def end(world: World) -> None:
@@ -64,7 +66,7 @@ def _settle(world: World) -> None:
             from tests.simulation import shell_jobs
 
             shell_jobs.tidy_up(world)
-        _commands(world, ledger)
+        _commands(world, ledger, patient=number < PATIENT_ROUNDS)
         nothing_new = _one_more(world, ledger, number)
         open_ones = [
             tx.txid for tx in ledger.transactions() if tx.status is not Status.COMMITTED and not _lost(world, tx)
@@ -90,22 +92,23 @@ def _one_more(world: World, ledger: ZNodeLedger, number: int) -> bool:
     return isinstance(phases.coordinate(ledger, world.topology, claim, max_pending=world.judge.max_pending), NothingNew)
 
 
-def _commands(world: World, ledger: ZNodeLedger) -> None:
+def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
     """What a person types who sees the lists: the same commands again, then what the lists ask for."""
     again, world.commands = world.commands, []
     for selection in again:
         with suppress(TransitionError):  # the ledger was restored, or the topology removed
             replay(world, ledger, selection)
     replay(world, ledger, Selection(failed=True))
-    for txid in listed(world, ledger.view(0)):
+    view = ledger.view(0)
+    pending = () if patient and world.kind.tasks else _stands_still(world, ledger, view)
+    for txid in sorted({*view.exceptions.skipped, *pending}):
         replay(world, ledger, Selection(first=txid, last=txid))
 
 
-def listed(world: World, view: LedgerView) -> list[int]:
-    """Txids that `airflow trident ledger list` shows and that only a person goes on with: what is SKIPPED; what is
-    pending, too, where there is no Airflow whose tasks go on."""
-    pending = () if world.kind.tasks else range(view.pointer.committed + 1, view.next_txid)
-    return sorted({*view.exceptions.skipped, *pending})
+def _stands_still(world: World, ledger: ZNodeLedger, view: LedgerView) -> list[int]:
+    """What `airflow trident ledger list` calls pending. What is processed the next run of an Airflow commits."""
+    pending = ledger.transactions(view.pointer.committed + 1)
+    return [tx.txid for tx in pending if tx.status is Status.PROCESSING or not world.kind.tasks]
 
 
 def _lost(world: World, tx: TxRecord) -> bool:

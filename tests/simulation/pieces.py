@@ -276,6 +276,9 @@ class OpenStore(State):
         self.where.scheduler.step()
         return applied
 
+    def bar(self, ticket: CommitTicket) -> None:
+        self.apply(replace(ticket, bars=True), Rows(()))
+
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
         return [(self.store.records[record],) if record in self.store.records else None for (record,) in keys]
 

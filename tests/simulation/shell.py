@@ -103,6 +103,7 @@ class Run:
     run_id: str
     run_after: datetime
     tasks: list[Task] = field(default_factory=list)
+    xcoms: dict[tuple[str, int, str], Any] = field(default_factory=dict)
     over: bool = False
     clear_number: int = 0
 
@@ -235,8 +236,8 @@ class Airflow:
             map_index=task.map_index,
             try_number=task.try_number,
             max_tries=task.max_tries,
-            xcom_push=lambda **_: None,
-            xcom_pull=lambda **_: None,
+            xcom_push=lambda *, key, value: run.xcoms.update({(task.task_id, task.map_index, key): value}),
+            xcom_pull=lambda *, task_ids, key, map_indexes: run.xcoms.get((task_ids, map_indexes, key)),
             get_first_reschedule_date=lambda _context: None,
         )
         number = SimpleNamespace(run_after=run.run_after, clear_number=run.clear_number, run_id=run.run_id)

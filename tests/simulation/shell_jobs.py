@@ -21,7 +21,7 @@ from airflow_trident.runtime import drain
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.sensors.turn import TridentTurnSensor
 from tests.simulation.accidents import clock_moves, store_accident, topology_removed
-from tests.simulation.jobs import deliver, expected, expected_text, lose_staged, replay
+from tests.simulation.jobs import deliver, expected, expected_text, give_back, lose_staged, replay
 from tests.simulation.pool import SimPool, sim_wait
 from tests.simulation.scheduler import Killed
 from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, Airflow, Task, deployed
@@ -207,7 +207,7 @@ def _type(world: World, place: int) -> None:
     with world.running(Process(place=place, later=world.kind.versions and chance.random() < 0.5)):
         ledger = world.ledger()
         view = ledger.view(0)
-        what = chance.choice(("failed", "txid", "skip", "pause", "resume", "resume"))
+        what = chance.choice(("failed", "txid", "skip", "back", "pause", "resume", "resume"))
         last = view.next_txid - 1
         if what == "failed":
             replay(world, ledger, Selection(failed=True))
@@ -217,6 +217,8 @@ def _type(world: World, place: int) -> None:
         elif what == "skip" and last and (not world.kind.ordered or chance.random() < 0.2):
             txid = chance.randint(1, last)
             world.note(f"skip {txid}: {ledger.skip(txid, 'a person said so').status}")
+        elif what == "back" and last:
+            give_back(world, ledger)
         elif what in ("pause", "resume"):
             ledger.set_command(Command.PAUSE if what == "pause" else Command.RUN)
 
@@ -285,7 +287,8 @@ def tidy_up(world: World) -> None:
     _until_idle(world)
     for task in world.airflow.failed():
         if task.state == "failed" and world.clears:
-            first = task.run.live()[0] if world.airflow.deploys > 1 else task  # its coordinator knows how many it has
+            # Its coordinator knows how many transactions the run has now, and in which life of the topology.
+            first = task.run.live()[0] if world.airflow.deploys > 1 or world.judge.lives else task
             world.note(f"a person clears {[one.name for one in world.airflow.clear(first)]}, which was red")
     _until_idle(world)
 

@@ -12,8 +12,8 @@ import pytest
 from tests.simulation.history import Verdict, play
 from tests.simulation.kinds import KINDS, ON
 from tests.simulation.mutants import first_found
-from tests.simulation.opaque_mutants import MUTANTS
 from tests.simulation.runner import Part, parts_of, play_all
+from tests.simulation.shell_mutants import MUTANTS
 
 HISTORIES, OF_TASKS = 200, 100
 """Of each kind; those of tasks cost twice as much."""

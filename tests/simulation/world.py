@@ -162,7 +162,7 @@ class World:
     def engine(self) -> SimEngine:
         return SimEngine(self.area(), self.judge.attempt_begins, 0.0 if self.calm else self.poison)
 
-    def ledger(self) -> ZNodeLedger:
+    def ledger(self, incarnation: str = "") -> ZNodeLedger:
         never = 10.0 * MAX_STEPS
         deadline_s = never if self.calm else self.random.choice((never, never, -1.0))
         znodes = SimZNodes(self.tree, self.scheduler, later=self.process.later)
@@ -174,7 +174,9 @@ class World:
             while len(self._followers) < 2:
                 self._followers.append(Follower(self.tree))
             client = FollowerZNodes(self.random.choice(self._followers), znodes)
-        return ZNodeLedger(client, "simulated", step_deadline_s=deadline_s, clock_ms=self.clock.time_ms)
+        return ZNodeLedger(
+            client, "simulated", incarnation=incarnation, step_deadline_s=deadline_s, clock_ms=self.clock.time_ms
+        )
 
     def stores_here(self) -> dict[str, Store]:
         return self.stores[self.judge.two and self.process.place == 1]
