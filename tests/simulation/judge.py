@@ -30,7 +30,7 @@ class Judge:
     :param damaged: a store went back, vanished, or is two: states lack what is COMMITTED, and nobody has noticed yet.
     :param done: the batch of each COMMITTED transaction, also when its record was pruned.
     :param skips: something was SKIPPED once.
-    :param first_of: the first transaction of each run and coordinator.
+    :param first_of: the first transaction of each run and coordinator; `told`: all that coordinators told their runs.
     """
 
     stores: dict[str, Store]
@@ -53,13 +53,14 @@ class Judge:
     skips: bool = False
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
     first_of: dict[tuple[str, str], int] = field(default_factory=dict)
+    told: dict[str, set[int]] = field(default_factory=dict)
     process: Callable[[], Any] = lambda: None
 
     def reborn(self) -> None:
         """A person deleted the topology: nothing of its former life counts any more."""
         self.next_txid, self.pointer, self.exceptions = 1, CommitPointer(committed=0, fence=0), Exceptions()
         self.skips = False
-        for kept in (self.records, self.claims, self.attempts, self.done, self.first_of):
+        for kept in (self.records, self.claims, self.attempts, self.done, self.first_of, self.told):
             kept.clear()
 
     def broken(self, promise: str, what: str) -> None:
@@ -152,9 +153,9 @@ class Judge:
 
     def _is_of_own_run(self, record: TxRecord) -> None:
         """An emitter works on the transaction of its own run, in whatever life of the topology it finds itself."""
-        task, run_id = self.process().task, record.claim.run_id
-        if task is not None and task.verb == "emit" and run_id != task.run.run_id:
-            self.broken("P1", f"{task.name} attempts {record.txid}, which belongs to run {run_id!r}")
+        task = self.process().task
+        if task is not None and task.verb == "emit" and not self._is_given(task, record.txid):
+            self.broken("P1", f"{task.name} attempts {record.txid}, which belongs to {record.claim.run_id!r}")
 
     def _gate_opened(self, txid: int, record: TxRecord, pointer: CommitPointer) -> None:
         if record.fence <= pointer.fence or self.pointer.fence != record.fence:
@@ -243,19 +244,28 @@ class Judge:
             self.broken("P1", f"claim {key} was given {txid} after {self.claims[key]}")
 
     def coordinated(self, task: Any, result: Any) -> None:
-        """A run's first transaction stays its first, however often its coordinator runs again."""
-        first = result[0] if isinstance(result, list) else result
+        """A run's first transaction stays its first, however often its coordinator runs again; what another run left
+        may be given to it besides."""
+        txids = result if isinstance(result, list) else [result]
+        self.told.setdefault(task.run.run_id, set()).update(txids)
         who = (task.run.run_id, task.task_id)
-        if self.first_of.setdefault(who, first) != first:
-            self.broken("P1", f"{task.name} has {result} and had {self.first_of[who]} before")
+        record = self.records.get(txids[0])
+        if record is not None and record.claim.run_id == task.run.run_id:
+            first = self.first_of.setdefault(who, txids[0])
+            if first != txids[0]:
+                self.broken("P1", f"{task.name} has {result} and had {first} before")
+
+    def _is_given(self, task: Any, txid: int) -> bool:
+        """Is the transaction that of the task's run, in this life of the topology?"""
+        record, run_id = self.records.get(txid), task.run.run_id
+        return record is None or record.claim.run_id == run_id or txid in self.told.get(run_id, ())
 
     def green(self, task: Any, txid: int) -> None:
         """The success of a committer means that the transaction of its run is COMMITTED."""
-        claimed = {record.claim.run_id for one, record in self.records.items() if one == txid}
         if txid not in self.done:
             self.broken("P8", f"{task.name} succeeds and {txid} is not COMMITTED")
-        if claimed and task.run.run_id not in claimed:
-            self.broken("P1", f"{task.name} succeeds with {txid}, which belongs to run {claimed}")
+        if not self._is_given(task, txid):
+            self.broken("P1", f"{task.name} succeeds with {txid}, which belongs to {self.records[txid].claim.run_id!r}")
 
     def _all(self) -> list[Store]:
         return list(self.stores.values())

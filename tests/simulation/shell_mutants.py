@@ -6,17 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_trident.ledger import verbs
 from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
 from airflow_trident.operators import base
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.records import Exceptions, LedgerView
 from airflow_trident.runtime import backfill, commit, phases
-from airflow_trident.runtime.backfill import Backfill
 from tests.simulation.follower import Answer
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.opaque_mutants import MUTANTS
-from tests.simulation.pieces import OpenStore
 
 __all__ = ["MUTANTS"]
 
@@ -82,55 +79,11 @@ def _() -> Sequence[Patch]:
 # ---- what people see ---------------------------------------------------------------------------------------------
 
 
-@mutant("what is being replayed is on no list", "tasks")
-def _() -> Sequence[Patch]:
-    def write(snap: Any, txid: int, to: str, *off: int) -> Any:
-        return original(snap, txid, "" if to == "replaying" else to, *off)
-
-    original = verbs._exceptions_write
-    return [(verbs, "_exceptions_write", write)]
-
-
 @mutant("a backfill of what failed leaves out what a killed one was at", "tasks")
 def _() -> Sequence[Patch]:
     return [(Exceptions, "unfinished", property(lambda self: self.failed))]
 
 
-@mutant("what is processed and waits for nobody is left where it is", "tasks")
-def _() -> Sequence[Patch]:
-    return [(Backfill, "_left_over", lambda self, *more: [])]
-
-
 @mutant("a batch that cannot be read is emitted again without end", "elsewhere")
 def _() -> Sequence[Patch]:
     return [(commit, "EMIT_TRIES", 1_000)]
-
-
-# ---- commits that are taken back ---------------------------------------------------------------------------------
-
-
-@mutant("a commit is taken back and no state is barred from it")
-def _() -> Sequence[Patch]:
-    return [(OpenStore, "bar", lambda self, ticket: None)]
-
-
-@mutant("a state that holds a transaction lets its commit be taken back")
-def _() -> Sequence[Patch]:
-    def bar(self: OpenStore, ticket: Any) -> None:
-        marker = self.store.marker
-        if marker is not None and marker.has(ticket.txid):
-            self.store.marker = replace(marker, fence=ticket.fence)
-            return
-        original(self, ticket)
-
-    original = OpenStore.bar
-    return [(OpenStore, "bar", bar)]
-
-
-@mutant("a commit is taken back although another committer has opened the gate since")
-def _() -> Sequence[Patch]:
-    def take_back(snap: Any, ticket: Any, reason: str) -> Any:
-        return original(snap, replace(ticket, fence=verbs._existing(snap, ticket.txid).fence), reason)
-
-    original = verbs.take_back
-    return [(verbs, "take_back", take_back)]

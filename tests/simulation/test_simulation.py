@@ -15,7 +15,7 @@ from tests.simulation.mutants import first_found
 from tests.simulation.runner import Part, parts_of, play_all
 from tests.simulation.shell_mutants import MUTANTS
 
-HISTORIES, OF_TASKS = 200, 100
+HISTORIES, OF_TASKS = 200, 60
 """Of each kind; those of tasks cost twice as much."""
 WITHIN_SEEDS = 1_000
 """Every defect is found by one of so many histories."""
