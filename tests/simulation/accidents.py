@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.errors import StateBehindLedgerError, UnknownTopologyError
 from airflow_trident.ledger.znodes import Delete
 from tests.simulation.pieces import Store
 from tests.simulation.world import World
@@ -27,6 +27,7 @@ def store_accident(world: World, _place: int) -> None:
         return
     what = world.random.choice(("back", "gone", "two"))
     world.judge.damaged = True
+    world.may_refuse += (StateBehindLedgerError,)
     world.note(f"state {name}: {what}")
     if what == "two":
         world.judge.two = True

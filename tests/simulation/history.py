@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.protocol import codec
-from airflow_trident.runtime import commit, phases
+from airflow_trident.runtime import commit, phases, rebuild
 from airflow_trident.runtime.crash import CrashPoint
 from tests.simulation import jobs
 from tests.simulation.clock import instead_of_time
@@ -55,7 +55,7 @@ def instead_of_the_world(world: World) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(instead_of_time(world.clock))
-        for module in (phases, commit):
+        for module in (phases, commit, rebuild):
             stack.enter_context(mock.patch.object(module, "crash_point", point))
             stack.enter_context(mock.patch.object(module, "StagingArea", world.area))
         for name in ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx"):

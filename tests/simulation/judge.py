@@ -31,6 +31,7 @@ class Judge:
     :param done: the batch of each COMMITTED transaction, also when its record was pruned.
     :param skips: something was SKIPPED once.
     :param first_of: the first transaction of each run and coordinator; `told`: all that coordinators told their runs.
+    :param lost: what states go on without, since nothing could bring it back and a person said so.
     """
 
     stores: dict[str, Store]
@@ -54,6 +55,7 @@ class Judge:
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
     first_of: dict[tuple[str, str], int] = field(default_factory=dict)
     told: dict[str, set[int]] = field(default_factory=dict)
+    lost: dict[str, set[int]] = field(default_factory=dict)
     process: Callable[[], Any] = lambda: None
 
     def reborn(self) -> None:
@@ -227,7 +229,11 @@ class Judge:
         own = self.records.get(ticket.txid)
         if own is not None and not own.touched:
             self.broken("P8", f"state {name} got {ticket.txid}, whose commit was taken back, by fence {ticket.fence}")
-        lower = {txid: batch for txid, batch in self.done.items() if txid < ticket.txid}
+        lower = {
+            txid: batch
+            for txid, batch in self.done.items()
+            if txid < ticket.txid and txid not in self.lost.get(name, ())
+        }
         lacks = [txid for txid, batch in lower.items() if any(not store.records[one] for one in batch)]
         if lacks:
             self.broken("P11", f"state {name} got {ticket.txid} and lacks {lacks}, which are COMMITTED")
