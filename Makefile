@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test histories model bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test histories model contracts bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -23,6 +23,7 @@ help:
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
+	@echo "make contracts every promise over every ledger and store, in all products"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
@@ -46,6 +47,9 @@ histories: venv
 
 model: java venv
 	@$(RUN) python -m tests.model.tlc $(ARGS)
+
+contracts: java venv
+	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
 
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)

@@ -42,6 +42,3 @@ KINDS: dict[str, Kind] = {
     "lives": Kind(tasks=True, lives=True),
     "versions": Kind(tasks=True, versions=True),
 }
-
-ON = tuple(kind for kind in KINDS if kind != "stores")
-"""Played with every change."""

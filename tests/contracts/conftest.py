@@ -1,0 +1,50 @@
+"""Which of the contract tests every change runs: each promise over each kind of implementation, but not every product
+of the two. `make contracts` runs all of them."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any
+
+import pytest
+
+ALL = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
+
+LOSSY = (
+    "fake that applies and loses every acknowledgement",
+    "fake that loses every second request",
+    "fake that delays every second request",
+    "fake whose delayed requests arrive before the repeated ones",
+)
+"""Each test of the ledger runs over one of these, always the same one; the simulation loses answers everywhere."""
+
+LARGE = ("memory", "fake znodes", "real ZooKeeper")
+"""Where metadata of megabytes come and go: chunks are written in the same step as everything else."""
+
+FORGETFUL = " that loses its answers"
+"""States so named repeat every apply, which T2 is about. What a store makes of values is the same then: there one of
+them is enough."""
+OF_VALUES = ("test_state_values.py", "test_opaque_states.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left = [] if ALL else [item for item in items if _is_for_all(item)]
+    if left:
+        gone = set(map(id, left))
+        items[:] = [item for item in items if id(item) not in gone]
+        config.hook.pytest_deselected(items=left)
+
+
+def _is_for_all(item: Any) -> bool:
+    """Does only `make contracts` run it?"""
+    if not hasattr(item, "callspec") or item.path.parent.name != "contracts":
+        return False
+    params = [one for one in item.callspec.params.values() if isinstance(one, str)]
+    if "large_metadata" in item.name and not any(one in LARGE for one in params):
+        return True
+    drawn = LOSSY[zlib.crc32(f"{item.path.name}::{item.originalname}".encode()) % len(LOSSY)]
+    if any(one in LOSSY and one != drawn for one in params):
+        return True
+    forgetful = [one for one in params if one.endswith(FORGETFUL)]
+    return item.path.name in OF_VALUES and any(not one.startswith("sqlite") for one in forgetful)
