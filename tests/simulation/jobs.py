@@ -22,7 +22,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
-from airflow_trident.runtime.backfill import Backfill, Selection
+from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.runtime.take_back import take_back
@@ -95,8 +95,9 @@ def backfill(world: World, ledger: ZNodeLedger) -> None:
         replay(world, ledger, Selection(first=txid, last=txid))
 
 
-def replay(world: World, ledger: ZNodeLedger, selection: Selection) -> None:
-    """The command; who is killed at it types it again some time."""
+def replay(world: World, ledger: ZNodeLedger, selection: Selection) -> list[int]:
+    """The command; who is killed at it types it again some time. What was left to somebody who seems to be at work."""
+    left = []
     work = Backfill(
         ledger=ledger,
         topology=world.topology,
@@ -109,9 +110,11 @@ def replay(world: World, ledger: ZNodeLedger, selection: Selection) -> None:
         for done in work.run(selection):
             world.note(f"backfill {done.txid}: {done.outcome} {done.detail}")
             expected_text(world, done.detail)
+            left += [done.txid] if done.outcome is BackfillOutcome.AT_WORK else []
     except Killed:
         world.commands.append(selection)
         raise
+    return left
 
 
 def skip(world: World, ledger: ZNodeLedger) -> None:

@@ -122,7 +122,8 @@ def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
     for selection in again:
         with suppress(TransitionError):  # the ledger was restored, or the topology removed
             replay(world, ledger, selection)
-    replay(world, ledger, Selection(failed=True))
+    for txid in replay(world, ledger, Selection(failed=True)):
+        replay(world, ledger, Selection(first=txid, last=txid))  # as the output says: nobody is at work any more
     view = ledger.view(0)
     pending = () if patient and world.kind.tasks else _stands_still(world, ledger, view)
     for txid in sorted({*view.exceptions.skipped, *pending}):
