@@ -58,7 +58,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     :raises ConfigurationError: an argument of sensors that poke was given; of those only ``timeout`` means something.
     """
 
-    template_fields: Sequence[str] = ("txid", "zookeeper_conn_id")
+    # `incarnation` too: of what a trigger is given Airflow renders only what the operator names here.
+    template_fields: Sequence[str] = ("txid", "zookeeper_conn_id", "incarnation")
     shallow_copy_attrs: Sequence[str] = ("topology",)
     operator_extra_links = (TransactionLink(),)
     ui_color = "#eeeeee"
@@ -87,6 +88,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.topology_name = topology_name(topology)
         self.txid = txid
         self.coordinator_task_id = coordinator_task_id
+        self.incarnation = incarnation_for_triggerer(txid, coordinator_task_id)
         self.deferrable = deferrable_default(deferrable)
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
@@ -102,8 +104,9 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         txid = text_for_triggerer(self.txid)
         if txid is None:
             return
-        incarnation = incarnation_for_triggerer(self.txid, self.coordinator_task_id)
-        trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=incarnation)
+        trigger = self.turn_trigger(
+            txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=self.incarnation
+        )
         trigger_cls, trigger_kwargs = trigger.serialize()
         self.start_from_trigger = True
         self.start_trigger_args = StartTriggerArgs(

@@ -102,10 +102,6 @@ class SimKazoo:
         names = self.follower.own.children(path)
         return Answer(kz.NoNodeError() if names is None else sorted(names))
 
-    def exists_async(self, _path: str, watch: object = None) -> Answer:
-        """Sessions end with their processes here, so that no node comes again."""
-        return Answer(None)
-
     def transaction(self) -> SimTransaction:
         return SimTransaction(self)
 

@@ -157,7 +157,11 @@ def test_a_sensor_that_begins_in_the_triggerer_takes_the_life_from_its_coordinat
         made = TridentTurnSensor(
             task_id="turn", topology=site.topology, deferrable=True, **{"txid": coordinator.output, **arguments}
         )
-        return made.start_trigger_args.trigger_kwargs["incarnation"]
+        kwargs = made.start_trigger_args.trigger_kwargs
+        texts = {name for name, value in kwargs.items() if isinstance(value, str) and "{{" in value}
+        # Airflow renders of a trigger's arguments only those that its operator has as templated fields, too.
+        assert texts <= {name for name in made.template_fields if hasattr(made, name)}
+        return kwargs["incarnation"]
 
     pull = "{{ ti.xcom_pull(task_ids='claim', key='incarnation', map_indexes=-1) }}"
     assert sensor(given) == pull
