@@ -15,9 +15,11 @@ from typing import Any, TypeAlias
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.hooks.waits import Abandoned
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import is_left_to_its_committer
+from airflow_trident.runtime.waiting import lowest_uncommitted
 
 _log = logging.getLogger(__name__)
 
@@ -173,6 +175,18 @@ def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
     if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
         return None
     return Abandoned(record.txid, f"{record.owner or 'who began its commit'} is not connected to the ledger any more")
+
+
+def left_to_anybody(ledger: Ledger) -> Abandoned | None:
+    """The transaction that holds up all others, if it is staged and nobody is left to commit it. Writes nothing."""
+    view = ledger.view(0)
+    lowest = lowest_uncommitted(view, view.next_txid)
+    record = None if lowest is None else ledger.view(lowest).tx
+    if record is None or record.status is Status.PROCESSING or is_alive(ledger.workers(), record.owner):
+        return None
+    answers = ask(record)
+    gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
+    return commit_left(ledger, record) if gone is None else Abandoned(record.txid, gone.why)
 
 
 def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned | None]:

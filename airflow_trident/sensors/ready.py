@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 
 from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.hooks.liveness import left_to_anybody
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
 from airflow_trident.types import Json
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class TridentReadySensor(LedgerTask, BaseSensorOperator):
-    """Succeeds when any stream has data that no transaction covers yet. Begins no transaction.
+    """Succeeds when any stream has data that no transaction covers yet, or when a staged transaction waits and nobody
+    is left who would commit it: the next run does. Begins no transaction and writes nothing.
 
     Sources are not ZooKeeper: they are asked every `poke_interval`; with ``mode="reschedule"`` no worker slot is held
     in between.
@@ -55,7 +57,14 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
                     self.log.info("stream %s has data after transaction %d", stream, last)
                     return True
         self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
-        return False
+        return last > 0 and self._is_one_left()
+
+    def _is_one_left(self) -> bool:
+        with airflow_outcome(), self.open_ledger() as ledger:
+            left = left_to_anybody(ledger)
+        if left is not None:
+            self.log.info("transaction %d waits to be committed, and %s: the next run commits it", left.by, left.why)
+        return left is not None
 
     def _position(self) -> tuple[int, dict[str, Json] | None]:
         """The last transaction and where it ends: nothing before the first one, None while it has no batch."""

@@ -291,8 +291,10 @@ works, TridentTurnSensor.execute = TridentTurnSensor.execute, fails
 runs.append(play(dag))
 TridentTurnSensor.execute = works
 before = records()
+sensed = play(ready)
 runs.append(play(dag))
-tell({"runs": runs, "before": before, "after": records(), "held": held() == HELD, "more": play(dag)})
+tell({"runs": runs, "before": before, "after": records(), "held": held() == HELD, "more": play(dag),
+    "ready": [sensed, play(ready)]})
 """
     )
     assert result["runs"][2]["emit"] == "success"
@@ -301,6 +303,7 @@ tell({"runs": runs, "before": before, "after": records(), "held": held() == HELD
     assert [[status, attempt] for status, attempt, _ in result["after"]] == [["COMMITTED", 0]] * 3
     assert result["held"]
     assert set(result["more"].values()) == {"skipped"}
+    assert result["ready"] == [{"ready": "success"}, {"ready": "skipped"}]
     assert "transaction 3 waits to be committed" in airflow_home.output
 
 
