@@ -269,7 +269,8 @@ def bar(snap: Snapshot, txid: int, owner: Owner) -> Step[CommitTicket]:
         writes=(snap.set_tx(record), snap.set(snap.life.commit, codec.encode_pointer(pointer))),
         witness=snap.life.tx(txid),
         result=ticket,
-        unchecked=frozenset({snap.life.head, snap.life.topology, snap.life.exceptions}),
+        # What the ticket says of states depends on the exceptions.
+        unchecked=frozenset({snap.life.head, snap.life.topology}),
     )
 
 

@@ -58,7 +58,7 @@ def alike(value: Any) -> Any:
     if isinstance(value, TxRecord):
         return replace(value, op="", times_ms=dict.fromkeys(value.times_ms, 0))
     if isinstance(value, CommitTicket):
-        return replace(value, incarnation="")
+        return replace(value, incarnation="", begun_ms=0)
     if isinstance(value, TopologyRecord):
         return replace(value, incarnation="", created_ms=0)
     if isinstance(value, Begun):
