@@ -54,6 +54,7 @@ def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
             "failed": "2",
             "replayed": None,
             "skipped": None,
+            "lost": None,
             "coordinator": "begun",
             "lag": None,
             "problem": None,
