@@ -97,6 +97,11 @@ class SimKazoo:
         node = self.follower.own.get(path)
         return Answer(kz.NoNodeError() if node is None else (node.data, SimpleNamespace(version=node.version)))
 
+    def exists_async(self, path: str, watch: object = None) -> Answer:
+        self._lag()
+        node = self.follower.own.get(path)
+        return Answer(None if node is None else SimpleNamespace(version=node.version))
+
     def get_children_async(self, path: str) -> Answer:
         self._lag()
         names = self.follower.own.children(path)
