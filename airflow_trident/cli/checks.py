@@ -231,7 +231,7 @@ def _write(znodes: ZooKeeperZNodes, root: str) -> Check:
         return Check(
             Level.WARN,
             "write",
-            f"a durable write takes {median_ms:.0f} ms; a transaction needs up to nine. Give ZooKeeper's log a disk "
+            f"a durable write takes {median_ms:.0f} ms; a transaction needs five. Give ZooKeeper's log a disk "
             "of its own, near the workers.",
         )
     return Check(Level.OK, "write", f"a durable write below {root} takes {median_ms:.1f} ms")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from airflow_trident.cli import checks
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op, Reading
@@ -74,7 +76,7 @@ def test_the_four_tasks_of_a_transaction_make_eleven_round_trips(counted: dict[s
     assert sum(ROUND_TRIPS.values()) <= 12
 
 
-def test_the_docs_say_what_was_counted() -> None:
+def test_the_docs_and_the_doctor_say_what_was_counted() -> None:
     trips, writes = sum(ROUND_TRIPS.values()), sum(WRITES.values())
     said = {
         "scale.md": f"| round trips | 4, all of them writes | {trips}, of which {writes} are writes |",
@@ -83,3 +85,5 @@ def test_the_docs_say_what_was_counted() -> None:
     }
     for page, line in said.items():
         assert line in (DOCS / page).read_text(), page
+    number = ("no", "one", "two", "three", "four", "five", "six", "seven")[writes]
+    assert f"a transaction needs {number}." in inspect.getsource(checks)
