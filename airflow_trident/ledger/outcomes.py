@@ -5,12 +5,15 @@ Read with tolerance: it is for people, and what a newer version wrote must not k
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
+from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
+from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
+
+_FORMAT = Format(noun="the coordinator's outcome", version=1, cure="The next run writes it anew.")
 
 
 def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Step[None] | Done[None]:
@@ -32,17 +35,16 @@ def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write
 
 def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
     """None: nothing was said, or nobody here can read it."""
-    data = snap.data(snap.life.coordinator)
+    path = snap.life.coordinator
+    data = snap.data(path)
     if data is None:
         return None
     try:
-        body = json.loads(data)
-        known = {name: body[name] for name in CoordinatorOutcome.__dataclass_fields__ if name in body}
-        return CoordinatorOutcome(**{**known, "kind": OutcomeKind(body["kind"])})
-    except (ValueError, TypeError, KeyError):
+        return _FORMAT.build(CoordinatorOutcome, _FORMAT.load(data, path)[1], path)
+    except CorruptError:
         return None
 
 
 def _write(snap: Snapshot, outcome: CoordinatorOutcome) -> Write:
-    body = {"v": 1, "op": snap.op, **asdict(outcome)}
-    return snap.put(snap.life.coordinator, json.dumps(body, separators=(",", ":")).encode("ascii"))
+    body = {"op": snap.op, **asdict(outcome)}
+    return snap.put(snap.life.coordinator, _FORMAT.dump(body, "the coordinator's outcome"))

@@ -52,7 +52,7 @@ def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json
             with suppress(Exception):
                 lag = coordinator.lag(position.get(name))
                 if lag is not None:
-                    found[name] = lag
+                    found[name] = {str(unit): int(count) for unit, count in lag.items()}
         return found
 
     return asked

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
+from airflow_trident.runtime.telling import lags_of
 from tests.ledger_fixtures import DEFINITION, LEDGERS, Place, begun, claim, lines
 
 ERROR = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="dag", run_id="run-9", error="SourceChangedError: the file")
@@ -82,6 +85,21 @@ def test_the_lag_of_the_sources_is_kept_with_it_until_somebody_asks_them_again(l
     outcome = ledger.coordinator()
     assert outcome is not None
     assert (outcome.lag, outcome.lag_ms) == ({}, outcome.time_ms)
+
+
+def test_a_source_that_counts_strangely_stops_nobody(ledger: Ledger) -> None:
+    class Source:
+        def __init__(self, count: object) -> None:
+            self.count = count
+
+        def lag(self, position: object) -> object:
+            return {"files": self.count}
+
+    sources: Any = {"halves": Source(1.5), "nan": Source(math.nan), "text": Source("many"), "object": Source(object())}
+    ledger.begin(claim(1), lines, max_pending=9, lag_of=lags_of(sources))
+    outcome = ledger.coordinator()
+    assert outcome is not None
+    assert outcome.lag == {"halves": {"files": 1}}
 
 
 def test_a_run_that_waits_says_so_once(ledger: Ledger) -> None:
