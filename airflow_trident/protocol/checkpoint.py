@@ -23,11 +23,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from airflow_trident.errors import CorruptRecordError, FencedError, NewerRecordError, TransitionError
+from airflow_trident.errors import FencedError, TransitionError
+from airflow_trident.protocol.formats import Format
 from airflow_trident.types import Json
 
 VERSION = 1
-_FIELDS = frozenset({"v", "txid", "state", "previous"})
+_FORMAT = Format(
+    noun="the checkpoint record of",
+    version=VERSION,
+    cure="Nothing is guessed: restore the store from a copy, or rebuild the state.",
+)
 
 
 class CheckpointState(StrEnum):
@@ -122,35 +127,13 @@ def encode_checkpoint(record: CheckpointRecord) -> dict[str, Json]:
 def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
     """:param where: names the record in errors.
     :raises CorruptRecordError: not a record. :raises NewerRecordError: of a newer version."""
-    if not isinstance(value, dict):
-        raise _corrupt(where, f"it is {value!r:.80}")
-    version: Any = value.get("v")
-    if _is_whole(version) and version > VERSION:
-        raise NewerRecordError(
-            f"the checkpoint record of {where} has version {version}, and this airflow-trident reads up to {VERSION}",
-            "Install the airflow-trident version that wrote it, or a newer one.",
-        )
-    if not _is_whole(version) or version != VERSION or value.keys() != _FIELDS:
-        raise _corrupt(where, f"version {version!r} with the fields {', '.join(sorted(map(str, value)))}")
-    txid, previous, state = value["txid"], value["previous"], value["state"]
-    if not (_is_whole(txid) and _is_whole(previous) and state in list(CheckpointState)):
-        raise _corrupt(where, f"it is {value!r:.200}")
-    record = CheckpointRecord(txid=txid, state=CheckpointState(state), previous=previous)
-    in_order = 0 <= previous <= txid if record.state is CheckpointState.COMMITTED else 0 <= previous < txid
+    _, body = _FORMAT.open(value, where)
+    record = _FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
+    txid, previous, state = record.txid, record.previous, record.state
+    in_order = 0 <= previous <= txid if state is CheckpointState.COMMITTED else 0 <= previous < txid
     if not in_order:
-        raise _corrupt(where, f"{record.state} {txid} after {previous}")
+        raise _FORMAT.damaged(where, f"{state} {txid} after {previous}")
     return record
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _corrupt(where: str, why: str) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"the checkpoint record of {where} is damaged: {why}",
-        "Nothing is guessed: restore the store from a copy, or rebuild the state.",
-    )
 
 
 # ---- the steps of one namespace --------------------------------------------------------------------------------

@@ -128,7 +128,6 @@ GOOD: dict[str, Any] = {"v": 1, "txid": 7, "state": "PREPARING", "previous": 4}
         {**GOOD, "v": True},
         {**GOOD, "v": "1"},
         {name: value for name, value in GOOD.items() if name != "previous"},
-        {**GOOD, "more": 1},
         {**GOOD, "txid": "7"},
         {**GOOD, "txid": 7.0},
         {**GOOD, "txid": True},
@@ -141,6 +140,10 @@ GOOD: dict[str, Any] = {"v": 1, "txid": 7, "state": "PREPARING", "previous": 4}
 def test_a_damaged_record_is_an_error_that_names_it(damaged: Any) -> None:
     with pytest.raises(CorruptRecordError, match="of here"):
         decode_checkpoint(damaged, "here")
+
+
+def test_a_field_of_a_newer_version_is_tolerated() -> None:
+    assert decode_checkpoint({**GOOD, "more": 1}, "here") == decode_checkpoint(GOOD, "here")
 
 
 def test_a_record_of_a_newer_version_is_not_guessed_at() -> None:
