@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
-from airflow_trident.errors import NewerRecordError, StagingError
-from airflow_trident.staging.base import Manifest, Slot, StagedFile
+from airflow_trident.errors import StagingError
+from airflow_trident.protocol.formats import Format, short
+from airflow_trident.staging.base import Manifest, Slot
 
 VERSION = 2
 """Version 1 did not name the sinks."""
+_FORMAT = Format(
+    noun="the manifest",
+    version=VERSION,
+    key="version",
+    cure="Run the processing phase of this transaction again: it stages under a new attempt.",
+    error=StagingError,
+)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -38,56 +47,10 @@ def decode(content: bytes, where: str) -> Manifest:
     :raises NewerRecordError: a newer version of the package wrote it.
     :raises StagingError: it cannot be decoded.
     """
-    try:
-        record = json.loads(content)
-        version = record["version"]
-        if isinstance(version, int) and version > VERSION:
-            raise NewerRecordError(
-                f"the manifest {where!r} has version {version} and this package reads up to {VERSION}",
-                "Install the version of airflow-trident that wrote it, or a newer one.",
-            )
-        return _manifest(record)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StagingError(
-            f"the manifest {where!r} cannot be read ({type(error).__name__}: {error})",
-            "Run the processing phase of this transaction again: it stages under a new attempt.",
-        ) from error
-
-
-def _manifest(record: dict[str, Any]) -> Manifest:
-    version = _typed(record, "version", int)
-    if not 1 <= version <= VERSION:
-        raise ValueError(f"unknown version {version!r}")
-    slot = Slot(
-        topology=_typed(record, "topology", str),
-        incarnation=_typed(record, "incarnation", str),
-        txid=_typed(record, "txid", int),
-        attempt=_typed(record, "attempt", int),
-    )
-    files = tuple(
-        StagedFile(
-            state=_typed(file, "state", str),
-            path=_typed(file, "path", str),
-            rows=_typed(file, "rows", int),
-            bytes=_typed(file, "bytes", int),
-        )
-        for file in _typed(record, "files", list)
-    )
-    return Manifest(
-        slot=slot,
-        files=files,
-        rows_read=_typed(record, "rows_read", int),
-        sinks=_sinks(record) if version > 1 else None,
-    )
-
-
-def _sinks(record: dict[str, Any]) -> dict[str, str]:
-    sinks = _typed(record, "sinks", dict)
-    return {name: _typed(sinks, name, str) for name in sinks}
-
-
-def _typed(record: dict[str, Any], name: str, kind: type[Any]) -> Any:
-    value = record[name]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}")
-    return value
+    place = repr(where)
+    version, body = _FORMAT.load(content, place)
+    body["slot"] = {one.name: body[one.name] for one in fields(Slot) if one.name in body}
+    manifest = _FORMAT.build(Manifest, body, place)
+    if (manifest.sinks is None) != (version == 1):
+        raise _FORMAT.damaged(place, f"the field 'sinks' is {short(manifest.sinks)} in version {version}")
+    return manifest

@@ -219,7 +219,7 @@ def test_a_missing_manifest_says_to_process_again(area: StagingArea) -> None:
     [b"", b"{", b"[]", b"7", b"\xff", b'{"version": 1}', b'{"version": "1"}', b'{"version": 0}'],
 )
 def test_a_damaged_manifest_is_refused(content: bytes) -> None:
-    with pytest.raises(StagingError, match=r"'m\.json' cannot be read.*again"):
+    with pytest.raises(StagingError, match=r"'m\.json' is damaged.*again"):
         decode(content, "m.json")
 
 
@@ -227,12 +227,12 @@ def test_a_damaged_manifest_is_refused(content: bytes) -> None:
 def test_a_manifest_with_a_wrong_field_is_refused(name: str) -> None:
     record = json.loads(encode(Manifest(slot=SLOT, files=(), rows_read=0, sinks={"counts": "n bigint"})))
     for wrong in (None, True, 1.5, {"counts": 7}):
-        with pytest.raises(StagingError, match=f"{name}|counts is 7"):
+        with pytest.raises(StagingError, match=rf"field .*\b{name}\b"):
             decode(json.dumps({**record, name: wrong}).encode(), "m.json")
 
 
 def test_a_newer_manifest_is_refused_by_name() -> None:
-    with pytest.raises(NewerRecordError, match="version 3 and this package reads up to 2"):
+    with pytest.raises(NewerRecordError, match=r"'m\.json' has version 3, and this airflow-trident reads up to 2"):
         decode(b'{"version": 3, "other": []}', "m.json")
 
 
