@@ -336,7 +336,7 @@ def test_another_number_of_partitions_is_another_definition(world: World) -> Non
     other = Topology("world")
     stream = other.new_stream("words", FixedBatchSpout("word string", trails.ROWS, trails.BATCH))
     stream.stateful("word", trails.Trails(), provider=world.spec.factory, keys="word", partitions=3, name="trails")
-    with pytest.raises(DefinitionChangedError, match=r"2 partitions -> .*3 partitions"):
+    with pytest.raises(DefinitionChangedError, match=r"in 2 partitions .*-> .* in 3 partitions"):
         world.ledger.register(other.definition())
 
 
