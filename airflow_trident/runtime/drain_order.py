@@ -21,6 +21,7 @@ from airflow_trident.engine.spark_ship import ship
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.private_files import create_private
+from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drain import DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts
@@ -29,6 +30,13 @@ from airflow_trident.topology.topology import Topology
 
 _FOLDER = "drains"
 _DEPTH = 4
+_RESULT = Format(
+    noun="the result of a drain",
+    version=1,
+    cure="What it committed stays, and a retry goes on from there. See the driver's log.",
+    error=SparkJobError,
+)
+"""It travels from driver to task, both of the same version: none is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +138,15 @@ def collect(files: DrainFiles) -> DrainResult | None:
     :raises TridentError: what the drain ended with.
     """
     try:
-        with open(files.result, encoding="utf-8") as file:
-            said = json.load(file)
+        with open(files.result, "rb") as file:
+            content = file.read()
     except FileNotFoundError:
         return None
+    place = repr(files.result)
+    said = _RESULT.mapping(_RESULT.parsed(content, place), place)
     if "error" in said:
         raise from_json(said["error"])
-    return DrainResult(committed=tuple(said["committed"]), rows_read=said["rows_read"])
+    return _RESULT.build(DrainResult, said, place)
 
 
 def no_answer(files: DrainFiles, what: str, ended: str = "") -> SparkJobError:
