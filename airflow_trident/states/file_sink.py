@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_trident.arrow import arrow_schema, table_to_rows
 from airflow_trident.errors import (
     ConfigurationError,
-    CorruptRecordError,
     DefinitionChangedError,
-    NewerRecordError,
     StoreUnavailableError,
 )
 from airflow_trident.local_paths import require_local_path
 from airflow_trident.operations.conversions import microseconds_of
 from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import (
     make_folder,
@@ -49,7 +48,13 @@ if TYPE_CHECKING:
 
 META = "_trident"
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
-_VERSION = 2
+_FORMAT = Format(
+    noun="the record",
+    version=2,
+    key="version",
+    cure="Restore the folder from a copy. If the file is empty or cut off, on a file system without hard links, its "
+    "committer died while it wrote: remove it when nobody commits.",
+)
 KEEP = 10
 """Records that stay behind the last one, for people; older ones are removed."""
 _BESIDE = len(f".{'0' * 19}.json.{'0' * 32}.tmp")
@@ -106,6 +111,18 @@ class _Record:
     highest: str | None = None
     publish: tuple[str, str] | None = None
     remove: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """As it is in the file. `of`: topology and state; version 0.1 of the package did not write it."""
+
+    of: tuple[str, str] | None = None
+    fields: str
+    marker: dict[str, Any]
+    highest: str | None
+    publish: tuple[str, str] | None
+    remove: str | None
 
 
 class OpenFileSink(AdmittingState):
@@ -224,7 +241,7 @@ class OpenFileSink(AdmittingState):
         assert record.marker is not None
         marker = {name: getattr(record.marker, name) for name in Marker.__slots__}
         content = {
-            "version": _VERSION,
+            "version": _FORMAT.version,
             "of": [self._spec.topology, self._spec.name],
             "fields": ddl(self._spec.staged),
             "marker": marker,
@@ -266,43 +283,27 @@ class OpenFileSink(AdmittingState):
                 # removed since its name was read: others have gone on
 
     def _decode(self, data: bytes, path: str) -> _Record:
-        try:
-            content = json.loads(data)
-            if content["version"] > _VERSION:
-                raise NewerRecordError(
-                    f"the record {path!r} of sink {self._spec.name!r} has version {content['version']} and this "
-                    f"package reads up to {_VERSION}",
-                    "Install the version of airflow-trident that wrote it, or a newer one.",
-                )
-            marker = content["marker"]
-            marker["holes"] = tuple((int(first), int(last)) for first, last in marker["holes"])
-            publish = content["publish"]
-            record = _Record(
-                marker=Marker(**marker),
-                highest=content["highest"],
-                publish=(str(publish[0]), str(publish[1])) if publish else None,
-                remove=content["remove"],
-            )
-            names = (record.highest, record.remove, *(record.publish or ()))
-            if not all(name is None or (stays_inside(name) and "/" not in name) for name in names):
-                raise ValueError(f"it names files elsewhere ({names})")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CorruptRecordError(
-                f"the record of sink {self._spec.name!r} cannot be read ({path!r}: {error})",
-                "Restore the folder from a copy. If the file is empty or cut off, on a file system without hard links, "
-                "its committer died while it wrote: remove it when nobody commits.",
-            ) from error
-        own = [self._spec.topology, self._spec.name]
-        if content.get("of", own) != own:  # 0.1 did not write it
-            topology, state = content["of"]
+        place = f"of sink {self._spec.name!r} ({path!r})"
+        content = _FORMAT.build(_Content, _FORMAT.load(data, place)[1], place)
+        record = _Record(
+            marker=_FORMAT.build(Marker, content.marker, place, needed=("holes",)),
+            highest=content.highest,
+            publish=content.publish,
+            remove=content.remove,
+        )
+        names = (record.highest, record.remove, *(record.publish or ()))
+        if not all(name is None or (stays_inside(name) and "/" not in name) for name in names):
+            raise _FORMAT.damaged(place, f"it names files elsewhere ({names})")
+        if content.of not in (None, (self._spec.topology, self._spec.name)):
+            topology, state = content.of
             raise ConfigurationError(
                 f"sink {self._spec.name!r} of topology {self._spec.topology!r} would have the files {self._name}-* in "
                 f"{self.folder!r}, and these are of sink {state!r} of topology {topology!r}",
                 "Give one of them another name, or another folder.",
             )
-        if content["fields"] != ddl(self._spec.staged):
+        if content.fields != ddl(self._spec.staged):
             raise DefinitionChangedError(
-                f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content['fields']}), and now it should "
+                f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content.fields}), and now it should "
                 f"have ({ddl(self._spec.staged)})",
                 "Give it a new name, or another folder.",
             )
