@@ -28,7 +28,7 @@ from airflow_trident.protocol.formats import Format
 from airflow_trident.types import Json
 
 VERSION = 1
-_FORMAT = Format(
+FORMAT = Format(
     noun="the checkpoint record of",
     version=VERSION,
     cure="Nothing is guessed: restore the store from a copy, or rebuild the state.",
@@ -127,12 +127,12 @@ def encode_checkpoint(record: CheckpointRecord) -> dict[str, Json]:
 def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
     """:param where: names the record in errors.
     :raises CorruptRecordError: not a record. :raises NewerRecordError: of a newer version."""
-    _, body = _FORMAT.open(value, where)
-    record = _FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
+    _, body = FORMAT.open(value, where)
+    record = FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
     txid, previous, state = record.txid, record.previous, record.state
     in_order = 0 <= previous <= txid if state is CheckpointState.COMMITTED else 0 <= previous < txid
     if not in_order:
-        raise _FORMAT.damaged(where, f"{state} {txid} after {previous}")
+        raise FORMAT.damaged(where, f"{state} {txid} after {previous}")
     return record
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.errors import CorruptRecordError
 from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.checkpoint import (
+    FORMAT,
     Action,
     CheckpointRecord,
     CheckpointState,
@@ -39,6 +39,14 @@ class Saved:
     marker: Marker | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """As it is in the store."""
+
+    checkpoint: dict[str, Any]
+    marker: dict[str, Any] | None
+
+
 class Journal:
     """The durable record of one node, a key-value state of its own (Storm keeps its CheckpointSpout's likewise)."""
 
@@ -52,11 +60,12 @@ class Journal:
         if value is None:
             return Saved(record=CheckpointRecord(), marker=None)
         where = self.state.namespace
-        if not isinstance(value, dict) or value.keys() != {"checkpoint", "marker"}:
-            raise _corrupt(where, value)
-        return Saved(
-            record=decode_checkpoint(value["checkpoint"], where), marker=_decode_marker(value["marker"], where)
-        )
+        found = FORMAT.build(_Entry, FORMAT.mapping(value, where), where)
+        record = decode_checkpoint(found.checkpoint, where)
+        if found.marker is None:
+            return Saved(record=record, marker=None)
+        marker = FORMAT.build(Marker, found.marker, where, needed=("holes", "position"))
+        return Saved(record=record, marker=marker)
 
     def take_over(self, fence: int) -> None:
         """:raises FencedError: somebody newer has."""
@@ -133,25 +142,3 @@ def _encode_marker(marker: Marker | None) -> Json:
         "holes": [[first, last] for first, last in marker.holes],
         "position": marker.position,
     }
-
-
-def _decode_marker(value: Any, where: str) -> Marker | None:
-    if value is None:
-        return None
-    try:
-        return Marker(
-            incarnation=value["incarnation"],
-            high=int(value["high"]),
-            fence=int(value["fence"]),
-            holes=tuple((int(first), int(last)) for first, last in value["holes"]),
-            position=dict(value["position"]),
-        )
-    except (TypeError, ValueError, KeyError) as error:
-        raise _corrupt(where, value) from error
-
-
-def _corrupt(where: str, value: object) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"the checkpoint record of {where} is damaged: {value!r:.200}",
-        "Nothing is guessed: restore the store from a copy, or rebuild the state.",
-    )
