@@ -40,7 +40,7 @@ LIMIT_S = 60.0
 
 def never_ends(word: str) -> str:
     """A function that tells its parent that it runs, and goes on until the process is killed."""
-    print("at work", flush=True)
+    os.write(1, b"at work\n")  # in one piece: a drain is at two transactions at once
     while True:
         time.sleep(60)
     return word
