@@ -14,6 +14,7 @@ from threading import Lock
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.queries import require_reachable
 from airflow_trident.engine.spark_errors import is_expression_error, translate
+from airflow_trident.engine.spark_progress import watched
 from airflow_trident.engine.spark_run import PlanRun
 from airflow_trident.engine.spark_session import Attached, Sessions
 from airflow_trident.errors import SparkJobError, TridentError
@@ -32,7 +33,7 @@ class SparkEngine(Engine):
         self._sessions = sessions
         self._running: list[tuple[Slot, Attached]] = []
         self._lock = Lock()
-        self._told = ""
+        self._told = self._opening = ""
 
     def run(self, job: Job) -> Manifest:
         require_reachable(job.plan)
@@ -59,7 +60,7 @@ class SparkEngine(Engine):
     @contextmanager
     def _attached(self, job: Job) -> Iterator[Attached]:
         began = time.monotonic()
-        attached = self._sessions.open(job.slot, trial=job.trial)
+        attached = self._opened(job)
         if attached.about != self._told:  # of the same application only once: a drain runs thousands of attempts
             self._told = attached.about
             job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
@@ -76,6 +77,19 @@ class SparkEngine(Engine):
             with self._lock:
                 self._running.remove((job.slot, attached))
             attached.release()
+
+    def _opened(self, job: Job) -> Attached:
+        what = self._sessions.opening()
+        with self._lock:  # of several threads one says it
+            told, self._opening = self._opening == what, what
+        if not what or told:
+            return self._sessions.open(job.slot, trial=job.trial)
+        job.progress(what)
+        try:
+            with watched(what, lambda: "", job.progress):
+                return self._sessions.open(job.slot, trial=job.trial)
+        finally:
+            self._opening = ""
 
     def cancel(self, slot: Slot | None = None) -> None:
         for running, attached in list(self._running):

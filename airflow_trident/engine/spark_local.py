@@ -15,6 +15,7 @@ from airflow_trident.engine.spark_archive import archive_options
 from airflow_trident.engine.spark_errors import root_cause
 from airflow_trident.engine.spark_java import MIN_JAVA, ONE_SHOT_JAVA_OPTIONS, QUIET_LOG, java_version, require_java
 from airflow_trident.engine.spark_session import Attached, Sessions, Sibling, attach_classic
+from airflow_trident.engine.spark_stderr import StandardError
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.staging.base import Slot
 
@@ -90,11 +91,13 @@ class LocalSessions(Sessions):
                 self._sibling = Sibling.of(self._session)
             return attach_classic(self._sibling, slot)
 
+    def opening(self) -> str:
+        return "" if self._session is not None or _runs() else f"starting Spark ({self._master})"
+
     def _existing(self) -> SparkSession | None:
-        from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+        return SparkSession.builder.getOrCreate() if _runs() else None
 
     def _start(self) -> SparkSession:
         require_java()
@@ -110,6 +113,7 @@ class LocalSessions(Sessions):
     def _build(self, conf: Mapping[str, str]) -> SparkSession:
         from pyspark.sql import SparkSession
 
+        _launch({"spark.master": self._master, "spark.app.name": self._app_name, **conf})
         builder = SparkSession.builder.master(self._master).appName(self._app_name)
         for name, value in conf.items():
             builder = builder.config(name, value)
@@ -119,6 +123,37 @@ class LocalSessions(Sessions):
         session, self._session, self._sibling = self._session, None, None
         if session is not None and self._mine:
             session.stop()
+
+
+def _runs() -> bool:
+    """Is there an application in this process, whoever started it?"""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _launch(conf: Mapping[str, str]) -> None:
+    """A JVM whose standard error goes to the log, and the application in it; nothing where a JVM is there already.
+
+    It ends as any other that pyspark starts: when its standard input does, with this process.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    stderr = StandardError()
+    try:
+        try:
+            gateway = launch_gateway(settings, {"stderr": stderr.writes})  # type: ignore[no-untyped-call]
+        finally:
+            stderr.given()
+    except Exception as error:
+        if said := root_cause(stderr.last_words()):
+            raise SparkJobError(f"the JVM ended: {said}") from error
+        raise
+    SparkContext(conf=settings, gateway=gateway)
 
 
 @contextmanager

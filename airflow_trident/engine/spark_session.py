@@ -122,6 +122,10 @@ class Sessions(ABC):
         :raises ConfigurationError: it never will, as things are set.
         """
 
+    def opening(self) -> str:
+        """What :meth:`open` does first that takes long, for people; empty if nothing does."""
+        return ""
+
     def close(self) -> None:
         """Stop what was started."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -284,7 +285,67 @@ def test_a_task_of_one_batch_leaves_nothing_behind_and_says_little(tmp_path: Pat
     assert done.stdout == "6\n"
     assert list(here.iterdir()) == []
     assert list(temporary.iterdir()) == []
-    assert [line for line in done.stderr.splitlines() if "incubator" not in line] == []
+    assert done.stderr == ""
+
+
+LOGGED = """
+import logging, os, sys
+from dataclasses import replace
+from pathlib import Path
+from airflow_trident import Debug, FixedBatchSpout
+from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark_local import LocalSessions
+from airflow_trident.errors import SparkJobError
+from tests.engine_fixtures import keep, make_job
+
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(message)s")
+logging.getLogger("py4j").setLevel(logging.WARNING)
+
+def build(topology):
+    keep(topology.new_stream("one", FixedBatchSpout("x long", [(1,)], splits=1)).peek(Debug("seen")))
+
+job = replace(make_job(build, Path(sys.argv[1])), progress=logging.info)
+try:
+    SparkEngine(LocalSessions("local[1]", conf={"spark.driver.memory": "plenty"})).run(job)
+except SparkJobError as error:
+    logging.info("refused: %s", error)
+with SparkEngine(LocalSessions("local[1]", conf={"spark.driver.memory": "512m"})) as engine:
+    engine.run(job)
+    from pyspark import SparkContext
+    jvm = SparkContext._gateway.jvm
+    jvm.org.apache.logging.log4j.LogManager.getLogger("our.Own").error("a defect")
+    for _ in range(200):
+        jvm.System.err.println("x" * 1000)
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    jvm.System.err.println("WARNING: after the fork")
+    engine.run(replace(job, trial=True))
+"""
+
+
+def test_what_the_jvm_prints_is_in_the_log_at_its_own_level_and_its_start_is_told(tmp_path: Path) -> None:
+    """Airflow shows as errors what a task and its processes print on standard error. More is printed here than a pipe
+    holds, and `run` returns when the last process that may print has ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGED, str(tmp_path / "staging")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert "incubator" not in done.stdout
+    lines = done.stdout.splitlines()
+    refused = next(line for line in lines if line.startswith("INFO refused: "))
+    assert re.search(r"local\[1\]\) did not start: .*plenty", refused)
+    assert lines.count("INFO starting Spark (local[1])") == 2
+    assert len([line for line in lines if re.match(r"INFO Spark 4\S+, local\[1\], application \S+: ready", line)]) == 1
+    assert lines.count("INFO seen: (1,)") == 2
+    assert lines.count("ERROR Own: a defect") == 1
+    assert lines.count("INFO " + "x" * 1000) == 200
+    assert lines.count("WARNING WARNING: after the fork") == 1
 
 
 def test_sessions_are_made_without_starting_anything() -> None:
