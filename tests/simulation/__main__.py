@@ -29,8 +29,8 @@ def main() -> int:
 
 def mutants(limit: int, only: str) -> int:
     """The table: by which seed is each defect found, and which promise does it break first?"""
+    from tests.simulation.cure_mutants import MUTANTS
     from tests.simulation.mutants import first_found
-    from tests.simulation.shell_mutants import MUTANTS
 
     missed = 0
     print("| defect | kind | found at seed | what is seen first |\n|---|---|---|---|")

@@ -14,15 +14,18 @@ from unittest import mock
 
 from airflow_trident.protocol import codec
 from airflow_trident.runtime import commit, phases, rebuild
+from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.crash import CrashPoint
 from tests.simulation import jobs
 from tests.simulation.clock import instead_of_time
-from tests.simulation.judge import Broken
+from tests.simulation.judge import Broken, Sweep
 from tests.simulation.kinds import KINDS
 from tests.simulation.people import WORKERS, calm_down
+from tests.simulation.scheduler import Killed
 from tests.simulation.world import MAX_STEPS, World, world_of
 
 JOBS_PER_WORKER = (10, 40)
+MID_COMMIT = (CrashPoint.GATE_OPENED, CrashPoint.APPLIED)
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,36 @@ def instead_of_the_world(world: World) -> Iterator[None]:
     def point(where: CrashPoint, txid: int) -> None:
         world.note(f"crash point {where} of {txid}")
         world.scheduler.step()
+        if world.kind.taken_back and where in MID_COMMIT and not world.calm:
+            _stops_halfway(world)
 
+    def sweep(self: Committer, own: int, states: Any, take_over: bool, remembered: bool) -> list[int]:
+        process = world.process
+        process.sweep = None if take_over else Sweep(own, world.judge.step)
+        try:
+            return original(self, own, states, take_over, remembered)
+        finally:
+            process.sweep = None
+
+    original = Committer._sweep
     with ExitStack() as stack:
         stack.enter_context(instead_of_time(world.clock))
+        stack.enter_context(mock.patch.object(Committer, "_sweep", sweep))
         for module in (phases, commit, rebuild):
             stack.enter_context(mock.patch.object(module, "crash_point", point))
             stack.enter_context(mock.patch.object(module, "StagingArea", world.area))
         for name in ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx"):
             stack.enter_context(mock.patch.object(codec, name, _remembering(getattr(codec, name))))
         yield
+
+
+def _stops_halfway(world: World) -> None:
+    """A committer that somebody gives up, and that wakes up when its commit was taken back."""
+    luck = world.random.random()
+    if luck < 0.15:
+        raise Killed
+    if luck < 0.6:
+        world.scheduler.doze(world.random.choice((20, 60, 120)))
 
 
 def _remembering(decode: Callable[..., Any]) -> Callable[..., Any]:

@@ -133,8 +133,13 @@ def give_back(world: World, ledger: ZNodeLedger) -> None:
     if not begun:
         return
     txid = world.random.choice(begun)
+
+    def progress(_line: str) -> None:
+        if world.kind.taken_back and not world.calm and world.random.random() < 0.5:
+            world.scheduler.doze(world.random.choice((20, 60)))
+
     try:
-        record = take_back(ledger, world.topology, txid, owner="person", reason="a person said so")
+        record = take_back(ledger, world.topology, txid, owner="person", reason="a person said so", progress=progress)
     except HeldError as error:
         world.note(f"take back {txid}: {error.message}")
     else:
@@ -215,6 +220,8 @@ def _often(world: World, job: Job) -> float:
         return 0.2 * world.rough
     if job is coordinate and world.kind.restores:
         return 3.0
+    if job is taken_back and world.kind.taken_back:
+        return 12.0
     if world.topology.opaque and job in (lose_staged, fail):
         return 5.0  # a batch that a state holds already has to be chosen anew
     return world.rough if job in (skip, fail, backfill, taken_back) else 1.0

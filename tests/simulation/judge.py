@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,18 @@ ATTEMPTS_OF_ONE = 20
 """So often a process may try one transaction; a drain tries each some times, and opaque ones lose their batch."""
 
 
+LEFT_S = 60
+"""So long a commit is left to whoever began it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One sweep of a committer that takes nothing over: its own transaction, and the step at which it began."""
+
+    own: int
+    began: int
+
+
 class Broken(BaseException):
     """A promise is broken. Not an Exception, so that no production code catches it."""
 
@@ -30,8 +43,12 @@ class Judge:
     :param damaged: a store went back, vanished, or is two: states lack what is COMMITTED, and nobody has noticed yet.
     :param done: the batch of each COMMITTED transaction, also when its record was pruned.
     :param skips: something was SKIPPED once.
-    :param first_of: the first transaction of each run and coordinator; `told`: all that coordinators told their runs.
+    :param first_of: the first transaction that each run and coordinator claimed; `heard`: that it was given, be it one
+        that another task left. `told`: all that coordinators told their runs.
     :param lost: what states go on without, since nothing could bring it back and a person said so.
+    :param now_ms: the clock of everybody; None where clocks jump.
+    :param step: how many steps of the ledger were applied.
+    :param gated: txid -> the step that opened its gate. `workers`: name -> the step that listed it, and host/process.
     """
 
     stores: dict[str, Store]
@@ -54,16 +71,22 @@ class Judge:
     skips: bool = False
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
     first_of: dict[tuple[str, str], int] = field(default_factory=dict)
+    heard: dict[tuple[str, str], int] = field(default_factory=dict)
     told: dict[str, set[int]] = field(default_factory=dict)
     lost: dict[str, set[int]] = field(default_factory=dict)
     process: Callable[[], Any] = lambda: None
+    now_ms: Callable[[], int] | None = None
+    step: int = 0
+    gated: dict[int, int] = field(default_factory=dict)
+    workers: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def reborn(self) -> None:
         """A person deleted the topology: nothing of its former life counts any more."""
         self.next_txid, self.pointer, self.exceptions = 1, CommitPointer(committed=0, fence=0), Exceptions()
         self.skips = False
-        for kept in (self.records, self.claims, self.attempts, self.done, self.first_of, self.told):
+        for kept in (self.records, self.claims, self.attempts, self.done, self.first_of, self.heard, self.told):
             kept.clear()
+        self.gated.clear()
 
     def broken(self, promise: str, what: str) -> None:
         raise Broken(f"{promise}: {what}")
@@ -73,6 +96,8 @@ class Judge:
     def ledger_step(self, ops: Sequence[Op]) -> None:
         """One `multi` that was applied: what it changed, and what holds after it."""
         before, pointer = dict(self.records), self.pointer
+        self.step += 1
+        self._workers_of(ops)
         begun = [op for op in ops if isinstance(op, Create) and "/tx/" in op.path]
         for op in ops:
             if isinstance(op, Create | Set):
@@ -138,7 +163,7 @@ class Judge:
         if new.staged is not None and new.staged.manifest.split("/")[-2] != str(new.attempt):
             self.broken("P4", f"{txid} is {new.status} with {new.staged.manifest}; its attempt is {new.attempt}")
         if new.status is Status.COMMITTING and old.fence != new.fence:
-            self._gate_opened(txid, new, pointer)
+            self._gate_opened(txid, old, new, pointer)
         if new.status is Status.COMMITTED and old.status is not Status.COMMITTED:
             self._committed(txid, new)
         self.skips |= new.status is Status.SKIPPED
@@ -159,9 +184,35 @@ class Judge:
         if task is not None and task.verb == "emit" and not self._is_given(task, record.txid):
             self.broken("P1", f"{task.name} attempts {record.txid}, which belongs to {record.claim.run_id!r}")
 
-    def _gate_opened(self, txid: int, record: TxRecord, pointer: CommitPointer) -> None:
+    def _takes_over(self, txid: int, old: TxRecord) -> None:
+        """A sweep leaves what somebody else commits to him, for some time and while he is alive: else nobody who is
+        slow would ever come to an end."""
+        sweep = self.process().sweep
+        if old.status is not Status.COMMITTING or sweep is None or sweep.own == txid:
+            return
+        if self.gated.get(txid, self.step) > sweep.began:
+            return  # it was somebody else's only after the sweep had looked
+        if self.now_ms is not None:
+            age_s = (self.now_ms() - old.times_ms[Status.COMMITTING.value]) / 1000
+            if age_s < LEFT_S:
+                self.broken("P9", f"the commit of {txid} was taken over after {age_s:.0f} s from whom nobody asked")
+        who = f"{old.owner.host}/{old.owner.pid}"
+        if any(since <= sweep.began and one == who for since, one in self.workers.values()):
+            self.broken("P9", f"the commit of {txid} was taken over from {who}, who is listed as alive")
+
+    def _workers_of(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            if "/workers/" in op.path and isinstance(op, Create):
+                body = json.loads(op.data)
+                self.workers[op.path] = (self.step, f"{body['host']}/{body['pid']}")
+            elif isinstance(op, Delete):
+                self.workers.pop(op.path, None)
+
+    def _gate_opened(self, txid: int, old: TxRecord, record: TxRecord, pointer: CommitPointer) -> None:
         if record.fence <= pointer.fence or self.pointer.fence != record.fence:
             self.broken("P7", f"fence {record.fence} was given out after {pointer.fence}")
+        self._takes_over(txid, old)
+        self.gated[txid] = self.step
         for lower in range(pointer.committed + 1, txid):
             found = self.records.get(lower)
             if found is not None and not found.status.lets_others_pass:
@@ -249,14 +300,21 @@ class Judge:
         if not self.restored and self.claims.setdefault(key, txid) != txid:
             self.broken("P1", f"claim {key} was given {txid} after {self.claims[key]}")
 
-    def coordinated(self, task: Any, result: Any) -> None:
+    def coordinated(self, task: Any, result: Any, before: Collection[int]) -> None:
         """A run's first transaction stays its first, however often its coordinator runs again; what another run left
-        may be given to it besides."""
+        may be given to it besides.
+
+        :param before: what was COMMITTED when the coordinator began: nothing that anybody could have left to it.
+        """
         txids = result if isinstance(result, list) else [result]
         self.told.setdefault(task.run.run_id, set()).update(txids)
         who = (task.run.run_id, task.task_id)
+        others = {txid for other, txid in self.heard.items() if other[0] == who[0] and other != who}
+        if who not in self.heard and txids[0] in others and txids[0] in before:
+            self.broken("P1", f"{task.name} has {result}, which another task of its run had and committed")
+        self.heard.setdefault(who, txids[0])
         record = self.records.get(txids[0])
-        if record is not None and record.claim.run_id == task.run.run_id:
+        if record is not None and record.claim.key.split(":")[1:2] == [task.task_id] and record.claim.run_id == who[0]:
             first = self.first_of.setdefault(who, txids[0])
             if first != txids[0]:
                 self.broken("P1", f"{task.name} has {result} and had {first} before")

@@ -15,7 +15,8 @@ class Kind:
     with a staging folder of their own or a ZooKeeper server that lags behind, and clocks that move. `ordered`: a state
     depends on the order of batches. `stores`: a store goes back to an old copy, vanishes or is two. `lives`: the
     topology is deleted and created again. `versions`: some processes are of a later version of the package, whose
-    records have a field more. `elsewhere`: what an engine writes does not reach the staging folder.
+    records have a field more. `elsewhere`: what an engine writes does not reach the staging folder. `taken_back`:
+    committers fall asleep, or die, in the middle of commits, which people take back meanwhile.
     """
 
     opaque: bool = False
@@ -26,6 +27,7 @@ class Kind:
     lives: bool = False
     versions: bool = False
     elsewhere: bool = False
+    taken_back: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -35,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "restored-opaque": Kind(restores=True, opaque=True),
     "ordered": Kind(ordered=True),
     "elsewhere": Kind(elsewhere=True),
+    "taken-back": Kind(taken_back=True),
     "tasks": Kind(tasks=True),
     "tasks-opaque": Kind(tasks=True, opaque=True),
     "tasks-ordered": Kind(tasks=True, ordered=True),

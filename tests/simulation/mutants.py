@@ -236,7 +236,7 @@ def _() -> Sequence[Patch]:
 
 def _own_only(self: Committer, own: int, states: Any, take_over: bool, remembered: bool) -> list[int]:
     """A sweep that has lost its order: without this the gate's order is never asked for in vain."""
-    return [own] if self._try(self.ledger.view(own), own, states, remembered) else []
+    return [own] if self._try(self.ledger.view(own, remembered=remembered), own, states) else []
 
 
 @mutant("the gate does not ask for the order")
@@ -248,7 +248,7 @@ def _() -> Sequence[Patch]:
     ]
 
 
-@mutant("a FAILED transaction lets others pass")
+@mutant("a FAILED transaction lets others pass", "ordered")
 def _() -> Sequence[Patch]:
     def waits_for(self: LedgerView, txid: int) -> int | None:
         away = {*self.exceptions.skipped, *self.exceptions.failed}
@@ -299,9 +299,9 @@ def _() -> Sequence[Patch]:
 
 @mutant("the pointer moves in a second step")
 def _() -> Sequence[Patch]:
-    def committed(self: ZNodeLedger, ticket: Any, *, retention: int = 50) -> Any:
+    def committed(self: ZNodeLedger, ticket: Any, *, retention: int = 50, late_rows: Any = None) -> Any:
         def without(snap: Any) -> Any:
-            step = verbs.committed(snap, ticket, retention)
+            step = verbs.committed(snap, ticket, retention, late_rows or {})
             if isinstance(step, Done):
                 return step
             return replace(step, writes=tuple(one for one in step.writes if one.path != snap.life.commit))
@@ -330,8 +330,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("a late commit moves the pointer back")
 def _() -> Sequence[Patch]:
-    def committed(snap: Any, ticket: Any, retention: int) -> Any:
-        step = original(snap, ticket, retention)
+    def committed(snap: Any, ticket: Any, **named: Any) -> Any:
+        step = original(snap, ticket, **named)
         if isinstance(step, Done) or ticket.txid >= snap.pointer().committed:
             return step
         back = snap.set(snap.life.commit, codec.encode_pointer(replace(snap.pointer(), committed=ticket.txid)))

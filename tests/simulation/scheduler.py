@@ -82,6 +82,13 @@ class Scheduler:
             return  # some bugs need long stretches by one, some need many turns
         self._pass_on(me)
 
+    def doze(self, steps: int) -> None:
+        """Sleep here for so long."""
+        me: _Player | None = getattr(self._here, "player", None)
+        if me is not None:
+            me.asleep_until = self.steps + steps
+            self._pass_on(me)
+
     def freeze(self, name: str, *, frozen: bool) -> None:
         """Take a player out of the game, or let it in again: a zombie that outsleeps everything else."""
         for player in self._players:

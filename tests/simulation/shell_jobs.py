@@ -98,6 +98,7 @@ def work_on(world: World, task: Task, place: int) -> None:
     process = Process(place=place, task=task, later=world.kind.versions and world.random.random() < 0.5)
     mark = airflow.begins(task)
     world.note(f"{task.name} try {task.try_number} of {task.max_tries + 1} begins")
+    before = set(world.judge.done)
     outcome: Any
     try:
         with world.running(process):
@@ -113,7 +114,7 @@ def work_on(world: World, task: Task, place: int) -> None:
     became = airflow.ends(task, mark, outcome)
     world.note(f"{task.name}: {became}, {outcome!r}"[:400])
     if became == "success" and task.verb == "coordinate":
-        world.judge.coordinated(task, outcome)
+        world.judge.coordinated(task, outcome, before)
     if became == "success" and task.verb == "commit":
         world.judge.green(task, outcome)
 

@@ -9,11 +9,11 @@ import re
 
 import pytest
 
+from tests.simulation.cure_mutants import MUTANTS
 from tests.simulation.history import Verdict, play
 from tests.simulation.kinds import KINDS
 from tests.simulation.mutants import first_found
 from tests.simulation.runner import Part, parts_of, play_all
-from tests.simulation.shell_mutants import MUTANTS
 
 HISTORIES, OF_TASKS = 150, 50
 """Of each kind; those of tasks cost twice as much."""

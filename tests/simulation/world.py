@@ -19,7 +19,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spouts import SpoutKind
 from airflow_trident.runtime.backfill import Selection
 from tests.simulation.clock import SimTime
-from tests.simulation.judge import Judge
+from tests.simulation.judge import Judge, Sweep
 from tests.simulation.kinds import Kind
 from tests.simulation.pieces import Rows, SimArea, SimEngine, SimSpout, SimStates, SimTree, SimZNodes, Staging, Store
 from tests.simulation.scheduler import Faults, Scheduler
@@ -42,7 +42,8 @@ class Process:
     """What runs now: where, and as what.
 
     `number`: its process id. `task`: of the imagined Airflow, None for a command. `later`: of a later version of the
-    package. `clients`: its sessions. `attempts`: txid -> how often it has begun one.
+    package. `clients`: its sessions. `attempts`: txid -> how often it has begun one. `sweep`: the one that it is at, if
+    that takes nothing over.
     """
 
     place: int = 0
@@ -51,6 +52,7 @@ class Process:
     later: bool = False
     clients: list[Any] = field(default_factory=list)
     attempts: Counter[int] = field(default_factory=Counter)
+    sweep: Sweep | None = None
 
 
 @dataclass
@@ -236,3 +238,4 @@ def _fill(world: World) -> None:
     else:
         stream.group_by("record").persistent_aggregate(states, Count(), "n", name="second")
     judge.process = lambda: world.process
+    judge.now_ms = None if kind.tasks else world.clock.time_ms
