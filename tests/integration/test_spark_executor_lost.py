@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from tests.engine_fixtures import keep, make_job
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(__file__).parents[2]
 SPLITS, ROWS = 4, 400
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
@@ -69,8 +72,7 @@ def executor() -> int:
     return pid
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
+def engine() -> SparkEngine:
     conf = {
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
@@ -78,8 +80,7 @@ def engine() -> Iterator[SparkEngine]:
         "spark.shuffle.io.maxRetries": "1",  # by default Spark asks a dead executor for 15 seconds
         "spark.shuffle.io.retryWait": "100ms",
     }
-    with SparkEngine(LocalSessions("local-cluster[2,1,512]", conf=conf)) as engine:
-        yield engine
+    return SparkEngine(LocalSessions("local-cluster[2,1,512]", conf=conf))
 
 
 def stamped(topology: Topology) -> Stream:
@@ -111,24 +112,36 @@ def staged_by_one_run(engine: SparkEngine, job: Job) -> None:
     raise AssertionError("every attempt failed")
 
 
-def test_rows_behind_a_shuffle_come_from_one_run(engine: SparkEngine, tmp_path: Path) -> None:
-    killer = Killer(tmp_path, waits=True)
-    job = make_job(
-        lambda topology: keep(stamped(topology).partition_by("number").each("number", killer, "zero")),
-        tmp_path / "staging",
-    )
-    staged_by_one_run(engine, job)
+def shuffle(topology: Topology, killer: Killer) -> None:
+    keep(stamped(topology).partition_by("number").each("number", killer, "zero"))
+
+
+def fork(topology: Topology, killer: Killer) -> None:
+    rows = stamped(topology)
+    keep(rows, "first")
+    keep(rows.each("number", killer, "zero"), "second")
+
+
+def play(kind: str, made: SparkEngine, folder: Path) -> None:
+    """One attempt after the other, until one succeeds."""
+    folder.mkdir()
+    killer = Killer(folder, waits=kind == "shuffle")
+    write = shuffle if kind == "shuffle" else fork
+    staged_by_one_run(made, make_job(lambda topology: write(topology, killer), folder / "staging"))
     assert killer.killed.exists()
 
 
-def test_states_that_are_made_of_the_same_rows_get_those_of_one_run(engine: SparkEngine, tmp_path: Path) -> None:
-    killer = Killer(tmp_path, waits=False)
+def play_all(folder: str) -> None:
+    with engine() as made:
+        for kind in ("shuffle", "fork"):
+            play(kind, made, Path(folder) / kind)
 
-    def fork(topology: Topology) -> None:
-        rows = stamped(topology)
-        keep(rows, "first")
-        keep(rows.each("number", killer, "zero"), "second")
 
-    job = make_job(fork, tmp_path / "staging")
-    staged_by_one_run(engine, job)
-    assert killer.killed.exists()
+def test_what_is_staged_comes_from_one_run_although_an_executor_died(tmp_path: Path) -> None:
+    """Rows behind a shuffle, and states that are made of the same rows. In a process of its own: one that has an
+    application already would not start this one."""
+    code = f"from {__name__} import play_all; play_all({str(tmp_path)!r})"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
