@@ -297,8 +297,7 @@ def test_a_transaction_whose_every_phase_is_a_process_of_its_own_takes_nine_roun
         with open_ledger(settings, "words", root=ledger_root, incarnation=incarnation) as ledger:
             phase(ledger)
             spent += ledger.znodes.round_trips
-    assert spent == documented("reference/limits.md", r"round trips \| (\d+) when every phase")
-    assert spent == documented("scale.md", r"round trips \| \d+, all of them writes \| (\d+), of which")
+    assert spent == 9  # the steps alone; what the documents say is what the operators take (test_provider_round_trips)
     with open_ledger(settings, "words", root=ledger_root) as ledger:
         assert statuses(ledger)[3] is Status.COMMITTED
 
