@@ -177,16 +177,20 @@ def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
     return Abandoned(record.txid, f"{record.owner or 'who began its commit'} is not connected to the ledger any more")
 
 
-def left_to_anybody(ledger: Ledger) -> Abandoned | None:
-    """The transaction that holds up all others, if it is staged and nobody is left to commit it. Writes nothing."""
+def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
+    """The transaction that holds up all others, unless who wrote its record is connected to the ledger."""
     view = ledger.view(0)
     lowest = lowest_uncommitted(view, view.next_txid)
     record = None if lowest is None else ledger.view(lowest).tx
-    if record is None or record.status is Status.PROCESSING or is_alive(ledger.workers(), record.owner):
+    return None if record is None or is_alive(ledger.workers(), record.owner) else record
+
+
+def left_to_anybody(ledger: Ledger) -> Abandoned | None:
+    """The transaction that holds up all others, if it is staged and nobody is left to commit it. Writes nothing."""
+    record = lowest_left_alone(ledger)
+    if record is None or record.status is Status.PROCESSING:
         return None
-    answers = ask(record)
-    gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
-    return commit_left(ledger, record) if gone is None else Abandoned(record.txid, gone.why)
+    return ask_airflow(ledger, skip=False)(record)  # which writes about PROCESSING ones only
 
 
 def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned | None]:

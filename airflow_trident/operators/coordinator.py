@@ -10,10 +10,9 @@ from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
 from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow
-from airflow_trident.hooks.waits import Abandoned, Until, lowest_uncommitted, wait_in_worker
+from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
+from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
 from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
-from airflow_trident.ledger.workers import is_alive
 from airflow_trident.operators.base import (
     INCARNATION,
     TridentOperator,
@@ -133,10 +132,8 @@ class TridentCoordinatorOperator(TridentOperator):
     def _left_behind(self, ledger: Ledger) -> Abandoned | None:
         """The transaction that holds up all others, if it is staged and nobody is left who would commit it: a run
         without new data must not pass it by. What was being processed by a task that is gone becomes FAILED."""
-        view = ledger.view(0)
-        lowest = lowest_uncommitted(view, view.next_txid)
-        record = None if lowest is None else ledger.view(lowest).tx
-        if record is None or is_alive(ledger.workers(), record.owner):
+        record = lowest_left_alone(ledger)
+        if record is None:
             return None
         return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)(record)
 
