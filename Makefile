@@ -34,10 +34,10 @@ help:
 	@echo "make clean     remove caches and the demo's folder; .venv stays"
 
 demo: java venv
-	@$(RUN) python -m airflow_trident.demo $(ARGS)
+	@$(RUN) python -m demo $(ARGS)
 
 tweets: java venv
-	@$(RUN) python -m airflow_trident.demo.tweets $(ARGS)
+	@$(RUN) python -m demo.tweets $(ARGS)
 
 test: java venv
 	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

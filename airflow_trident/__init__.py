@@ -10,20 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_trident.contracts.batch_spout import BatchSpout as BatchSpout
+    from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
+    from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
+    from airflow_trident.contracts.spout import Spout as Spout
+    from airflow_trident.contracts.state import MapState as MapState
+    from airflow_trident.contracts.state import StateUpdater as StateUpdater
     from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
     from airflow_trident.operations.aggregators import Count as Count
     from airflow_trident.operations.aggregators import Max as Max
     from airflow_trident.operations.aggregators import Min as Min
     from airflow_trident.operations.aggregators import Sum as Sum
-    from airflow_trident.operations.base import Aggregator as Aggregator
-    from airflow_trident.operations.base import Collector as Collector
-    from airflow_trident.operations.base import CombinerAggregator as CombinerAggregator
-    from airflow_trident.operations.base import Filter as Filter
-    from airflow_trident.operations.base import Function as Function
-    from airflow_trident.operations.base import OperationContext as OperationContext
-    from airflow_trident.operations.base import ReducerAggregator as ReducerAggregator
-    from airflow_trident.operations.base import TransactionAttempt as TransactionAttempt
+    from airflow_trident.operations.api import Aggregator as Aggregator
+    from airflow_trident.operations.api import Collector as Collector
+    from airflow_trident.operations.api import CombinerAggregator as CombinerAggregator
+    from airflow_trident.operations.api import Filter as Filter
+    from airflow_trident.operations.api import Function as Function
+    from airflow_trident.operations.api import OperationContext as OperationContext
+    from airflow_trident.operations.api import ReducerAggregator as ReducerAggregator
+    from airflow_trident.operations.api import TransactionAttempt as TransactionAttempt
     from airflow_trident.operations.builtin import Debug as Debug
     from airflow_trident.operations.builtin import Equals as Equals
     from airflow_trident.operations.builtin import FilterNull as FilterNull
@@ -56,42 +62,36 @@ if TYPE_CHECKING:
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.group import trident_transaction as trident_transaction
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
-    from airflow_trident.plan.states import MapState as MapState
-    from airflow_trident.plan.states import StateUpdater as StateUpdater
-    from airflow_trident.protocol.batches import BatchSpout as BatchSpout
-    from airflow_trident.protocol.partitioned import OpaquePartitionedSpout as OpaquePartitionedSpout
-    from airflow_trident.protocol.partitioned import PartitionedSpout as PartitionedSpout
-    from airflow_trident.protocol.spouts import Spout as Spout
-    from airflow_trident.protocol.spouts import SpoutKind as SpoutKind
+    from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
     from airflow_trident.runtime.query import QueryResult as QueryResult
     from airflow_trident.runtime.query import query as query
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
-    from airflow_trident.spouts.delta import DeltaSpout as DeltaSpout
-    from airflow_trident.spouts.file import FileSpout as FileSpout
+    from airflow_trident.spouts.delta.spout import DeltaSpout as DeltaSpout
+    from airflow_trident.spouts.files.spout import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
-    from airflow_trident.spouts.jdbc import JdbcSpout as JdbcSpout
-    from airflow_trident.spouts.kafka import KafkaSpout as KafkaSpout
-    from airflow_trident.spouts.kafka import OpaqueKafkaSpout as OpaqueKafkaSpout
-    from airflow_trident.spouts.redis_keys import OpaqueRedisSpout as OpaqueRedisSpout
-    from airflow_trident.spouts.redis_keys import RedisSpout as RedisSpout
-    from airflow_trident.spouts.redis_stream import OpaqueRedisStreamSpout as OpaqueRedisStreamSpout
-    from airflow_trident.spouts.redis_stream import RedisStreamSpout as RedisStreamSpout
-    from airflow_trident.spouts.spool_sources import CallableSource as CallableSource
-    from airflow_trident.spouts.spool_sources import CommandSource as CommandSource
-    from airflow_trident.spouts.spool_sources import Polled as Polled
-    from airflow_trident.spouts.spool_sources import SpoolSource as SpoolSource
-    from airflow_trident.spouts.spooled import SpooledSpout as SpooledSpout
-    from airflow_trident.states.delta import DeltaState as DeltaState
-    from airflow_trident.states.file_sink import FileSink as FileSink
-    from airflow_trident.states.jdbc import JdbcState as JdbcState
-    from airflow_trident.states.keyvalue_stateful import KeyValueStates as KeyValueStates
+    from airflow_trident.spouts.kafka.spout import KafkaSpout as KafkaSpout
+    from airflow_trident.spouts.kafka.spout import OpaqueKafkaSpout as OpaqueKafkaSpout
+    from airflow_trident.spouts.redis.keys import OpaqueRedisSpout as OpaqueRedisSpout
+    from airflow_trident.spouts.redis.keys import RedisSpout as RedisSpout
+    from airflow_trident.spouts.redis.stream import OpaqueRedisStreamSpout as OpaqueRedisStreamSpout
+    from airflow_trident.spouts.redis.stream import RedisStreamSpout as RedisStreamSpout
+    from airflow_trident.spouts.spool.sources import CallableSource as CallableSource
+    from airflow_trident.spouts.spool.sources import CommandSource as CommandSource
+    from airflow_trident.spouts.spool.sources import Polled as Polled
+    from airflow_trident.spouts.spool.sources import SpoolSource as SpoolSource
+    from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
+    from airflow_trident.spouts.sql.spout import JdbcSpout as JdbcSpout
+    from airflow_trident.states.delta.state import DeltaState as DeltaState
+    from airflow_trident.states.files.sink import FileSink as FileSink
+    from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
-    from airflow_trident.states.postgres import PostgresState as PostgresState
-    from airflow_trident.states.redis import RedisState as RedisState
-    from airflow_trident.states.redis_plain import NonTransactionalRedisState as NonTransactionalRedisState
-    from airflow_trident.states.sqlite import SqliteState as SqliteState
-    from airflow_trident.states.table_sink import TableSink as TableSink
+    from airflow_trident.states.redis.plain import NonTransactionalRedisState as NonTransactionalRedisState
+    from airflow_trident.states.redis.state import RedisState as RedisState
+    from airflow_trident.states.sql.postgres import PostgresState as PostgresState
+    from airflow_trident.states.sql.sqlalchemy import JdbcState as JdbcState
+    from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
+    from airflow_trident.states.sql.table_sink import TableSink as TableSink
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
 
@@ -188,7 +188,7 @@ __all__ = [
 _MODULES = {
     "topology.topology": ("Topology",),
     "topology.stream": ("Stream",),
-    "operations.base": (
+    "operations.api": (
         "Function",
         "Filter",
         "CombinerAggregator",
@@ -198,7 +198,7 @@ _MODULES = {
         "Collector",
         "TransactionAttempt",
     ),
-    "plan.states": ("MapState", "StateUpdater"),
+    "contracts.state": ("MapState", "StateUpdater"),
     "operations.vectors": ("VectorFilter", "VectorFunction"),
     "operations.builtin": (
         "Debug",
@@ -237,34 +237,35 @@ _MODULES = {
         "TumblingDurationWindow",
     ),
     "operations.stateful": ("StatefulFunction",),
-    "protocol.batches": ("BatchSpout",),
-    "protocol.partitioned": ("OpaquePartitionedSpout", "PartitionedSpout"),
-    "protocol.spouts": ("Spout", "SpoutKind"),
-    "spouts.delta": ("DeltaSpout",),
-    "spouts.file": ("FileSpout",),
+    "contracts.batch_spout": ("BatchSpout",),
+    "contracts.partitioned_spout": ("OpaquePartitionedSpout", "PartitionedSpout"),
+    "contracts.spout": ("Spout",),
+    "protocol.spout_kinds": ("SpoutKind",),
+    "spouts.delta.spout": ("DeltaSpout",),
+    "spouts.files.spout": ("FileSpout",),
     "spouts.fixed": ("FixedBatchSpout",),
-    "spouts.redis_keys": (
+    "spouts.redis.keys": (
         "RedisSpout",
         "OpaqueRedisSpout",
     ),
-    "spouts.redis_stream": (
+    "spouts.redis.stream": (
         "RedisStreamSpout",
         "OpaqueRedisStreamSpout",
     ),
-    "spouts.jdbc": ("JdbcSpout",),
-    "spouts.kafka": ("KafkaSpout", "OpaqueKafkaSpout"),
-    "spouts.spool_sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
-    "spouts.spooled": ("SpooledSpout",),
-    "states.delta": ("DeltaState",),
-    "states.file_sink": ("FileSink",),
-    "states.table_sink": ("TableSink",),
-    "states.keyvalue_stateful": ("KeyValueStates",),
-    "states.jdbc": ("JdbcState",),
-    "states.postgres": ("PostgresState",),
-    "states.sqlite": ("SqliteState",),
+    "spouts.sql.spout": ("JdbcSpout",),
+    "spouts.kafka.spout": ("KafkaSpout", "OpaqueKafkaSpout"),
+    "spouts.spool.sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
+    "spouts.spool.spout": ("SpooledSpout",),
+    "states.delta.state": ("DeltaState",),
+    "states.files.sink": ("FileSink",),
+    "states.sql.table_sink": ("TableSink",),
+    "states.keyvalue.stateful": ("KeyValueStates",),
+    "states.sql.sqlalchemy": ("JdbcState",),
+    "states.sql.postgres": ("PostgresState",),
+    "states.sql.sqlite": ("SqliteState",),
     "states.memory": ("MemoryState",),
-    "states.redis": ("RedisState",),
-    "states.redis_plain": ("NonTransactionalRedisState",),
+    "states.redis.state": ("RedisState",),
+    "states.redis.plain": ("NonTransactionalRedisState",),
     "errors": ("FailedException", "TridentError"),
     "operators.coordinator": ("TridentCoordinatorOperator",),
     "operators.emitter": ("TridentEmitterOperator",),

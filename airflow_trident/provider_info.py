@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_trident.hooks.settings import OPTIONS, SECTION
+from airflow_trident.settings import OPTIONS, SECTION
 
 _INTEGRATION = "Trident"
 

@@ -20,10 +20,10 @@ from confluent_kafka import Producer
 
 from airflow_trident import Count, KafkaSpout, MemoryState, Sum, Topology
 from airflow_trident.errors import TridentError
-from airflow_trident.operations.expressions import col, length
+from airflow_trident.operations.expr.tree import col, length
 from benchmarks.peers import session
 from benchmarks.ways import compared, staged
-from tests.kafka_fixtures import KafkaBroker, Topic
+from tests.fixtures.kafka import KafkaBroker, Topic
 
 PARTITIONS = 4
 VALUE_BYTES = 100

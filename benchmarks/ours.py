@@ -11,14 +11,14 @@ from typing import Any
 
 from airflow_trident import Count, FileSpout, PostgresState, SqliteState, Topology
 from airflow_trident.engine.base import Engine
-from airflow_trident.engine.spark import SparkEngine
+from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.operations.expressions import col, explode, split
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.operations.expr.tree import col, explode, split
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.base import Slot
 from benchmarks.data import FILES_PER_BATCH
@@ -61,7 +61,7 @@ def ledger_of(task: dict[str, Any], *, incarnation: str = "") -> ZNodeLedger:
 
 def drain(task: dict[str, Any]) -> dict[str, Any]:
     """Many transactions in one Spark application."""
-    from airflow_trident.engine.spark_local import LocalSessions
+    from airflow_trident.engine.spark.sessions.local import LocalSessions
 
     topology = topology_of(task)
     sessions = LocalSessions(f"local[{CORES}]", conf={"spark.driver.memory": HEAP}, one_shot=False)
@@ -120,10 +120,10 @@ def phase_commit(task: dict[str, Any], batch: int) -> None:
 
 def _engine(task: dict[str, Any]) -> Engine:
     if task.get("connect"):
-        from airflow_trident.engine.spark_connect import ConnectSessions
+        from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 
         return SparkEngine(ConnectSessions(task["connect"]))
-    from airflow_trident.engine.spark_submit import SparkSubmitProcess, SubmitEngine
+    from airflow_trident.engine.spark.sessions.submit import SparkSubmitProcess, SubmitEngine
 
     submit = SparkSubmitProcess(f"local[{CORES}]", common_conf())
     return SubmitEngine(submit, submit.cancel)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.spark_archive import FOLDER_VARIABLE, make_archive
-from airflow_trident.engine.spark_server import EmbeddedConnectServer
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.engine.spark.sessions.archive import FOLDER_VARIABLE, make_archive
+from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from benchmarks.data import Made, digest_of, digest_of_state, make
 from benchmarks.measure import Run, run_contender
 from benchmarks.ours import POSTGRES
@@ -21,7 +21,7 @@ from benchmarks.peers import CORES
 from benchmarks.scenarios import CONTENDERS, PER_BATCH, Scenario
 
 if TYPE_CHECKING:
-    from tests.postgres_fixtures import PostgresServer
+    from tests.fixtures.postgres import PostgresServer
 
 PROCESSES_RUN = 4
 """Of a contender that is the same process for every batch: so many batches are run."""
@@ -131,7 +131,7 @@ class Bench:
     @staticmethod
     def _postgres() -> PostgresServer:
         """That of the tests: it syncs nothing, and runs until this process ends."""
-        from tests.postgres_fixtures import running
+        from tests.fixtures.postgres import running
 
         return running()
 

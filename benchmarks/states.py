@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_trident import DeltaState, RedisState, SqliteState
-from airflow_trident.plan.states import State, StateFactory, StateSpec
-from tests.postgres_fixtures import jdbc_state, postgres_state
-from tests.redis_fixtures import settings_of_a_new_database
-from tests.state_fixtures import batch, counts, product, ticket
+from airflow_trident.contracts.state import State, StateFactory, StateSpec
+from tests.fixtures.postgres import jdbc_state, postgres_state
+from tests.fixtures.redis import settings_of_a_new_database
+from tests.fixtures.state import batch, counts, product, ticket
 
 STORES: dict[str, Callable[[Path], StateFactory]] = {
     "sqlite": lambda folder: SqliteState(str(folder / "states.db")),

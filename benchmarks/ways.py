@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from airflow_trident import Topology
 from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_session import GivenSession
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.session import GivenSession
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Slot
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_trident import Count, FixedBatchSpout, Topology
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.plan.states import StateFactory
 from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
@@ -260,7 +260,7 @@ def _until(flag: Path) -> None:
 
 def stores() -> dict[str, Callable[[Path], StateFactory]]:
     """States and sinks of the contract tests, with real servers, and those that apply and lose the answer."""
-    from tests.state_fixtures import FACTORIES, SINKS
+    from tests.fixtures.state import FACTORIES, SINKS
 
     return {**FACTORIES, **{f"sink: {name}": factory for name, factory in SINKS.items()}}
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
-from tests.airflow_fixtures import airflow_home  # noqa: F401 - a fixture for all
-from tests.kafka_fixtures import kafka, topic  # noqa: F401 - fixtures for all
-from tests.postgres_fixtures import postgres  # noqa: F401 - a fixture for all
-from tests.redis_fixtures import client, where  # noqa: F401 - fixtures for all
-from tests.spark_fixtures import (  # noqa: F401 - fixtures for all
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from tests.fixtures.airflow import airflow_home  # noqa: F401 - a fixture for all
+from tests.fixtures.kafka import kafka, topic  # noqa: F401 - fixtures for all
+from tests.fixtures.postgres import postgres  # noqa: F401 - a fixture for all
+from tests.fixtures.redis import client, where  # noqa: F401 - fixtures for all
+from tests.fixtures.spark import (  # noqa: F401 - fixtures for all
     connect_engine,
     connect_server,
     job_of,

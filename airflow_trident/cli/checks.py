@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_trident import settings
 from airflow_trident.cli.console import text_of
 from airflow_trident.cli.outcomes import outcome_text
 from airflow_trident.errors import TridentError
-from airflow_trident.hooks import settings
 from airflow_trident.staging.files import make_folder
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
-    from airflow_trident.ledger.diagnose import ServerFacts
     from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
-    from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+    from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+    from airflow_trident.ledger.zookeeper.diagnose import ServerFacts
     from airflow_trident.protocol.records import LedgerView
 
 SLOW_WRITE_MS = 50.0
@@ -73,7 +73,7 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
     kind = "TLS" if wanted.tls else "no TLS"
     user = f"user {wanted.auth.user}" if wanted.auth else "no user"
     yield Check(Level.OK, "connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
-    from airflow_trident.ledger.diagnose import server_facts
+    from airflow_trident.ledger.zookeeper.diagnose import server_facts
 
     if wanted.tls:
         yield Check(Level.OK, "server", "not asked for its version and limits, which it tells only without TLS")
@@ -102,7 +102,7 @@ def _guarded(subject: str, check: Callable[[], Check]) -> Iterator[Check]:
 
 
 def _java() -> Check:
-    from airflow_trident.ledger.java import java_executable, java_version
+    from airflow_trident.ledger.embedded.java import java_executable, java_version
 
     java = java_executable()
     return Check(Level.OK, "java", f"Java {java_version(java)} at {java}")
@@ -224,7 +224,7 @@ def _server(facts: ServerFacts, wanted_timeout_s: float) -> Iterator[Check]:
 
 
 def _write(znodes: ZooKeeperZNodes, root: str) -> Check:
-    from airflow_trident.ledger.diagnose import write_latency_ms
+    from airflow_trident.ledger.zookeeper.diagnose import write_latency_ms
 
     median_ms = write_latency_ms(znodes, root)
     if median_ms > SLOW_WRITE_MS:
@@ -238,7 +238,7 @@ def _write(znodes: ZooKeeperZNodes, root: str) -> Check:
 
 
 def _access(znodes: ZooKeeperZNodes, root: str) -> Check:
-    from airflow_trident.ledger.diagnose import access_list
+    from airflow_trident.ledger.zookeeper.diagnose import access_list
 
     entries = access_list(znodes, root) or []
     everybody = [rights for who, rights in entries if who == "world:anyone" and OPEN_RIGHTS & set(rights.split(","))]
@@ -289,7 +289,7 @@ def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
     """By what Airflow's database says, where there is one."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from airflow_trident.hooks.task_states import abandoned
+    from airflow_trident.tasks.task_instances import abandoned
 
     records = ledger.transactions(view.pointer.committed + 1)
     try:

@@ -36,7 +36,7 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
         from airflow.utils.cli import suppress_logs_and_warning
         from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-        from airflow_trident.hooks.connections import install_resolver
+        from airflow_trident.tasks.connections import install_resolver
 
         @suppress_logs_and_warning
         @providers_configuration_loaded

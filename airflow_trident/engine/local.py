@@ -14,21 +14,27 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from airflow_trident.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.choosing import Choosing
-from airflow_trident.engine.folds import AggregateStep, begins_empty, folds_of, group_rows, key_of_groups, shown_key
-from airflow_trident.engine.queries import state_query
-from airflow_trident.engine.reduces import multi_reduce
+from airflow_trident.engine.custom_grouping import Choosing
+from airflow_trident.engine.fused.folds import (
+    AggregateStep,
+    begins_empty,
+    folds_of,
+    group_rows,
+    key_of_groups,
+    shown_key,
+)
+from airflow_trident.engine.fused.reduces import multi_reduce
 from airflow_trident.engine.sources import conform, emitter_of
+from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import SparkJobError
-from airflow_trident.operations.base import OperationContext
-from airflow_trident.operations.calls import Border, callable_of, prepared
-from airflow_trident.operations.evaluate import bind
+from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border, callable_of, prepared
+from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction, called, kept
-from airflow_trident.plan.commit_nodes import StateQueryNode
-from airflow_trident.plan.describe import function_name
+from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -45,6 +51,7 @@ from airflow_trident.plan.nodes import (
     SourceNode,
     UnionNode,
 )
+from airflow_trident.plan.show.describe import function_name
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot

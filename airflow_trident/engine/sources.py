@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.spout import Emitter
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.plan.nodes import SourceNode
-from airflow_trident.protocol.spouts import Emitter
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, TridentError
-from airflow_trident.hooks import settings
-from airflow_trident.ledger.login import read_login
-from airflow_trident.ledger.settings import DigestAuth, Tls, ZooKeeperSettings
+from airflow_trident.ledger.embedded.login import read_login
+from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
-    from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+    from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 
 _EXTRAS = frozenset(
     {
@@ -61,7 +61,7 @@ class ZooKeeperHook(BaseHook):
 
         :raises ConfigurationError: the connection cannot be meant as it is written.
         """
-        from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+        from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 
         return ZooKeeperZNodes(self.zookeeper_settings())
 

@@ -19,6 +19,7 @@ from airflow_trident.errors import (
     TransitionError,
     UnknownTopologyError,
 )
+from airflow_trident.ledger.backup.export import export_json
 from airflow_trident.ledger.base import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
@@ -28,7 +29,6 @@ from airflow_trident.ledger.base import (
     MetadataOf,
     NothingNew,
 )
-from airflow_trident.ledger.export import export_json
 from airflow_trident.ledger.memory_states import MemoryStates
 from airflow_trident.ledger.refusals import (
     batch_in_place,
@@ -38,8 +38,8 @@ from airflow_trident.ledger.refusals import (
     no_commit_under_way,
     why_not,
 )
-from airflow_trident.ledger.state_verbs import redefined
-from airflow_trident.ledger.tickets import ticket_of
+from airflow_trident.ledger.verbs.states import redefined
+from airflow_trident.ledger.verbs.tickets import ticket_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
 from airflow_trident.protocol.opaque import (

@@ -11,8 +11,8 @@ from typing import Any
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.refusals import may_be_held, nothing_to_take_back
-from airflow_trident.ledger.state_verbs import noted, require_closable
-from airflow_trident.ledger.tickets import ticket_of
+from airflow_trident.ledger.verbs.states import noted, require_closable
+from airflow_trident.ledger.verbs.tickets import ticket_of
 from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import CommitTicket, Exceptions, Loss, Owner, TopologyRecord, TxRecord

@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from airflow_trident.ledger.paths import DEFAULT_ROOT
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger, topology_names
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
 
 class Ledgers:

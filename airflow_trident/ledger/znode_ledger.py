@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from airflow_trident.errors import RetryableError, TransitionError, UnknownTopologyError
-from airflow_trident.ledger import outcomes, pruning, topology_verbs, verbs
+from airflow_trident.ledger.backup.export import export_json
+from airflow_trident.ledger.backup.importing import contents_of, prepare_import, require_finished
+from airflow_trident.ledger.backup.seeding import Seed, record_of, seed_ops
 from airflow_trident.ledger.base import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
@@ -18,11 +20,11 @@ from airflow_trident.ledger.base import (
     LagOf,
     MetadataOf,
 )
-from airflow_trident.ledger.export import export_json
-from airflow_trident.ledger.importing import contents_of, prepare_import, require_finished
 from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, Life, topologies_folder, topology_path
-from airflow_trident.ledger.seeding import Seed, record_of, seed_ops
 from airflow_trident.ledger.transact import Plan, Snapshot, Transactor, another_life
+from airflow_trident.ledger.verbs import outcomes, pruning
+from airflow_trident.ledger.verbs import topology as topology_verbs
+from airflow_trident.ledger.verbs import transactions as verbs
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znode_states import ZNodeStates
 from airflow_trident.ledger.znodes import Create, Set, ZNodes
@@ -167,7 +169,7 @@ class ZNodeLedger(ZNodeStates):
         return record
 
     def seed(self, definition: Definition, seed: Seed) -> TopologyRecord:
-        """Make the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.seeding`.
+        """Make the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
         Cleared runs whose claim keys were lost are refused from now on (`floor_ms`).
 
@@ -184,7 +186,7 @@ class ZNodeLedger(ZNodeStates):
         return record
 
     def import_from(self, exported: Json) -> TopologyRecord:
-        """Put in what `export` gave: see :mod:`airflow_trident.ledger.importing`.
+        """Put in what `export` gave: see :mod:`airflow_trident.ledger.backup.importing`.
 
         :raises TransitionError: the topology has a ledger with transactions, or somebody else wrote meanwhile.
         """

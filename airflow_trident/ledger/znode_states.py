@@ -7,10 +7,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from airflow_trident.ledger import person_verbs, state_verbs, verbs
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.transact import Plan
+from airflow_trident.ledger.verbs import person as person_verbs
+from airflow_trident.ledger.verbs import states as state_verbs
+from airflow_trident.ledger.verbs import transactions as verbs
 from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.records import CommitTicket, Loss, Owner, TopologyRecord, TxRecord
 

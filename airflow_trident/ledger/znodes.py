@@ -1,6 +1,6 @@
 """What the ledger needs of ZooKeeper, and no more: a tree of versioned nodes, synced reads, conditional writes.
 
-Two implementations: :class:`~airflow_trident.ledger.zookeeper.ZooKeeperZNodes` (a real ensemble) and
+Two implementations: :class:`~airflow_trident.ledger.zookeeper.client.ZooKeeperZNodes` (a real ensemble) and
 :class:`~airflow_trident.ledger.fake.FakeZNodes` (in memory, with faults on demand).
 """
 

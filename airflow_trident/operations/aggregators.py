@@ -11,7 +11,7 @@ from decimal import Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from typing import Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.operations.base import CombinerAggregator, MergeKind
+from airflow_trident.operations.api import CombinerAggregator, MergeKind
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, is_nested
 
 _EXACT = Context(prec=100, traps=[InvalidOperation, DivisionByZero, Overflow])

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.aggregators import Max, Min
-from airflow_trident.operations.base import (
+from airflow_trident.operations.api import (
     Aggregator,
     Collector,
     Filter,
@@ -19,7 +19,7 @@ from airflow_trident.operations.base import (
     OperationContext,
     TransactionAttempt,
 )
-from airflow_trident.operations.calls import callable_of
+from airflow_trident.operations.calls.border import callable_of
 from airflow_trident.operations.comparing import comparable
 from airflow_trident.operations.vectors import VectorFilter
 from airflow_trident.types import select

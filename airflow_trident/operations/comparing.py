@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.operations.base import Aggregator, Collector, TransactionAttempt
+from airflow_trident.operations.api import Aggregator, Collector, TransactionAttempt
 from airflow_trident.types import Field, Schema, has_members, is_nested
 
 

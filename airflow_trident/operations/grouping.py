@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from airflow_trident.operations.base import Operation
+from airflow_trident.operations.api import Operation
 
 
 class CustomGrouping(Operation, ABC):

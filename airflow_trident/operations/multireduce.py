@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Any, Generic, TypeVar
 
-from airflow_trident.operations.base import Collector, Operation
+from airflow_trident.operations.api import Collector, Operation
 
 S = TypeVar("S")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_trident.errors import UserCodeError
-from airflow_trident.operations.base import Aggregator, Collector, TransactionAttempt
+from airflow_trident.operations.api import Aggregator, Collector, TransactionAttempt
 from airflow_trident.operations.equality import same
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from airflow_trident.errors import FieldError
-from airflow_trident.operations.base import Operation
+from airflow_trident.operations.api import Operation
 from airflow_trident.types import WHOLE_TYPES, Field, Schema, ddl
 
 Row = tuple[Any, ...]

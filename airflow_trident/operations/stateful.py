@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-from airflow_trident.operations.base import Operation
+from airflow_trident.operations.api import Operation
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.arrow import arrow_type
 from airflow_trident.errors import USER_ERRORS, TridentError
-from airflow_trident.operations.base import Operation
-from airflow_trident.operations.calls import Border
-from airflow_trident.operations.values import shown
+from airflow_trident.io.arrow import arrow_type
+from airflow_trident.operations.api import Operation
+from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.calls.values import shown
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:

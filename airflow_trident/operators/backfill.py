@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks import settings
 from airflow_trident.operators.base import airflow_outcome, owner, parse_txid
 from airflow_trident.operators.emitter import EngineOperator
 from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutcome, Selection

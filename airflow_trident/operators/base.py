@@ -18,12 +18,12 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
-from airflow_trident.hooks import settings
-from airflow_trident.hooks.connections import install_resolver
-from airflow_trident.hooks.waits import Until
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.protocol.records import Owner
+from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 

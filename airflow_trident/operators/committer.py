@@ -6,9 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import ask, ask_airflow, began_by, left_to_committer
-from airflow_trident.hooks.waits import Until
+from airflow_trident import settings
 from airflow_trident.operators.base import (
     airflow_outcome,
     deferrable_default,
@@ -24,6 +22,8 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import Attempts, OnFailure, process
 from airflow_trident.runtime.waiting import wait_while_undecided
+from airflow_trident.tasks.liveness import ask, ask_airflow, began_by, left_to_committer
+from airflow_trident.tasks.waits import Until
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
+from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
-from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
-from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
 from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
 from airflow_trident.operators.base import (
     INCARNATION,
@@ -29,6 +27,8 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, coordinate
 from airflow_trident.runtime.telling import tell
+from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
+from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-from airflow_trident.hooks import settings
+from airflow_trident import settings
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
@@ -19,10 +19,10 @@ from airflow_trident.operators.base import (
     owner,
 )
 from airflow_trident.operators.emitter import EngineOperator
-from airflow_trident.operators.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.triggers.driver import TridentDriverTrigger
 
 if TYPE_CHECKING:

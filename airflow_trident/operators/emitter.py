@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks import settings
+from airflow_trident.io.local_paths import require_local_unless_template
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.local_paths import require_local_unless_template
 from airflow_trident.operators.base import (
     TridentOperator,
     airflow_outcome,
@@ -25,9 +25,9 @@ from airflow_trident.operators.base import (
     owner,
     parse_txid,
 )
-from airflow_trident.operators.engines import EngineKind, make_engine
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.phases import Attempts, OnFailure, ProcessOutcome, ProcessResult, note_failure, process
+from airflow_trident.tasks.engines import EngineKind, make_engine
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -12,9 +12,9 @@ from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.operators.emitter import TridentEmitterOperator
-from airflow_trident.operators.engines import EngineKind
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.sensors.turn import TridentTurnSensor
+from airflow_trident.tasks.engines import EngineKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.commit_nodes import CarriedNode
-from airflow_trident.plan.commit_phase import split_phases
-from airflow_trident.plan.filters import push_filters
+from airflow_trident.plan.commit.nodes import CarriedNode
+from airflow_trident.plan.commit.phase import split_phases
 from airflow_trident.plan.graph import Sinks, ordered
-from airflow_trident.plan.lowering import lower
 from airflow_trident.plan.nodes import Node, PersistNode, SourceNode
-from airflow_trident.plan.pruning import prune
-from airflow_trident.plan.repartitions import collapse, colocate
-from airflow_trident.plan.settings import PlanSettings
+from airflow_trident.plan.resources import PlanSettings
+from airflow_trident.plan.rewrites.filters import push_filters
+from airflow_trident.plan.rewrites.lowering import lower
+from airflow_trident.plan.rewrites.pruning import prune
+from airflow_trident.plan.rewrites.repartitions import collapse, colocate
+from airflow_trident.plan.show.trees import logical_text
 from airflow_trident.plan.stages import Plan
-from airflow_trident.plan.trees import logical_text
 
 RESULT = "~result"
 """The name of what a query hands on."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.state import StateKind, StateSpec
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.states import StateKind, StateSpec
-from airflow_trident.protocol.spouts import Spout, SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 
 EXACTLY_ONCE = frozenset(
     {

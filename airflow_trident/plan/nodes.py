@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.operations.base import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
-    from airflow_trident.operations.expressions import Expression
+    from airflow_trident.contracts.spout import Spout
+    from airflow_trident.contracts.state import StateSpec
+    from airflow_trident.operations.expr.tree import Expression
     from airflow_trident.operations.grouping import CustomGrouping
     from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
-    from airflow_trident.plan.states import StateSpec
-    from airflow_trident.protocol.spouts import Spout
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

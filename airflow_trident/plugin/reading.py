@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_trident.errors import TridentError
-from airflow_trident.hooks.task_states import abandoned
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+from airflow_trident.tasks.task_instances import abandoned
 
 SHOWN = 200
 """So many of the latest transactions, besides all that are not committed."""

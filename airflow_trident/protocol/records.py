@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.types import Json

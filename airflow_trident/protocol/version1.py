@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_trident.protocol.records import Owner, SpoutDefinition, StateDefinition
-from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 
 # The id of a DAG or a task has no slash; that of a run may have anything.
 _TASK = re.compile(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from contextlib import closing
 
+from airflow_trident.contracts.spout import Spout
 from airflow_trident.ledger.base import Ledger, MetadataOf
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
-from airflow_trident.protocol.spouts import Spout, SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 

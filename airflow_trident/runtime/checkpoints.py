@@ -1,6 +1,6 @@
 """How far the checkpoints of a topology's stateful functions are, for people: reading only.
 
-The commit sweep drives the checkpoints (`states.keyvalue_checkpoints`): whoever commits next recovers first. So there
+The commit sweep drives the checkpoints (`states.keyvalue.checkpoints`): whoever commits next recovers first. So there
 is nothing to repair by hand after a crash, and this says what will be done.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_trident.plan.states import Marker
+from airflow_trident.contracts.state import Marker
 from airflow_trident.protocol.checkpoint import Action, CheckpointRecord, Marks, Mode, decide
-from airflow_trident.states.keyvalue_stateful import OpenStateful
+from airflow_trident.states.keyvalue.stateful import OpenStateful
 from airflow_trident.topology.topology import Topology
 
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.state import Applied, State
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import (
     USER_ERRORS,
@@ -31,7 +32,6 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.ledger.workers import is_alive
-from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
     Blocked,

@@ -13,19 +13,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.contracts.state import State, StateSpec
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.plan.commit_nodes import GivenTuples
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.plan.commit.nodes import GivenTuples
+from airflow_trident.plan.commit.windows import COMMIT_TIME, WindowUpdater
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.stages import Level, Plan, Stage
-from airflow_trident.plan.states import State, StateSpec
-from airflow_trident.plan.windows import COMMIT_TIME, WindowUpdater
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.base import Slot
-from airflow_trident.states.merge import canonical_key
+from airflow_trident.states.core.merge import canonical_key
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import REAL_TYPES, names_of
 

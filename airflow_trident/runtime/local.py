@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import BlockedError
+from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
-from airflow_trident.local_paths import require_local_path
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import (
     USER_ERRORS,
@@ -26,7 +27,6 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
-from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.crash import CrashPoint, crash_point

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from airflow_trident.arrow import rows_to_table, table_to_rows
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operations.conversions import convert, interval_of, microseconds_of
-from airflow_trident.operations.values import UnfitValueError, coercer
-from airflow_trident.plan.commit_nodes import GivenTuples
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.operations.calls.values import UnfitValueError, coercer
+from airflow_trident.operations.expr.conversions import convert, interval_of, microseconds_of
+from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.compile import RESULT
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.base import Slot

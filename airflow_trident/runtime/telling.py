@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
 from airflow_trident.ledger.base import BeginResult, Ledger, NothingNew
 from airflow_trident.protocol.decide import Blocked, Held
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.spouts import Coordinator
 from airflow_trident.types import Json
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_trident.contracts.state import Marker, State
 from airflow_trident.errors import LedgerBehindStateError, TridentError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.plan.states import Marker, State
 from airflow_trident.protocol.records import Definition, LedgerView, Loss
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.protocol.whole import known_gaps, needed_by, since_of, state_behind

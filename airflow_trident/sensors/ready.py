@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 
 from airflow_trident.errors import UnknownTopologyError
-from airflow_trident.hooks.liveness import left_to_anybody
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
+from airflow_trident.tasks.liveness import left_to_anybody
 from airflow_trident.types import Json
 
 if TYPE_CHECKING:

@@ -11,10 +11,8 @@ from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import ask_airflow
-from airflow_trident.hooks.waits import Abandoned, Over, Until, wait_in_worker
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import (
     INCARNATION,
@@ -28,6 +26,8 @@ from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, unknown_transaction
+from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.arrow import rows_to_table
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
-from airflow_trident.operations.infer import type_of_annotation
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.operations.calls.infer import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
 if TYPE_CHECKING:

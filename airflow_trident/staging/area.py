@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_trident.arrow import arrow_schema
 from airflow_trident.errors import ConfigurationError, StagingError, UnseenFilesError
-from airflow_trident.local_paths import require_local_path
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.staging.files import (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
-from airflow_trident.private_files import create_private, make_private
+from airflow_trident.io.private_files import create_private, make_private
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
@@ -42,7 +42,7 @@ def stays_inside(path: str) -> bool:
 def make_folder(folder: str, *, private: bool = True, durably: bool = True) -> None:
     """Make `folder` and what is missing above it.
 
-    :param private: see :mod:`airflow_trident.private_files`; else as the umask says.
+    :param private: see :mod:`airflow_trident.io.private_files`; else as the umask says.
     :param durably: false if the caller syncs the folders above, or their names need not last.
     :raises OSError: as os.makedirs.
     """
@@ -80,7 +80,7 @@ def write_durably(path: str, write: Callable[[BinaryIO], None], *, name_too: boo
     """Write a new file by `write(file)`, sync it and its folder; nothing is left behind if that fails.
 
     :param name_too: false if the caller syncs the folder, or the name need not last.
-    :param private: see :mod:`airflow_trident.private_files`; else as the umask says.
+    :param private: see :mod:`airflow_trident.io.private_files`; else as the umask says.
     :returns: its size in bytes.
     :raises OSError: the file exists, or cannot be written.
     """

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_trident.plan.states import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.checks import require_plain_keys
-from airflow_trident.states.marker import AdmittingState, admit
-from airflow_trident.states.merge import Changes, Key, Value, canonical_key, merge, merge_before
+from airflow_trident.states.core.checks import require_plain_keys
+from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key, merge, merge_before
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD, WindowConfig, sliding, tumbling
-from airflow_trident.plan.states import StateFactory
 from airflow_trident.topology.chained import ChainedAggregatorDeclarer
 from airflow_trident.topology.state import TridentState
 from airflow_trident.types import FieldSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.expressions import Expression
+from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.vectors import VectorFunction
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
 from airflow_trident.topology.base import StreamBase

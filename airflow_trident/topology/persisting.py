@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.state import StateFactory, StateSpec, Updater
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
-from airflow_trident.plan.commit_phase import in_commit_phase
+from airflow_trident.plan.commit.phase import in_commit_phase
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
-from airflow_trident.plan.states import StateFactory, StateSpec, Updater
 from airflow_trident.topology.aggregating import Aggregating
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import persistent_aggregations, require_stateful

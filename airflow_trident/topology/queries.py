@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.commit_nodes import GivenTuples
+from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.compile import compile_query
 from airflow_trident.plan.nodes import Node, SourceNode
 from airflow_trident.plan.stages import Plan

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.queries import QueryFunction
-from airflow_trident.plan.commit_nodes import StateQueryNode
+from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -18,7 +19,6 @@ from airflow_trident.plan.nodes import (
     PeekNode,
     ProjectNode,
 )
-from airflow_trident.plan.states import StateSpec
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.windowing import Windowing
 from airflow_trident.types import FieldSpec, parse_declared, parse_type, select, split_spec

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.base import Aggregator, CombinerAggregator, ReducerAggregator
-from airflow_trident.operations.infer import output_types, returned, type_of_annotation
+from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.calls.infer import output_types, returned, type_of_annotation
 from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.plan.nodes import Aggregation
 from airflow_trident.types import (

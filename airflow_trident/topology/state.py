@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.commit_nodes import NewValuesNode
+from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.plan.commit.windows import WindowUpdater
 from airflow_trident.plan.nodes import PersistNode
-from airflow_trident.plan.states import StateSpec
-from airflow_trident.plan.windows import WindowUpdater
 from airflow_trident.types import require_distinct
 
 if TYPE_CHECKING:

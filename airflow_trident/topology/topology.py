@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.commit_nodes import NewValuesNode
+from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.plan.commit.windows import WindowUpdater
 from airflow_trident.plan.compile import compile_plan
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls
 from airflow_trident.plan.joins import join_notes
 from airflow_trident.plan.nodes import PersistNode, SourceNode
-from airflow_trident.plan.settings import NodeSettings, PlanSettings
+from airflow_trident.plan.resources import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
-from airflow_trident.plan.states import StateFactory, StateSpec
-from airflow_trident.plan.windows import WindowUpdater
 from airflow_trident.protocol.records import Definition, SpoutDefinition, StateDefinition
-from airflow_trident.protocol.spouts import Spout, SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.topology.combining import joined, merged, multi_reduced
 from airflow_trident.topology.names import at_least_one, positive, require_name
 from airflow_trident.topology.persisting import require_factory

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.contracts.state import MapState
 from airflow_trident.operations.equality import canonical_key, same
 from airflow_trident.operations.newest import two_values
-from airflow_trident.plan.states import MapState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD, WindowConfig, milliseconds, sliding, tumbling
-from airflow_trident.plan.states import StateFactory, StateSpec
-from airflow_trident.plan.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
+from airflow_trident.plan.commit.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
 from airflow_trident.topology.persisting import Persisting, require_factory
 from airflow_trident.topology.signatures import aggregations
 from airflow_trident.types import Field, Schema, is_nested, names_of, require_distinct, select

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import LedgerView
 
 T = TypeVar("T")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
+from airflow_trident import settings
 from airflow_trident.errors import RetryableError, TridentError
-from airflow_trident.hooks import settings
-from airflow_trident.hooks.liveness import Answers, answered, commit_left, judge, live_names, note_gone, questions
-from airflow_trident.hooks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted, waiting_story
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.local import blocked
+from airflow_trident.tasks.liveness import Answers, answered, commit_left, judge, live_names, note_gone, questions
+from airflow_trident.tasks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted, waiting_story
 from airflow_trident.triggers.hub import SharedLedger, shared_hub
 
 if TYPE_CHECKING:

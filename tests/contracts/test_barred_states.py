@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.errors import FencedError, HeldError, LedgerBehindStateError
-from airflow_trident.operations.base import OperationContext
+from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
-from airflow_trident.plan.states import Applied, State, StateSpec
-from airflow_trident.states.keyvalue_stateful import KeyValueStates
+from airflow_trident.states.keyvalue.stateful import KeyValueStates
 from airflow_trident.types import parse_declared
-from tests.state_fixtures import FACTORIES, SINKS, apply, batch, content, counts, product, ticket
+from tests.fixtures.state import FACTORIES, SINKS, apply, batch, content, counts, product, ticket
 
 
 class Kept(StatefulFunction[str, int]):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FileSpout, FixedBatchSpout, Sum, Topology
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,
@@ -25,19 +26,18 @@ from airflow_trident.errors import (
     TransitionError,
 )
 from airflow_trident.ledger.znodes import Delete, Set
-from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import CommitTicket, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.rebuild import Rebuild, Rebuilt
+from airflow_trident.runtime.mending.rebuild import Rebuild, Rebuilt
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.sqlite import SqliteState
-from tests.committing_fixtures import NAMES, WORDS, Site, expected, two_counts
-from tests.runtime_fixtures import Joined
-from tests.spout_fixtures import OpaqueFolderSpout, append
-from tests.state_fixtures import FACTORIES
+from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.committing import NAMES, WORDS, Site, expected, two_counts
+from tests.fixtures.runtime import Joined
+from tests.fixtures.spout import OpaqueFolderSpout, append
+from tests.fixtures.state import FACTORIES
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def test_a_kill_between_any_two_transactions_of_a_rebuild_is_mended_by_running_i
             if next(told, None) is None:
                 raise Killed
 
-        monkeypatch.setattr("airflow_trident.runtime.rebuild.crash_point", dies)
+        monkeypatch.setattr("airflow_trident.runtime.mending.rebuild.crash_point", dies)
         with pytest.raises(Killed):
             rebuild(site).run()
         assert sum(map(len, rebuild(site).lacks().values())) == left

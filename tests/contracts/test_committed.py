@@ -9,8 +9,8 @@ import pytest
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import OpenStates
-from tests.committing_fixtures import NAMES, Shut, Site, expected, two_counts
-from tests.state_fixtures import FACTORIES
+from tests.fixtures.committing import NAMES, Shut, Site, expected, two_counts
+from tests.fixtures.state import FACTORIES
 
 # ---- stores that cannot be opened ------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_trident.arrow import rows_to_table
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.spouts.delta import DeltaSpout
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
 
@@ -151,7 +151,7 @@ def test_a_log_that_was_cleaned_up_is_an_error(tmp_path: Path) -> None:
 def test_many_versions_without_data_are_passed_by_a_transaction_without_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_trident.spouts.delta._QUIET_VERSIONS", 4)
+    monkeypatch.setattr("airflow_trident.spouts.delta.spout._QUIET_VERSIONS", 4)
     append(tmp_path, 1)
     spout = spout_of(tmp_path)
     first = begin(spout)

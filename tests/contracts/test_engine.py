@@ -24,11 +24,11 @@ from airflow_trident.errors import (
 )
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
-from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, lines, run, staged, without_data
-from tests.failing_fixtures import FAILING, DamagedSpout
-from tests.life_fixtures import Txid, operations_with_a_life
-from tests.vector_fixtures import vectors
-from tests.verb_fixtures import VERBS
+from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, staged, without_data
+from tests.fixtures.failing import FAILING, DamagedSpout
+from tests.fixtures.life import Txid, operations_with_a_life
+from tests.fixtures.vector import vectors
+from tests.fixtures.verb import VERBS
 
 pytestmark = pytest.mark.spark
 

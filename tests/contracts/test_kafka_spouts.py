@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import SourceChangedError
-from airflow_trident.protocol.spouts import SpoutKind
-from airflow_trident.spouts.kafka import KafkaSpout, OpaqueKafkaSpout
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from tests.contracts.test_spouts import (
     CHECKS,
     NAMES,
@@ -20,7 +20,7 @@ from tests.contracts.test_spouts import (
     metadata_of_all,
     rows_of,
 )
-from tests.kafka_fixtures import Topic
+from tests.fixtures.kafka import Topic
 
 pytestmark = pytest.mark.kafka
 FIELDS = "partition int, offset long, value string"

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.protocol.checkpoint import Marks
-from airflow_trident.states.keyvalue import StateProvider
-from airflow_trident.states.keyvalue_redis import RedisStateProvider
-from airflow_trident.states.keyvalue_sqlite import SqliteStateProvider
-from tests.keyvalue_fixtures import PROVIDERS, STEPS, State, again, commit, committed, content, prepare, rollback
+from airflow_trident.states.keyvalue.base import StateProvider
+from airflow_trident.states.keyvalue.redis import RedisStateProvider
+from airflow_trident.states.keyvalue.sqlite import SqliteStateProvider
+from tests.fixtures.keyvalue import PROVIDERS, STEPS, State, again, commit, committed, content, prepare, rollback
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -96,8 +96,8 @@ def test_k11_namespaces_do_not_see_each_other(provider: StateProvider) -> None:
 INCREMENT = """
 import sys
 from airflow_trident.errors import FencedError
-from airflow_trident.states.keyvalue_redis import RedisStateProvider
-from airflow_trident.states.keyvalue_sqlite import SqliteStateProvider
+from airflow_trident.states.keyvalue.redis import RedisStateProvider
+from airflow_trident.states.keyvalue.sqlite import SqliteStateProvider
 
 provider, parity = eval(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)

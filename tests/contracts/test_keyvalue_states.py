@@ -11,8 +11,8 @@ import pytest
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.protocol.checkpoint import Marks, Step
-from airflow_trident.states.keyvalue import StateProvider
-from tests.keyvalue_fixtures import PROVIDERS, State, again, commit, committed, content, prepare, rollback
+from airflow_trident.states.keyvalue.base import StateProvider
+from tests.fixtures.keyvalue import PROVIDERS, State, again, commit, committed, content, prepare, rollback
 
 
 @pytest.fixture(params=PROVIDERS)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.states.keyvalue import StateProvider
-from tests.keyvalue_fixtures import PROVIDERS, State, commit, content, prepare, rollback
+from airflow_trident.states.keyvalue.base import StateProvider
+from tests.fixtures.keyvalue import PROVIDERS, State, commit, content, prepare, rollback
 
 
 @pytest.fixture(params=PROVIDERS)

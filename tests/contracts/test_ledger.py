@@ -23,7 +23,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import Blocked, Full, Held
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition, Owner, SpoutDefinition
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
-from tests.ledger_fixtures import (
+from tests.fixtures.ledger import (
     DEFINITION,
     LEDGERS,
     OTHER_STAGED,

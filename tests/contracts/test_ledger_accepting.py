@@ -14,7 +14,7 @@ from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
-from tests.ledger_fixtures import LEDGERS, STAGED, Place, begun, brought_to, commit, gated, processed
+from tests.fixtures.ledger import LEDGERS, STAGED, Place, begun, brought_to, commit, gated, processed
 
 
 @pytest.fixture(params=LEDGERS)

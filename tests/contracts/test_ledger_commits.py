@@ -23,7 +23,7 @@ from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from tests.ledger_fixtures import (
+from tests.fixtures.ledger import (
     LEDGERS,
     OTHER_STAGED,
     OVER_ZNODES,

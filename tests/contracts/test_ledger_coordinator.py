@@ -15,7 +15,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
 from airflow_trident.runtime.telling import lags_of
-from tests.ledger_fixtures import DEFINITION, LEDGERS, Place, begun, claim, lines
+from tests.fixtures.ledger import DEFINITION, LEDGERS, Place, begun, claim, lines
 
 ERROR = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="dag", run_id="run-9", error="SourceChangedError: the file")
 NOTHING = CoordinatorOutcome(kind=OutcomeKind.NOTHING_NEW, dag_id="dag", run_id="run-9")

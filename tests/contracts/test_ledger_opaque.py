@@ -11,10 +11,10 @@ from airflow_trident.errors import ConfigurationError, FencedError, InvalidatedE
 from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
 from airflow_trident.protocol.decide import EmitAgain, Full, decide_commit
 from airflow_trident.protocol.records import Definition, Exceptions, SpoutDefinition, TxRecord
-from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
-from tests.ledger_fixtures import LEDGERS, OTHER_STAGED, STAGED, Place, claim
+from tests.fixtures.ledger import LEDGERS, OTHER_STAGED, STAGED, Place, claim
 
 OPAQUE = SpoutDefinition(text="Numbers", kind=SpoutKind.OPAQUE)
 DEFINITION = Definition(spouts={"lines": OPAQUE, "users": SpoutDefinition(text="Table"), "words": OPAQUE}, states={})

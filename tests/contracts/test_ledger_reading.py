@@ -10,7 +10,7 @@ import pytest
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.protocol.statuses import Status
-from tests.ledger_fixtures import (
+from tests.fixtures.ledger import (
     LEDGERS,
     Place,
     begun,

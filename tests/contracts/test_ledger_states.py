@@ -12,7 +12,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import Definition, Loss, StateDefinition
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from tests.ledger_fixtures import DEFINITION, LEDGERS, Place, begun, commit, gated
+from tests.fixtures.ledger import DEFINITION, LEDGERS, Place, begun, commit, gated
 
 COUNTS = "counts"
 MORE = Definition(spouts=DEFINITION.spouts, states={**DEFINITION.states, "more": StateDefinition(text="another one")})

@@ -18,7 +18,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.records import Claim, Command, Definition, SpoutDefinition, StateDefinition
 from airflow_trident.protocol.statuses import Status
-from tests.ledger_fixtures import STAGED
+from tests.fixtures.ledger import STAGED
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "records"
 ROOT = "/trident"

@@ -31,15 +31,15 @@ from airflow_trident import (
     TridentCommitterOperator,
     TridentDrainOperator,
     TridentEmitterOperator,
+    settings,
     trident_transaction,
 )
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks import settings
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.states.keyvalue_providers import BUILT_IN, provider_class
+from airflow_trident.states.keyvalue.providers import BUILT_IN, provider_class
 
 PATHS = ("path", "folder", "dir", "file", "root", "uri")
 """A parameter that is one of these words, or ends with one behind ``_``, is a path."""

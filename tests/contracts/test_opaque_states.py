@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
 from airflow_trident.errors import FencedError, LedgerBehindStateError, UserCodeError
 from airflow_trident.operations.aggregators import Min, Sum
-from airflow_trident.plan.states import Applied, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import parse_declared
 from tests.contracts.test_states import Refusing
-from tests.state_fixtures import FACTORIES, appended, apply, batch, combined, content, counts, keep_longest, product
-from tests.state_fixtures import ticket as any_ticket
+from tests.fixtures.state import FACTORIES, appended, apply, batch, combined, content, counts, keep_longest, product
+from tests.fixtures.state import ticket as any_ticket
 
 Rows = list[tuple[Any, ...]]
 fences = iter(range(1, 1_000_000))

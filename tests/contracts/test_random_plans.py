@@ -16,10 +16,10 @@ from airflow_trident import Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
-from tests.engine_fixtures import make_job, rows_as_text, run
-from tests.random_commit_phases import run_committed
-from tests.random_topologies import PROGRAMS, SOURCES, Row, build
-from tests.random_types import CASES, PAIRS, SUMS, add_up, comparable, fits, look_at, overflows, sums_of, work_out
+from tests.fixtures.engine import make_job, rows_as_text, run
+from tests.generated.commit_phases import run_committed
+from tests.generated.topologies import PROGRAMS, SOURCES, Row, build
+from tests.generated.types import CASES, PAIRS, SUMS, add_up, comparable, fits, look_at, overflows, sums_of, work_out
 
 pytestmark = pytest.mark.spark
 

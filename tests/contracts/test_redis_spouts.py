@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.spout import Spout
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.protocol.spouts import Spout
-from airflow_trident.spouts.redis_keys import OpaqueRedisSpout, RedisSpout
-from airflow_trident.spouts.redis_stream import OpaqueRedisStreamSpout, RedisStreamSpout
+from airflow_trident.spouts.redis.keys import OpaqueRedisSpout, RedisSpout
+from airflow_trident.spouts.redis.stream import OpaqueRedisStreamSpout, RedisStreamSpout
 from airflow_trident.types import Json
 from tests.contracts.test_spouts import CHECKS, Source, metadata_of_all, rows_of
-from tests.redis_fixtures import settings_of_a_new_database, shared_server
+from tests.fixtures.redis import settings_of_a_new_database, shared_server
 
 TEXTS = ["", "a", "x y", "é\U0001f600", "@user #tag", "null", "last"]
 

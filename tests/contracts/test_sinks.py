@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import FixedBatchSpout, Topology
-from airflow_trident.arrow import table_to_rows
+from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -31,16 +31,16 @@ from airflow_trident.errors import (
     PlanError,
     StateBehindLedgerError,
 )
+from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.operations.aggregators import Count
-from airflow_trident.plan.states import Applied, State, StateSpec
-from airflow_trident.spouts.file import FileSpout
-from airflow_trident.states import file_sink
-from airflow_trident.states.file_sink import KEEP, META, FileSink
-from airflow_trident.states.sqlite import SqliteState
-from airflow_trident.states.table_sink import OpenTableSink
+from airflow_trident.spouts.files.spout import FileSpout
+from airflow_trident.states.files import sink as file_sink
+from airflow_trident.states.files.sink import KEEP, META, FileSink
+from airflow_trident.states.sql.sqlite import SqliteState
+from airflow_trident.states.sql.table_sink import OpenTableSink
 from airflow_trident.types import parse_declared
-from tests.postgres_fixtures import PostgresServer
-from tests.state_fixtures import SINKS, batch, ticket
+from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.state import SINKS, batch, ticket
 
 FIELDS = parse_declared(
     "word string, n long, tags array<string>, at timestamp, clock time, took interval day to second"
@@ -165,7 +165,7 @@ WORKER = """
 import os, signal, sys
 from pathlib import Path
 from tests.contracts.test_sinks import OTHER, spec_of
-from tests.state_fixtures import batch, ticket
+from tests.fixtures.state import batch, ticket
 
 folder, where = sys.argv[1:]
 spec = spec_of("files", Path(folder))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, Stream, Sum, Topology
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.operations.expressions import col, explode, lower, split_words
-from tests.engine_fixtures import Distinct, JobOf, NotThe, Words, keep, lines, sales
-from tests.plan_fixtures import PaperState
-from tests.verb_fixtures import ByTwo, Latest, Tally, cities
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.operations.expr.tree import col, explode, lower, split_words
+from tests.fixtures.engine import Distinct, JobOf, NotThe, Words, keep, lines, sales
+from tests.fixtures.plan import PaperState
+from tests.fixtures.verb import ByTwo, Latest, Tally, cities
 
 pytestmark = pytest.mark.spark
 

@@ -16,18 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
 
-from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
-from airflow_trident.connections import Connection
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.protocol.spouts import Coordinator, Emitter, Split, Spout, SpoutKind
-from airflow_trident.spouts.file import FileSpout
+from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.sql import database_url
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.files.spout import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
-from airflow_trident.spouts.jdbc import JdbcSpout
-from airflow_trident.spouts.spooled import SpooledSpout
-from airflow_trident.sql import database_url
+from airflow_trident.spouts.spool.spout import SpooledSpout
+from airflow_trident.spouts.sql.spout import JdbcSpout
 from airflow_trident.types import Json, Schema, parse_declared
-from tests.postgres_fixtures import running
-from tests.spout_fixtures import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
+from tests.fixtures.postgres import running
+from tests.fixtures.spout import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
 
 NAMES = ["", "a", "x y", 'q"q', "comma,", "é\U0001f600", "last"]
 ROWS = [(number, NAMES[number % len(NAMES)] or "zero") for number in range(29)]

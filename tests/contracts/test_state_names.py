@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, DefinitionChangedError
-from airflow_trident.plan.states import Applied, StateFactory, StateSpec
 from airflow_trident.topology.names import require_name
-from tests.state_fixtures import FACTORIES, SINKS, batch, counts, ticket
-from tests.state_fixtures import apply as applied
+from tests.fixtures.state import FACTORIES, SINKS, batch, counts, ticket
+from tests.fixtures.state import apply as applied
 
 LONG = "L" * 199
 PAIRS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {

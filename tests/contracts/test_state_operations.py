@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from airflow_trident import FixedBatchSpout, MapState, StateUpdater, Topology
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.plan.states import StateFactory, StateSpec
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.types import parse_declared
-from tests.life_fixtures import Alone, Most, Total
-from tests.state_fixtures import FACTORIES, apply, batch, combined, content, ticket
+from tests.fixtures.life import Alone, Most, Total
+from tests.fixtures.state import FACTORIES, apply, batch, combined, content, ticket
 
 
 class Latest(Alone, StateUpdater):

@@ -12,7 +12,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
-from tests.state_fixtures import FACTORIES, content
+from tests.fixtures.state import FACTORIES, content
 
 WORDS = ["a", "b", "a", None, "a", "b", "d", "a", None, "e"]
 EVENTS = [(word, 10 * place) for place, word in enumerate(WORDS)]

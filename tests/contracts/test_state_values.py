@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_trident.contracts.state import MapState, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
-from airflow_trident.plan.states import MapState, StateFactory, StateSpec
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import INTERVAL, has_times, names_of
-from tests.state_fixtures import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
+from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
 
 
 @pytest.fixture(params=FACTORIES)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, Marker, State, StateFactory, StateSpec
 from airflow_trident.errors import (
     FencedError,
     LateBatchError,
@@ -18,9 +19,8 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Sum
-from airflow_trident.plan.states import Applied, Marker, State, StateFactory, StateSpec
-from airflow_trident.states.sqlite import OpenSqliteState
-from tests.state_fixtures import FACTORIES, Product, appended, apply, batch, combined, content, counts, product, ticket
+from airflow_trident.states.sql.sqlite import OpenSqliteState
+from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, counts, product, ticket
 
 
 @pytest.fixture(params=FACTORIES)

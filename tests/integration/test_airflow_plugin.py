@@ -13,17 +13,17 @@ import pytest
 
 from airflow_trident.cli.checks import ledger_checks
 from airflow_trident.cli.commands.ledger import _list_topologies as list_topologies
-from airflow_trident.demo.folder import Folder
-from airflow_trident.demo.rest import wait_until
-from airflow_trident.demo.services import LocalAirflow
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers, open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.plugin import reading
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StateDefinition
+from tools.local_airflow.folder import Folder
+from tools.local_airflow.rest import wait_until
+from tools.local_airflow.services import LocalAirflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.airflow_fixtures import AirflowHome
+from tests.fixtures.airflow import AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.airflow_fixtures import AirflowHome
+from tests.fixtures.airflow import AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
@@ -355,7 +355,7 @@ def test_a_committer_takes_up_what_an_earlier_try_of_it_began_to_emit_again(airf
         + """
 import shutil
 from airflow_trident import TridentCommitterOperator
-from airflow_trident.hooks import settings
+from airflow_trident import settings
 fails, tries, execute = Path("fail-1"), [], TridentCommitterOperator.execute
 
 def with_an_accident(self, context):

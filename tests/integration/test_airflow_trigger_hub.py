@@ -16,12 +16,12 @@ from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEven
 from kazoo.client import KazooClient
 
 from airflow_trident.errors import OutcomeUnknownError
-from airflow_trident.hooks.waits import Until
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper, four_letters
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper, four_letters
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef
+from airflow_trident.tasks.waits import Until
 from airflow_trident.triggers import hub, turn
 from airflow_trident.triggers.turn import TridentTurnTrigger
 

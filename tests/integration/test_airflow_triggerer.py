@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.demo.folder import Folder
-from airflow_trident.demo.rest import wait_until
-from airflow_trident.demo.services import LocalAirflow
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from tools.local_airflow.folder import Folder
+from tools.local_airflow.rest import wait_until
+from tools.local_airflow.services import LocalAirflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 

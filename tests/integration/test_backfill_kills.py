@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import TridentError
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.workers import Worker
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
 from airflow_trident.runtime.phases import OnFailure
-from tests.runtime_fixtures import ALL, World
+from tests.fixtures.runtime import ALL, World
 
 pytestmark = pytest.mark.zookeeper
 

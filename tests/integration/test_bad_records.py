@@ -14,10 +14,10 @@ from airflow_trident.errors import SourceChangedError, TransitionError, TridentE
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.accepting import accept_source
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.accepting import accept_source
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 
 

@@ -13,7 +13,7 @@ from airflow_trident.errors import TransitionError, UserCodeError
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.bisect import bisect
+from airflow_trident.runtime.mending.bisect import bisect
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 
 LINES_PER_FILE = 100

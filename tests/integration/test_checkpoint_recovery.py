@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 
 from airflow_trident import FixedBatchSpout, KeyValueStates, StatefulFunction, Topology
-from airflow_trident.arrow import rows_to_table
+from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     CorruptRecordError,
     DefinitionChangedError,
     UserCodeError,
 )
+from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.plan.states import Applied, State, StateFactory, StateSpec
 from airflow_trident.protocol.checkpoint import Action, CheckpointState
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.checkpoints import checkpoints
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.states.keyvalue_stateful import partition_of
-from tests.checkpoint_fixtures import opened, undisturbed
+from airflow_trident.states.keyvalue.stateful import partition_of
+from tests.fixtures.checkpoint import opened, undisturbed
+from tests.fixtures.state import ticket
 from tests.programs import stateful_trails as trails
-from tests.state_fixtures import ticket
 
 # ---- the recovery table, with hooks ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
     FencedError,
     LateBatchError,
@@ -22,13 +23,12 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.operations.stateful import Stateful
-from airflow_trident.plan.states import Applied, StateSpec
 from airflow_trident.protocol.checkpoint import Marks
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
-from tests.checkpoint_fixtures import give, opened, undisturbed
+from tests.fixtures.checkpoint import give, opened, undisturbed
 from tests.programs import stateful_trails as trails
 from tests.programs.watched import WATCHED, watchers
 

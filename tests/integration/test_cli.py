@@ -12,15 +12,15 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.base import NothingNew
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.paths import Life
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znodes import Delete, Set
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.decide import Held
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import coordinate
-from tests.airflow_fixtures import PROJECT, airflow_home
-from tests.cli_fixtures import COUNTS, DAG_FILE, Site, site
+from tests.fixtures.airflow import PROJECT, airflow_home
+from tests.fixtures.cli import COUNTS, DAG_FILE, Site, site
 
 __all__ = ["airflow_home", "site"]
 

@@ -11,8 +11,8 @@ from airflow_trident import Count, FixedBatchSpout, MapGet, SqliteState, Topolog
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
-from tests.airflow_fixtures import AirflowHome, airflow_home
-from tests.cli_fixtures import Site
+from tests.fixtures.airflow import AirflowHome, airflow_home
+from tests.fixtures.cli import Site
 
 __all__ = ["airflow_home"]
 

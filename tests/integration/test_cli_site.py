@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
-from tests.airflow_fixtures import airflow_home
-from tests.cli_fixtures import Result, Site, site
+from tests.fixtures.airflow import airflow_home
+from tests.fixtures.cli import Result, Site, site
 
 __all__ = ["airflow_home", "site"]
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, Function, MemoryState, SqliteState, Sum, Topology
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError, StoreUnavailableError, TransitionError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.plan.states import StateFactory
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
@@ -26,8 +26,8 @@ from airflow_trident.runtime.commit_phase import apply_downstream
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.area import StagingArea
-from tests.spout_fixtures import OpaqueFolderSpout, append
-from tests.state_fixtures import Forgetful, content
+from tests.fixtures.spout import OpaqueFolderSpout, append
+from tests.fixtures.state import Forgetful, content
 
 WORDS = ["a", "b", "a", "c", "a", "b", "d", "a"]
 

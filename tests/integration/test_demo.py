@@ -14,16 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_trident.demo import text
-from airflow_trident.demo.changes import changes, short
-from airflow_trident.demo.folder import Folder
-from airflow_trident.demo.processes import Processes, ServiceError
-from airflow_trident.demo.rest import wait_until
-from airflow_trident.demo.services import airflow_environment, processes_of
-from airflow_trident.demo.steps import Backfill, Clear, Finish, Step, Trigger, Watch, next_step
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
+from demo import text
+from demo.changes import changes, short
+from demo.steps import Backfill, Clear, Finish, Step, Trigger, Watch, next_step
+from tools.local_airflow.folder import Folder
+from tools.local_airflow.processes import Processes, ServiceError
+from tools.local_airflow.rest import wait_until
+from tools.local_airflow.services import airflow_environment, processes_of
 
 PARTS = text.PARTS
 
@@ -206,7 +206,7 @@ def test_the_lines_of_a_command_are_told_as_they_come(processes: Processes) -> N
 
 def test_a_second_demonstration_in_the_same_folder_is_refused(folder: Folder) -> None:
     program = (
-        "import sys; from pathlib import Path; from airflow_trident.demo.folder import Folder\n"
+        "import sys; from pathlib import Path; from tools.local_airflow.folder import Folder\n"
         "with Folder(Path(sys.argv[1])).locked(): pass"
     )
     command = [sys.executable, "-c", program, str(folder.root)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_trident.demo.folder import DEFAULT_NAME, VARIABLE, Folder
+from tools.local_airflow.folder import DEFAULT_NAME, VARIABLE, Folder
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
@@ -24,7 +24,7 @@ def demo(folder: Path) -> subprocess.Popen[str]:
         name: value for name, value in os.environ.items() if name not in (VARIABLE, "PYTHONDONTWRITEBYTECODE")
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "airflow_trident.demo", "--lines", "300"],
+        [sys.executable, "-m", "demo", "--lines", "300"],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -90,8 +90,8 @@ def test_killed_and_interrupted_it_goes_on_and_ends_with_equal_counts(tmp_path: 
 
 def end(home: Folder) -> None:
     """Stop what a failed test would leave running."""
-    from airflow_trident.demo.services import processes_of
-    from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+    from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+    from tools.local_airflow.services import processes_of
 
     processes_of(home).kill_remains()
     EmbeddedZooKeeper(home.zookeeper).stop()

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from airflow_trident.demo.changes import batch_of, changes
-from airflow_trident.demo.folder import Folder
-from airflow_trident.demo.screen import Screen
-from airflow_trident.demo.tweet_text import TABLES, generated_tweets, plain_counts
-from airflow_trident.demo.tweets import FORMS, TRANSACTIONS, Tweets
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.spouts.redis_keys import RedisSpout
+from airflow_trident.spouts.redis.keys import RedisSpout
+from demo.changes import batch_of, changes
+from demo.screen import Screen
+from demo.tweet_text import TABLES, generated_tweets, plain_counts
+from demo.tweets import FORMS, TRANSACTIONS, Tweets
 from tests.contracts.test_spouts import metadata_of_all, rows_of
+from tools.local_airflow.folder import Folder
 
 PARTS = {"counter": "{partition}:NEXT_WRITE", "keys": "{partition}:{n}", "num_partitions": 4, "max_rows": 400}
 

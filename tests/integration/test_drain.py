@@ -18,18 +18,18 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import BlockedError, TridentError, UserCodeError
 from airflow_trident.ledger.base import Begun
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
-from airflow_trident.runtime.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure, coordinate, process
 from airflow_trident.staging.base import Manifest
 from tests.documented import documented
-from tests.runtime_fixtures import ALL, World
+from tests.fixtures.runtime import ALL, World
 
 
 def drain(world: World, on_failure: OnFailure = OnFailure.BLOCK, **limits: object) -> DrainResult:
@@ -210,8 +210,8 @@ from pathlib import Path
 import airflow_trident.operators.committer
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
-from airflow_trident.operators.engines import EngineKind, make_engine
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts
 from tests.integration.test_drain import word_topology

@@ -11,16 +11,16 @@ import pytest
 
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.drain import Drain
+from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.base import Manifest
-from tests.runtime_fixtures import ALL, World
+from tests.fixtures.runtime import ALL, World
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ class Deadly(LocalEngine):
 def test_p9_zookeeper_killed_while_a_batch_is_processed_and_while_one_is_committed_costs_no_record(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_trident.servers.START_DEADLINE_S", PATIENCE_S)
+    monkeypatch.setattr("airflow_trident.io.servers.START_DEADLINE_S", PATIENCE_S)
     server = EmbeddedZooKeeper(tmp_path / "zookeeper")
     server.start()
     killer = Killer(server)

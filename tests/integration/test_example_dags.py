@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow_fixtures import PROJECT, AirflowHome
+from tests.fixtures.airflow import PROJECT, AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from airflow_trident import FixedBatchSpout, Function, SqliteState, Topology
+from airflow_trident.contracts.state import Applied, State
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, StaleAttemptError, UnseenFilesError, UserCodeError
-from airflow_trident.plan.states import Applied, State
 from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import EMIT_TRIES
-from airflow_trident.runtime.drain import Drain
+from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.staging.base import Manifest
-from airflow_trident.states.sqlite import OpenSqliteState
+from airflow_trident.states.sql.sqlite import OpenSqliteState
+from tests.fixtures.runtime import ALL, Sickness, World
 from tests.integration.test_looks import Between
-from tests.runtime_fixtures import ALL, Sickness, World
 
 
 class Unspeakable(Exception):
@@ -113,7 +113,7 @@ def test_an_interrupted_attempt_is_in_the_ledger(world: Lines) -> None:
 
 
 def test_a_value_whose_text_cannot_be_had_is_no_reason_to_lose_the_error() -> None:
-    from airflow_trident.operations.calls import Border
+    from airflow_trident.operations.calls.border import Border
 
     error = Border(node="each-1", function="f", fields=("a",), txid=7).raised((Mute(),), Unspeakable())
     for part in ("Unspeakable", "transaction 7", "Mute", "each-1"):

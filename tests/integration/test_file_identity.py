@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts import file as file_module
-from airflow_trident.spouts.contents import digest_of
-from airflow_trident.spouts.file import FileSpout
-from airflow_trident.spouts.listing import FilePattern, Listing
+from airflow_trident.spouts.files import spout as file_module
+from airflow_trident.spouts.files.contents import digest_of
+from airflow_trident.spouts.files.listing import FilePattern, Listing
+from airflow_trident.spouts.files.spout import FileSpout
 from tests.integration.test_file_spout import begin, lines, names, put
 
 
@@ -32,7 +32,7 @@ def test_a_file_that_is_restored_with_another_time_is_the_recorded_one(
         hashed.append(path)
         return digest_of(path)
 
-    monkeypatch.setattr("airflow_trident.spouts.contents.digest_of", counted)
+    monkeypatch.setattr("airflow_trident.spouts.files.contents.digest_of", counted)
     assert lines(spout, metadata) == ["1", "2", "3"]
     assert len(hashed) == 1, "not once for each part"
     assert begin(spout, metadata) is None, "nor is it a changed one for the next transaction"
@@ -63,7 +63,7 @@ def test_a_file_that_is_being_written_while_it_is_claimed_is_left_for_a_retry(
         return digest_of(path_)
 
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_trident.spouts.contents.digest_of", grows)
+        patch.setattr("airflow_trident.spouts.files.contents.digest_of", grows)
         with pytest.raises(SourceUnavailableError, match=r"a\.txt' changed while its transaction was claimed"):
             begin(FileSpout(str(tmp_path)))
     assert lines(FileSpout(str(tmp_path)), begin(FileSpout(str(tmp_path)))) == ["1", "2"]

@@ -18,8 +18,8 @@ from airflow_trident.errors import (
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.spouts import formats
-from airflow_trident.spouts.file import FileSpout
+from airflow_trident.spouts.files import formats
+from airflow_trident.spouts.files.spout import FileSpout
 from airflow_trident.types import Json, names_of
 
 

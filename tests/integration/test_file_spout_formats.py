@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident.errors import DamagedInputError
-from tests.file_fixtures import TYPED, TYPED_ROW, UTC, read, written
+from tests.fixtures.file import TYPED, TYPED_ROW, UTC, read, written
 
 # ---- text ------------------------------------------------------------------------------------------------------
 

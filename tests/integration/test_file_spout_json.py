@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import DamagedInputError
-from tests.file_fixtures import TYPED, TYPED_ROW, read, written
+from tests.fixtures.file import TYPED, TYPED_ROW, read, written
 
 
 def test_json_holds_every_type(tmp_path: Path) -> None:

@@ -14,16 +14,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from airflow_trident.connections import Connection
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.spouts.jdbc import JdbcSpout
+from airflow_trident.io.connections import Connection
+from airflow_trident.spouts.sql.spout import JdbcSpout
 from airflow_trident.types import Json
-from tests.postgres_fixtures import CONN_ID, PASSWORD, PostgresServer
+from tests.fixtures.postgres import CONN_ID, PASSWORD, PostgresServer
 
 FIELDS = (
     "id long, name string, amount decimal(10,2), at timestamp, ok boolean, data binary, x double, "

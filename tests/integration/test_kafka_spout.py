@@ -17,12 +17,12 @@ from airflow_trident.errors import (
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.spouts.kafka import KafkaSpout, OpaqueKafkaSpout
+from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from airflow_trident.types import Json
 from tests.contracts.test_spouts import rows_of
 from tests.faults.proxy import FaultProxy, Frame, Verdict
-from tests.kafka_fixtures import KafkaBroker, Topic
-from tests.spark_fixtures import free_port
+from tests.fixtures.kafka import KafkaBroker, Topic
+from tests.fixtures.spark import free_port
 
 pytestmark = pytest.mark.kafka
 

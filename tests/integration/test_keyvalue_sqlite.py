@@ -15,8 +15,8 @@ from airflow_trident.errors import (
     NewerRecordError,
     StoreUnavailableError,
 )
-from airflow_trident.states.keyvalue_sqlite import SqliteKeyValueState, SqliteStateProvider
-from tests.keyvalue_fixtures import STEPS, State, committed, prepare
+from airflow_trident.states.keyvalue.sqlite import SqliteKeyValueState, SqliteStateProvider
+from tests.fixtures.keyvalue import STEPS, State, committed, prepare
 
 
 @pytest.mark.parametrize("rows", [1_000, 20_000])

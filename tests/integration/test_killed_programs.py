@@ -17,21 +17,21 @@ from kazoo.client import KazooClient
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.hooks.liveness import ask_airflow
-from airflow_trident.hooks.waits import Until, wait_in_worker
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.backfill import Backfill, Selection
-from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.local import LocalRunner, owner_of_this_process
 from airflow_trident.runtime.phases import Attempts, coordinate
-from tests.ledger_fixtures import DEFINITION
+from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.waits import Until, wait_in_worker
+from tests.fixtures.ledger import DEFINITION
 
 pytestmark = pytest.mark.zookeeper
 ROOT = Path(__file__).parents[2]

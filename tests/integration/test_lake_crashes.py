@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
-from tests.kafka_fixtures import Topic
-from tests.postgres_fixtures import PostgresServer
+from tests.fixtures.kafka import Topic
+from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.redis import settings_of_a_new_database, shared_server
 from tests.programs.lake import KINDS, REDIS, topology
-from tests.redis_fixtures import settings_of_a_new_database, shared_server
 
 REPOSITORY = Path(__file__).parent.parent.parent
 VALUES = [f"v{number % 7}" for number in range(20)]

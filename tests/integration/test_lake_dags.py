@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tests.airflow_fixtures import AirflowHome
+from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.kafka import KafkaBroker, Topic
+from tests.fixtures.postgres import PostgresServer
 from tests.integration.test_example_dags import examples  # noqa: F401 - a fixture
-from tests.kafka_fixtures import KafkaBroker, Topic
-from tests.postgres_fixtures import PostgresServer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.kafka]
 

@@ -11,7 +11,7 @@ from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Reading
 from airflow_trident.types import Json
-from tests.ledger_fixtures import DEFINITION, claim, commit
+from tests.fixtures.ledger import DEFINITION, claim, commit
 
 
 class Interrupted(FakeZNodes):

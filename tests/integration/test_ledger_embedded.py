@@ -20,12 +20,12 @@ from airflow.sdk import Connection
 
 from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUnavailableError
 from airflow_trident.hooks.zookeeper import settings_of
-from airflow_trident.ledger import java
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper, four_letters
-from airflow_trident.ledger.login import make_login, read_login
+from airflow_trident.ledger.embedded import java
+from airflow_trident.ledger.embedded.login import make_login, read_login
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper, four_letters
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import DigestAuth, ZooKeeperSettings
-from tests.ledger_fixtures import DEFINITION, begun
+from airflow_trident.ledger.zookeeper.settings import DigestAuth, ZooKeeperSettings
+from tests.fixtures.ledger import DEFINITION, begun
 
 pytestmark = pytest.mark.zookeeper
 
@@ -67,7 +67,10 @@ def test_two_starts_at_once_make_one_server(server: EmbeddedZooKeeper) -> None:
 
 def test_another_process_may_stop_it(server: EmbeddedZooKeeper) -> None:
     server.start()
-    program = "import sys; from airflow_trident.ledger.embedded import *; print(EmbeddedZooKeeper(sys.argv[1]).stop())"
+    program = (
+        "import sys; from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper;"
+        " print(EmbeddedZooKeeper(sys.argv[1]).stop())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, str(server.data_dir)], capture_output=True, text=True, check=True
     )
@@ -79,7 +82,7 @@ def test_it_outlives_the_process_that_started_it_and_a_restart_keeps_address_and
     server: EmbeddedZooKeeper,
 ) -> None:
     program = (
-        "import sys; from airflow_trident.ledger.embedded import EmbeddedZooKeeper;"
+        "import sys; from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper;"
         "print(EmbeddedZooKeeper(sys.argv[1]).start().hosts)"
     )
     done = subprocess.run(
@@ -111,7 +114,7 @@ def test_a_server_that_does_not_answer_is_not_taken_for_a_running_one(
     hung = server.start()
     os.kill(hung.pid, signal.SIGSTOP)
     with monkeypatch.context() as impatient:
-        impatient.setattr("airflow_trident.servers.START_DEADLINE_S", 0.0)
+        impatient.setattr("airflow_trident.io.servers.START_DEADLINE_S", 0.0)
         with pytest.raises(LedgerUnavailableError, match=f"server {hung.pid} on .* runs and does not answer"):
             server.start()
     os.kill(hung.pid, signal.SIGKILL)
@@ -207,7 +210,7 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 def test_eight_jars_are_enough_and_pyspark_is_not_imported() -> None:
     program = (
-        "import sys; from airflow_trident.ledger.java import zookeeper_jars; print(len(zookeeper_jars()));"
+        "import sys; from airflow_trident.ledger.embedded.java import zookeeper_jars; print(len(zookeeper_jars()));"
         "sys.exit(any(name.split('.')[0] in ('pyspark', 'kazoo') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

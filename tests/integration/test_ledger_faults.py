@@ -13,15 +13,15 @@ import pytest
 
 from airflow_trident.errors import FencedError, LedgerUnavailableError, OutcomeUnknownError
 from airflow_trident.ledger.base import Begun, Ledger
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition
 from airflow_trident.protocol.statuses import Status
 from tests.faults.proxy import FaultProxy, Frame, Verdict, cut_once, pass_all
-from tests.ledger_fixtures import (
+from tests.fixtures.ledger import (
     DEFINITION,
     STAGED,
     begun,

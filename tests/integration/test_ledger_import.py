@@ -15,15 +15,15 @@ from airflow_trident.errors import (
     TransitionError,
 )
 from airflow_trident.ledger.base import Begun
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.types import Json
-from tests.ledger_fixtures import DEFINITION, STAGED, claim, commit
+from tests.fixtures.ledger import DEFINITION, STAGED, claim, commit
 
 
 def filled(ledger: ZNodeLedger) -> dict[str, Json]:

@@ -27,9 +27,9 @@ from airflow_trident.protocol.records import (
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
-from tests.ledger_fixtures import DEFINITION, OTHER_STAGED, STAGED
+from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from airflow_trident.errors import LedgerAuthError, LedgerUnavailableError
-from airflow_trident.ledger.java import java_executable, zookeeper_jars
+from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import Tls, ZooKeeperSettings
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
-from tests.ledger_fixtures import DEFINITION, committed_up_to, statuses
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import Tls, ZooKeeperSettings
+from tests.fixtures.ledger import DEFINITION, committed_up_to, statuses
 
 pytestmark = [
     pytest.mark.zookeeper,

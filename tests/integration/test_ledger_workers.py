@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.workers import Worker
-from tests.ledger_fixtures import DEFINITION
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from tests.fixtures.ledger import DEFINITION
 
 pytestmark = pytest.mark.zookeeper
 
@@ -27,7 +27,7 @@ def worker(number: int, txid: int | None = None) -> Worker:
 PROGRAM = """
 import sys
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from tests.integration.test_ledger_workers import worker
 ledger = open_ledger(ZooKeeperSettings(hosts=sys.argv[1], session_timeout_s=2.0), "words", root=sys.argv[2])
 ledger.enlist(worker(3))

@@ -16,7 +16,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.phases import process
-from tests.runtime_fixtures import World
+from tests.fixtures.runtime import World
 
 CALLS = 12
 """More than any of these tasks makes."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
 from tests.programs.opaque_records import contents, expected, topology

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, SqliteState, Topology
+from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError, TransitionError
@@ -16,17 +17,16 @@ from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
-from airflow_trident.protocol.partitioned import OpaquePartitionedSpout
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, Selection
-from airflow_trident.runtime.bisect import bisect
 from airflow_trident.runtime.commit import Committer, SweepResult
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.bisect import bisect
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, coordinate, process
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest
-from tests.spout_fixtures import OpaqueFolderSpout, append
+from tests.fixtures.spout import OpaqueFolderSpout, append
 
 ROWS = [(number, f"name {number}") for number in range(6)]
 

@@ -14,8 +14,8 @@ from airflow_trident.errors import LateBatchError
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import SweepResult
-from tests.ledger_fixtures import STAGED
-from tests.runtime_fixtures import ALL, WORDS, Joined, Split, World
+from tests.fixtures.ledger import STAGED
+from tests.fixtures.runtime import ALL, WORDS, Joined, Split, World
 
 
 class Pair(World):

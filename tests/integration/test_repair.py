@@ -9,18 +9,18 @@ import pytest
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
+from airflow_trident.ledger.backup.seeding import Held, seed_from
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
-from airflow_trident.ledger.seeding import Held, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.repair import repair
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.runtime.repair import repair
 from airflow_trident.staging.area import StagingArea
-from tests.runtime_fixtures import ALL, World, copy_of
-from tests.spout_fixtures import OpaqueFolderSpout, append
+from tests.fixtures.runtime import ALL, World, copy_of
+from tests.fixtures.spout import OpaqueFolderSpout, append
 
 
 def ledger_on(tree: FakeTree) -> ZNodeLedger:

@@ -10,10 +10,10 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from tests.airflow_fixtures import AirflowHome
-from tests.kafka_fixtures import Topic
-from tests.postgres_fixtures import PASSWORD, PostgresServer
-from tests.redis_fixtures import settings_of_a_new_database
+from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.kafka import Topic
+from tests.fixtures.postgres import PASSWORD, PostgresServer
+from tests.fixtures.redis import settings_of_a_new_database
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.kafka]
 
@@ -26,8 +26,8 @@ from airflow_trident import (
     Count, DeltaSpout, JdbcSpout, JdbcState, KafkaSpout, RedisSpout, RedisStreamSpout, Topology, TridentDrainOperator,
     TridentReadySensor,
 )
-from airflow_trident.connections import resolve
-from airflow_trident.hooks.connections import install_resolver
+from airflow_trident.io.connections import resolve
+from airflow_trident.tasks.connections import install_resolver
 
 SPOUTS = {
     "kafka": KafkaSpout("TOPIC", conn_id="src_kafka", fields="value string"),
@@ -66,7 +66,7 @@ import deltalake, psycopg, redis, sys
 import pyarrow as pa
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from airflow_trident.connections import resolve
+from airflow_trident.io.connections import resolve
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from confluent_kafka import Producer
 from sources import drain, ready, threads, topologies

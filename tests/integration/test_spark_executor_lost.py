@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from airflow_trident import FixedBatchSpout, Function, OperationContext, Stream, Topology
-from airflow_trident.arrow import table_to_rows
 from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_local import LocalSessions
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import SparkJobError
+from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest
-from tests.engine_fixtures import keep, make_job
+from tests.fixtures.engine import keep, make_job
 
 pytestmark = pytest.mark.spark
 

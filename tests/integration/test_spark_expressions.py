@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident.arrow import arrow_schema
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_errors import is_expression_error
-from airflow_trident.engine.spark_expressions import compile_expression
-from airflow_trident.engine.spark_session import Attached
-from airflow_trident.operations.conversions import TEXT_PATTERNS
-from airflow_trident.operations.evaluate import bind
-from airflow_trident.operations.expressions import (
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.errors import is_expression_error
+from airflow_trident.engine.spark.expressions import compile_expression
+from airflow_trident.engine.spark.sessions.session import Attached
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.operations.expr.conversions import TEXT_PATTERNS
+from airflow_trident.operations.expr.evaluate import bind
+from airflow_trident.operations.expr.tree import (
     Expression,
     col,
     lower,
@@ -27,7 +27,7 @@ from airflow_trident.operations.expressions import (
     upper,
 )
 from airflow_trident.staging.base import Slot
-from tests.random_expressions import LEAVES, ROWS, SCHEMA, Trees
+from tests.generated.expressions import LEAVES, ROWS, SCHEMA, Trees
 
 pytestmark = pytest.mark.spark
 

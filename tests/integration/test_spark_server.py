@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_archive import FOLDER_VARIABLE, archive_options, archive_path, make_archive
-from airflow_trident.engine.spark_connect import ConnectSessions
-from airflow_trident.engine.spark_server import EmbeddedConnectServer
-from airflow_trident.engine.spark_submit import SparkSubmitProcess, SubmitEngine, submit_conf
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.archive import FOLDER_VARIABLE, archive_options, archive_path, make_archive
+from airflow_trident.engine.spark.sessions.connect import ConnectSessions
+from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
+from airflow_trident.engine.spark.sessions.submit import SparkSubmitProcess, SubmitEngine, submit_conf
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError
-from tests.engine_fixtures import TOPOLOGIES, JobOf, run
+from tests.fixtures.engine import TOPOLOGIES, JobOf, run
+from tests.fixtures.spark import small_connect_server, wait_for
 from tests.integration.test_spark_sessions import Background, endless
-from tests.spark_fixtures import small_connect_server, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -98,7 +98,7 @@ def test_the_class_archive_is_made_once_whoever_asks_and_used_from_then_on(
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "archives"))
     assert archive_options() == []
-    program = "from airflow_trident.engine.spark_archive import make_archive; print(make_archive()[1])"
+    program = "from airflow_trident.engine.spark.sessions.archive import make_archive; print(make_archive()[1])"
     both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert sorted(process.communicate(timeout=300)[0].strip() for process in both) == ["False", "True"]
     path = archive_path()

@@ -17,15 +17,15 @@ import pytest
 from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_connect import ConnectSessions
-from airflow_trident.engine.spark_java import java_version, require_java
-from airflow_trident.engine.spark_session import GivenSession, session_id_of
-from airflow_trident.engine.spark_submit import SparkSubmitProcess, SubmitEngine
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.connect import ConnectSessions
+from airflow_trident.engine.spark.sessions.java import java_version, require_java
+from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
+from airflow_trident.engine.spark.sessions.submit import SparkSubmitProcess, SubmitEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
 from airflow_trident.staging.base import Manifest, Slot
-from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, run
-from tests.spark_fixtures import free_port, wait_for
+from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, run
+from tests.fixtures.spark import free_port, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -257,9 +257,9 @@ def test_a_session_that_was_given_keeps_its_own_settings(spark_engine: SparkEngi
 PROGRAM = """
 import sys
 from pathlib import Path
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_local import LocalSessions
-from tests.engine_fixtures import TOPOLOGIES, make_job
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.local import LocalSessions
+from tests.fixtures.engine import TOPOLOGIES, make_job
 
 conf = {"spark.driver.memory": "512m"}
 with SparkEngine(LocalSessions("local[1]", conf=conf)) as engine:
@@ -293,10 +293,10 @@ import logging, os, sys
 from dataclasses import replace
 from pathlib import Path
 from airflow_trident import Debug, FixedBatchSpout
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_local import LocalSessions
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import SparkJobError
-from tests.engine_fixtures import keep, make_job
+from tests.fixtures.engine import keep, make_job
 
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(message)s")
 logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -350,10 +350,10 @@ def test_what_the_jvm_prints_is_in_the_log_at_its_own_level_and_its_start_is_tol
 
 def test_sessions_are_made_without_starting_anything() -> None:
     program = (
-        "import sys; from airflow_trident.engine.spark import SparkEngine;"
-        "from airflow_trident.engine.spark_local import LocalSessions;"
-        "from airflow_trident.engine.spark_connect import ConnectSessions;"
-        "from airflow_trident.engine.spark_submit import SubmitEngine, SparkSubmitProcess;"
+        "import sys; from airflow_trident.engine.spark.engine import SparkEngine;"
+        "from airflow_trident.engine.spark.sessions.local import LocalSessions;"
+        "from airflow_trident.engine.spark.sessions.connect import ConnectSessions;"
+        "from airflow_trident.engine.spark.sessions.submit import SubmitEngine, SparkSubmitProcess;"
         "SparkEngine(LocalSessions()); SparkEngine(ConnectSessions('sc://nowhere'));"
         "SubmitEngine(SparkSubmitProcess());"
         "print([name for name in ('pyspark', 'pyarrow', 'grpc', 'pandas', 'numpy') if name in sys.modules])"

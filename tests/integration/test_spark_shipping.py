@@ -14,11 +14,11 @@ import pytest
 
 from airflow_trident import Count, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_ship import modules_by_value, ship, unimportable_modules
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.ship import modules_by_value, ship, unimportable_modules
 from airflow_trident.errors import ConfigurationError
-from tests.engine_fixtures import JobOf, lines, run
-from tests.plan_fixtures import PaperState
+from tests.fixtures.engine import JobOf, lines, run
+from tests.fixtures.plan import PaperState
 
 pytestmark = pytest.mark.spark
 
@@ -103,7 +103,7 @@ def test_code_of_a_dag_file_runs_behind_spark_connect(
 def test_modules_outside_every_installation_travel_by_value_and_others_do_not(dag_module: ModuleType) -> None:
     names = {module.__name__ for module in unimportable_modules()}
     assert {dag_module.__name__, "helper_beside_the_dag", __name__} <= names
-    installed = {"pytest", "pyarrow", "json", "airflow_trident", "airflow_trident.operations.base", "builtins"}
+    installed = {"pytest", "pyarrow", "json", "airflow_trident", "airflow_trident.operations.api", "builtins"}
     assert not names & installed
 
 

@@ -11,12 +11,12 @@ import pytest
 from airflow_trident import Count, FileSpout, Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import SparkEngine
-from airflow_trident.engine.spark_run import PlanRun
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.errors import SourceChangedError
-from airflow_trident.operations.expressions import col, length
-from tests.engine_fixtures import JobOf, keep, run
-from tests.plan_fixtures import PaperState
+from airflow_trident.operations.expr.tree import col, length
+from tests.fixtures.engine import JobOf, keep, run
+from tests.fixtures.plan import PaperState
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +113,7 @@ def test_files_that_python_reads_on_the_executors_are_not_read_by_the_driver_bef
         keep(topology.new_stream("lines", FileSpout(str(files))).each("line", str.split, "word string"))
 
     looked_at: list[str] = []
-    monkeypatch.setattr("airflow_trident.spouts.file.plain_text", looked_at.append)
+    monkeypatch.setattr("airflow_trident.spouts.files.spout.plain_text", looked_at.append)
     job = job_of(functions)
     assert run(spark_engine, job) == run(LocalEngine(), job)
     assert looked_at == []

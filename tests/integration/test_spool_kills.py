@@ -13,12 +13,12 @@ import pytest
 
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.spouts.spool_sources import CallableSource
-from airflow_trident.spouts.spooled import SpooledSpout
+from airflow_trident.spouts.spool.sources import CallableSource
+from airflow_trident.spouts.spool.spout import SpooledSpout
 from tests.programs.spooled_words import contents, put
 
 REPOSITORY = Path(__file__).parent.parent.parent

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, SqliteState, Topology
+from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
 from airflow_trident.ledger.base import Begun, Ledger
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.spouts import Spout
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.types import Json
-from tests.spout_fixtures import FolderSpout, append
+from tests.fixtures.spout import FolderSpout, append
 from tests.unit.test_partitioned import Counters
 
 ATTEMPTS = Attempts(owner="test")

@@ -12,7 +12,7 @@ from airflow_trident import Count, FileSink, JdbcSpout, Sum, TableSink, Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
-from tests.postgres_fixtures import CONN_ID, PASSWORD, PostgresServer, postgres_state
+from tests.fixtures.postgres import CONN_ID, PASSWORD, PostgresServer, postgres_state
 
 ROWS = 1000
 

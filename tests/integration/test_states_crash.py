@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.plan.states import Applied, StateSpec
-from airflow_trident.states.sqlite import SqliteState
-from tests.state_fixtures import Product, batch, content, counts, product, ticket
+from airflow_trident.contracts.state import Applied, StateSpec
+from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.state import Product, batch, content, counts, product, ticket
 
 SPECS = {"added by the store": counts, "merged by us": product}
 OPAQUE = {f"opaque, {kind}": kind for kind in SPECS}
@@ -21,7 +21,7 @@ ROWS = [(f"w{number}", 1 + number % 3) for number in range(2000)]
 WORKER = """
 import os, signal, sys
 from tests.integration.test_states_crash import ROWS, spec_of
-from tests.state_fixtures import batch, ticket
+from tests.fixtures.state import batch, ticket
 
 path, kind, where, txid, attempt = sys.argv[1:]
 spec = spec_of(kind, path)
@@ -150,8 +150,8 @@ def test_of_many_processes_at_once_exactly_one_applies_a_txid(tmp_path: Path, ki
 def test_a_state_that_does_not_exist_yet_is_made_by_many_processes_at_once(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from airflow_trident.states.sqlite import SqliteState\n"
-        "from tests.state_fixtures import batch, counts, ticket\n"
+        "from airflow_trident.states.sql.sqlite import SqliteState\n"
+        "from tests.fixtures.state import batch, counts, ticket\n"
         "spec = counts(SqliteState(sys.argv[1]))\n"
         "print('ready', flush=True); sys.stdin.read()\n"
         "with spec.factory.make_state(spec) as state:\n"
@@ -197,9 +197,9 @@ def test_a_committer_killed_inside_the_users_combiner_leaves_nothing(tmp_path: P
         before = state.marker(), content(state)
     script = (
         "import sys\n"
-        "from airflow_trident.states.sqlite import SqliteState\n"
+        "from airflow_trident.states.sql.sqlite import SqliteState\n"
         "from tests.integration.test_states_crash import Dying\n"
-        "from tests.state_fixtures import batch, combined, ticket\n"
+        "from tests.fixtures.state import batch, combined, ticket\n"
         "spec = combined(SqliteState(sys.argv[1]), 'word string', 'n long', Dying())\n"
         "spec.factory.make_state(spec).apply(ticket(2), batch(spec, ('new', 1), ('b', 5)))\n"
     )

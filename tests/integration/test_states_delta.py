@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -23,9 +24,8 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Max, Sum
-from airflow_trident.plan.states import Applied, StateSpec
-from airflow_trident.states.delta import DeltaState, OpenDeltaState
-from tests.state_fixtures import (
+from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
+from tests.fixtures.state import (
     appended,
     batch,
     combined,
@@ -179,7 +179,7 @@ def test_t6_a_commit_reads_and_writes_as_much_however_large_the_state_is(tmp_pat
 
 
 def test_t8_a_look_up_reads_the_row_groups_that_may_have_the_key(tmp_path: Path) -> None:
-    from airflow_trident.states.delta_runs import _groups
+    from airflow_trident.states.delta.runs import _groups
 
     state, spec = opened(tmp_path)
     state.apply(ticket(1), batch(spec, *((f"w{number:06}", number) for number in range(50_000))))
@@ -261,9 +261,9 @@ def test_options_and_their_secrets_are_shown_nowhere(tmp_path: Path, monkeypatch
 
 PROGRAM = """
 import os, signal, sys
-from airflow_trident.states.delta import DeltaState, OpenDeltaState
+from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
 from airflow_trident.states import delta_runs
-from tests.state_fixtures import appended, batch, counts, product, ticket
+from tests.fixtures.state import appended, batch, counts, product, ticket
 folder, kind, where, txid = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 spec = {"counts": counts, "product": product, "appended": appended}[kind](DeltaState(folder, fold_at=2))
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from airflow_trident.connections import Connection
+from airflow_trident.contracts.state import Applied, StateFactory, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -23,14 +23,14 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.sql import make_engine
 from airflow_trident.operations.aggregators import Sum
-from airflow_trident.plan.states import Applied, StateFactory, StateSpec
-from airflow_trident.sql import make_engine
-from airflow_trident.states.jdbc import JdbcState, OpenJdbcState
+from airflow_trident.states.sql.sqlalchemy import JdbcState, OpenJdbcState
 from airflow_trident.types import parse_declared
 from tests.faults.postgres_proxy import PostgresProxy
-from tests.postgres_fixtures import PASSWORD, PostgresServer, jdbc_state, postgres_state
-from tests.state_fixtures import batch, combined, content, counts, jdbc_sqlite, keep_longest, product, ticket
+from tests.fixtures.postgres import PASSWORD, PostgresServer, jdbc_state, postgres_state
+from tests.fixtures.state import batch, combined, content, counts, jdbc_sqlite, keep_longest, product, ticket
 
 pytestmark = pytest.mark.usefixtures("postgres")
 
@@ -55,7 +55,7 @@ import os, signal, sys
 from pathlib import Path
 import sqlalchemy as sa
 from tests.integration.test_states_jdbc import DATABASES, ROWS, opaque
-from tests.state_fixtures import batch, ticket
+from tests.fixtures.state import batch, ticket
 
 folder, database, where = sys.argv[1:]
 spec = opaque(DATABASES[database](Path(folder)))

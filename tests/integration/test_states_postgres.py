@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.connections import Connection
+from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -19,12 +19,12 @@ from airflow_trident.errors import (
     FencedError,
     StoreUnavailableError,
 )
+from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.plan.states import Applied, StateSpec
-from airflow_trident.states.postgres import OpenPostgresState, PostgresState
+from airflow_trident.states.sql.postgres import OpenPostgresState, PostgresState
 from airflow_trident.types import INTERVAL
-from tests.postgres_fixtures import PASSWORD, PostgresServer, postgres_state
-from tests.state_fixtures import batch, combined, content, counts, product, ticket
+from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state
+from tests.fixtures.state import batch, combined, content, counts, product, ticket
 
 SPECS = {"added by the server": counts, "merged by us": product}
 OPAQUE = {f"opaque, {kind}": kind for kind in SPECS}

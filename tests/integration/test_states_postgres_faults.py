@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import OutcomeUnknownError, StoreUnavailableError
-from airflow_trident.plan.states import Applied, StateSpec
-from airflow_trident.states.postgres import OpenPostgresState, PostgresState
+from airflow_trident.states.sql.postgres import OpenPostgresState, PostgresState
 from tests.faults.postgres_proxy import PostgresProxy
+from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state
+from tests.fixtures.state import Product, batch, combined, content, ticket
 from tests.integration.test_states_postgres import OPAQUE, ROWS, SPECS, spec_of
-from tests.postgres_fixtures import PASSWORD, PostgresServer, postgres_state
-from tests.state_fixtures import Product, batch, combined, content, ticket
 
 pytestmark = pytest.mark.usefixtures("postgres")
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.usefixtures("postgres")
 
 WORKER = """
 import os, signal, sys
-from airflow_trident.states import postgres, postgres_store
+from airflow_trident.states.sql import postgres, postgres_store
 from tests.integration.test_states_postgres import ROWS, spec_of
-from tests.state_fixtures import batch, ticket
+from tests.fixtures.state import batch, ticket
 
 folder, kind, where, txid, attempt = sys.argv[1:]
 spec = spec_of(kind, folder)

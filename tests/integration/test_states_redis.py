@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -20,10 +21,9 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.plan.states import Applied, StateSpec
-from airflow_trident.states.redis import OpenRedisState, RedisState
-from tests.redis_fixtures import Server, own_server
-from tests.state_fixtures import apply, batch, combined, content, counts, product, ticket
+from airflow_trident.states.redis.state import OpenRedisState, RedisState
+from tests.fixtures.redis import Server, own_server
+from tests.fixtures.state import apply, batch, combined, content, counts, product, ticket
 
 
 def tables(factory: RedisState) -> StateSpec:

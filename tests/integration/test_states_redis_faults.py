@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import FencedError, OutcomeUnknownError, StoreUnavailableError
-from airflow_trident.plan.states import Applied, StateSpec
 from airflow_trident.protocol.checkpoint import Marks, Step
-from airflow_trident.states.keyvalue_redis import RedisStateProvider
-from airflow_trident.states.redis import RedisState
+from airflow_trident.states.keyvalue.redis import RedisStateProvider
+from airflow_trident.states.redis.state import RedisState
 from tests.faults.redis_proxy import Cut, RedisProxy, once
-from tests.redis_fixtures import own_server, shared_server
-from tests.state_fixtures import apply, batch, content, counts, product, ticket
+from tests.fixtures.redis import own_server, shared_server
+from tests.fixtures.state import apply, batch, content, counts, product, ticket
 
 SPECS = {"added by the store": counts, "merged by us": product}
 ROWS = [(f"w{number}", 1 + number % 3) for number in range(50)]
@@ -152,9 +152,9 @@ def test_steps_of_key_value_states_are_found_out_likewise(where: dict[str, Any],
 
 WORKER = """
 import os, signal, sys
-from airflow_trident.states.redis import RedisState
+from airflow_trident.states.redis.state import RedisState
 from tests.integration.test_states_redis_faults import ROWS, SPECS
-from tests.state_fixtures import batch, ticket
+from tests.fixtures.state import batch, ticket
 
 where, kind, die = eval(sys.argv[1]), sys.argv[2], sys.argv[3]
 spec = SPECS[kind](RedisState(**where))

@@ -21,9 +21,9 @@ from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.repair import repair
-from tests.redis_fixtures import Server, own_server
-from tests.state_fixtures import batch, combined, content, counts, product, ticket
+from airflow_trident.runtime.mending.repair import repair
+from tests.fixtures.redis import Server, own_server
+from tests.fixtures.state import batch, combined, content, counts, product, ticket
 
 LAYOUTS = ("hash", "string")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptError,
@@ -19,10 +20,9 @@ from airflow_trident.errors import (
     StoreUnavailableError,
 )
 from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.plan.states import Applied
 from airflow_trident.protocol.records import NO_ATTEMPT
-from airflow_trident.states.sqlite import SqliteState
-from tests.state_fixtures import Product, batch, combined, content, counts, keep_longest, ticket
+from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.state import Product, batch, combined, content, counts, keep_longest, ticket
 
 
 @pytest.fixture

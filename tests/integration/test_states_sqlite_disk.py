@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Sum
-from airflow_trident.plan.states import Applied
-from airflow_trident.states.sqlite import SqliteState
-from tests.state_fixtures import batch, combined, content, counts, ticket
+from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.state import batch, combined, content, counts, ticket
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def apply_in_another_process(path: Path) -> str:
 import os, sys
 import pyarrow, numpy, pandas
 from airflow_trident.errors import TridentError
-from airflow_trident.states.sqlite import SqliteState
-from tests.state_fixtures import batch, counts, ticket
+from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.state import batch, counts, ticket
 spec = counts(SqliteState(sys.argv[1]))
 rows = batch(spec, ("a", 1))
 if os.geteuid() == 0:
@@ -104,8 +104,8 @@ def test_a_write_that_fails_at_the_commit_is_retryable_and_nothing_was_applied(p
     script = """
 import resource, sys
 from airflow_trident.errors import StoreUnavailableError
-from airflow_trident.states.sqlite import SqliteState
-from tests.state_fixtures import batch, content, counts, ticket
+from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.state import batch, content, counts, ticket
 spec = counts(SqliteState(sys.argv[1]))
 rows = batch(spec, *((f"word {number}", 1) for number in range(20_000)))
 with spec.factory.make_state(spec) as state:

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_trident.engine.spark_java import spark_home, submit_environment
-from tests.airflow_fixtures import PROJECT, AirflowHome
-from tests.postgres_fixtures import PASSWORD, PostgresServer
-from tests.spark_fixtures import free_port, wait_for
+from airflow_trident.engine.spark.sessions.java import spark_home, submit_environment
+from tests.fixtures.airflow import PROJECT, AirflowHome
+from tests.fixtures.postgres import PASSWORD, PostgresServer
+from tests.fixtures.spark import free_port, wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
@@ -67,11 +67,11 @@ PROGRAM = """
 import os, subprocess, sys, time
 from plays import SMALL, as_client, held, in_cluster
 from airflow_trident.errors import SparkJobError
-from airflow_trident.hooks import settings
+from airflow_trident import settings
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
-from airflow_trident.operators.submitted_drain import SubmittedDrain
+from airflow_trident.tasks.submitted_drain import SubmittedDrain
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drain import DrainLimits
+from airflow_trident.runtime.drains.drain import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 
 started = []

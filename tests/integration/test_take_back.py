@@ -14,15 +14,15 @@ from airflow_trident import Count, FixedBatchSpout, ReducerAggregator, SqliteSta
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError, HeldError, TransitionError, UserCodeError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.commit import OpenStates
-from airflow_trident.runtime.take_back import take_back
-from tests.runtime_fixtures import Sickness, Split, World
+from airflow_trident.runtime.mending.take_back import take_back
+from tests.fixtures.runtime import Sickness, Split, World
 
 
 class Picky(ReducerAggregator[int]):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.demo.tweet_text import TABLES, generated_tweets, plain_counts
-from tests.airflow_fixtures import PROJECT, AirflowHome
-from tests.redis_fixtures import shared_server
+from demo.tweet_text import TABLES, generated_tweets, plain_counts
+from tests.fixtures.airflow import PROJECT, AirflowHome
+from tests.fixtures.redis import shared_server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 

@@ -22,13 +22,13 @@ from airflow_trident import (
     Sum,
     Topology,
 )
+from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
-from airflow_trident.plan.states import StateFactory
-from airflow_trident.protocol.spouts import Spout
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
-from tests.postgres_fixtures import CONN_ID, postgres_state
+from tests.fixtures.postgres import CONN_ID, postgres_state
 
 REDIS = "lake_redis"
 KINDS = (

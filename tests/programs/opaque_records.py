@@ -15,12 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_trident import Count, OpaquePartitionedSpout, SqliteState, Topology
-from airflow_trident.arrow import rows_to_table
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.types import Json, Schema, parse_declared
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_trident import FixedBatchSpout, KeyValueStates, OperationContext, StatefulFunction, Topology
-from airflow_trident.arrow import rows_to_table
-from airflow_trident.plan.states import State, StateSpec
-from airflow_trident.states.keyvalue_stateful import OpenStateful
+from airflow_trident.contracts.state import State, StateSpec
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.states.keyvalue.stateful import OpenStateful
+from tests.fixtures.state import ticket
 from tests.programs import watched
-from tests.state_fixtures import ticket
 
 WORDS = ["one", "two", "three", "one", "two", "one", "four", "one", "five"]
 ROWS = [(word,) for word in WORDS]
@@ -162,7 +162,7 @@ def _run_and_report(folder: Path, run: int, kill_before: int | None) -> None:
 def run_topology(hosts: str, root: str, folder: str) -> None:
     from airflow_trident.engine.local import LocalEngine
     from airflow_trident.ledger.open import open_ledger
-    from airflow_trident.ledger.settings import ZooKeeperSettings
+    from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
     from airflow_trident.runtime.local import LocalRunner
 
     made = topology(Path(folder), watched.WATCHED)

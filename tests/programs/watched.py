@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_trident.plan.states import Capabilities
+from airflow_trident.contracts.state import Capabilities
 from airflow_trident.protocol.checkpoint import Marks, Step
-from airflow_trident.states.keyvalue import KeyValueState, StateProvider
-from airflow_trident.states.keyvalue_sqlite import SqliteStateProvider
+from airflow_trident.states.keyvalue.base import KeyValueState, StateProvider
+from airflow_trident.states.keyvalue.sqlite import SqliteStateProvider
 
 WATCHED = "tests.programs.watched:WatchedProvider"
 Watcher = Callable[[str, str], None]

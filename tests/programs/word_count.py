@@ -15,9 +15,9 @@ from pathlib import Path
 from airflow_trident import Count, FixedBatchSpout, Function, Max, Min, SqliteState, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.settings import ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import HeldError
-from airflow_trident.ledger import verbs
+from airflow_trident.ledger.verbs import transactions as verbs
 from airflow_trident.operators import coordinator
 from airflow_trident.protocol import whole as whole_protocol
 from airflow_trident.protocol.records import LedgerView
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime import commit, whole
-from airflow_trident.states import marker as marker_module
+from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.pieces import OpenStore
 from tests.simulation.shell_mutants import MUTANTS

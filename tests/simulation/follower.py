@@ -11,9 +11,9 @@ from kazoo import exceptions as kz
 
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.ledger.fake import FakeTree
-from airflow_trident.ledger.settings import ZooKeeperSettings
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Refusal, Set, WriteRefusedError
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from tests.simulation.pieces import AT_ONCE, SimTree, SimZNodes
 
 SETTINGS = ZooKeeperSettings(hosts="simulated:2181", op_deadline_s=30)

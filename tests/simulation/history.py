@@ -13,9 +13,10 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.protocol import codec
-from airflow_trident.runtime import commit, phases, rebuild
+from airflow_trident.runtime import commit, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.crash import CrashPoint
+from airflow_trident.runtime.mending import rebuild
 from tests.simulation import jobs
 from tests.simulation.clock import instead_of_time
 from tests.simulation.judge import Broken, Sweep

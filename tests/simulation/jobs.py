@@ -24,8 +24,8 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer, OpenStates
+from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.phases import Attempts, OnFailure
-from airflow_trident.runtime.take_back import take_back
 from airflow_trident.types import Json
 from tests.simulation.scheduler import Killed
 from tests.simulation.world import Process, World

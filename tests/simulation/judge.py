@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_trident.contracts.state import Applied
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set
-from airflow_trident.plan.states import Applied
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, TxRecord
 from airflow_trident.protocol.statuses import TRANSITIONS, Status

@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import OutcomeUnknownError
-from airflow_trident.ledger import transact, verbs
+from airflow_trident.ledger import transact
 from airflow_trident.ledger.transact import Done, Step, Transactor
+from airflow_trident.ledger.verbs import transactions as verbs
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
-from airflow_trident.plan.states import Marker
 from airflow_trident.protocol import codec, decide
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit, phases, whole
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.states import marker as marker_module
+from airflow_trident.states.core import marker as marker_module
 from tests.simulation.history import Verdict, play
 
 Patch = tuple[Any, str, Any]

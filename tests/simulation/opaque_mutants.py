@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from airflow_trident.ledger import opaque, verbs
+from airflow_trident.ledger.verbs import opaque
+from airflow_trident.ledger.verbs import transactions as verbs
 from airflow_trident.protocol.records import Definition, TxRecord
-from airflow_trident.states import marker as marker_module
+from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.pieces import Rows, Store
 from tests.simulation.state_mutants import MUTANTS

@@ -14,7 +14,7 @@ from airflow_trident.protocol.records import Claim, Command, LedgerView, TxRecor
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Selection
-from airflow_trident.runtime.rebuild import Rebuild
+from airflow_trident.runtime.mending.rebuild import Rebuild
 from tests.simulation.jobs import replay
 from tests.simulation.pieces import SimEngine, batch_of
 from tests.simulation.world import Process, World

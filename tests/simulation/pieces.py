@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.spout import Coordinator, Emitter, Spout
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import (
     LedgerUnavailableError,
@@ -19,12 +21,11 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.znodes import Create, Op, Reading, Set, WriteRefusedError, require_sizes
-from airflow_trident.plan.states import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
-from airflow_trident.protocol.spouts import Coordinator, Emitter, Spout, SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.area import reference
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
-from airflow_trident.states import marker as marker_module
+from airflow_trident.states.core import marker as marker_module
 from airflow_trident.types import Field, Json, Schema
 from tests.simulation.scheduler import Scheduler
 

@@ -12,13 +12,13 @@ from unittest import mock
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, TridentError, UnknownTopologyError
-from airflow_trident.hooks import settings
 from airflow_trident.operators import base
 from airflow_trident.operators.base import TridentOperator
 from airflow_trident.protocol.records import Command
-from airflow_trident.runtime import drain
 from airflow_trident.runtime.backfill import Selection
+from airflow_trident.runtime.drains import drain
 from airflow_trident.sensors.turn import TridentTurnSensor
 from tests.simulation.accidents import clock_moves, store_accident, topology_removed
 from tests.simulation.jobs import deliver, expected, expected_text, give_back, lose_staged, replay

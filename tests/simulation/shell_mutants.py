@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.operators import base
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.records import Exceptions, LedgerView

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from airflow_trident.ledger import pruning, verbs
-from airflow_trident.plan.states import Marker
+from airflow_trident.contracts.state import Marker
+from airflow_trident.ledger.verbs import pruning
+from airflow_trident.ledger.verbs import transactions as verbs
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.runtime.commit import Committer, OpenStates
-from airflow_trident.states import marker as marker_module
+from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import MUTANTS, Patch, mutant, sees_only
 
 __all__ = ["MUTANTS"]
@@ -70,7 +71,7 @@ def _() -> Sequence[Patch]:
         return applied
 
     def marker_module_applied(wanted: bool) -> Any:
-        from airflow_trident.plan.states import Applied
+        from airflow_trident.contracts.state import Applied
 
         return Applied.APPLIED if wanted else Applied.ALREADY
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_trident import Count, ReducerAggregator, Topology
+from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete
-from airflow_trident.plan.states import Applied
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.backfill import Selection
 from tests.simulation.clock import SimTime
 from tests.simulation.judge import Judge, Sweep

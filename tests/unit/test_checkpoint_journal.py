@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptRecordError, NewerRecordError
-from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.checkpoint import CheckpointRecord, CheckpointState
-from airflow_trident.states.keyvalue_checkpoints import Journal, Saved
-from airflow_trident.states.keyvalue_providers import make_provider
+from airflow_trident.states.keyvalue.checkpoints import Journal, Saved
+from airflow_trident.states.keyvalue.providers import make_provider
 
 RECORD: dict[str, Any] = {"v": 1, "txid": 7, "state": "COMMITTING", "previous": 4}
 MARKER: dict[str, Any] = {

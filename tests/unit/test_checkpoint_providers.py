@@ -10,9 +10,9 @@ import pytest
 
 from airflow_trident import KeyValueStates
 from airflow_trident.errors import ConfigurationError, MissingExtraError
-from airflow_trident.states.keyvalue_memory import MemoryStateProvider
-from airflow_trident.states.keyvalue_providers import BUILT_IN, GROUP, BuiltIn, make_provider, provider_class
-from airflow_trident.states.keyvalue_sqlite import SqliteStateProvider
+from airflow_trident.states.keyvalue.memory import MemoryStateProvider
+from airflow_trident.states.keyvalue.providers import BUILT_IN, GROUP, BuiltIn, make_provider, provider_class
+from airflow_trident.states.keyvalue.sqlite import SqliteStateProvider
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str, **points: str) -> None:
@@ -52,7 +52,7 @@ def test_two_packages_with_one_name_are_an_error_that_names_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, "one", kept="tests.programs.watched:WatchedProvider")
-    install(tmp_path, monkeypatch, "two", kept="airflow_trident.states.keyvalue_memory:MemoryStateProvider")
+    install(tmp_path, monkeypatch, "two", kept="airflow_trident.states.keyvalue.memory:MemoryStateProvider")
     with pytest.raises(ConfigurationError, match="several state providers are named 'kept'") as raised:
         provider_class("kept")
     assert "watched:WatchedProvider of one" in str(raised.value)

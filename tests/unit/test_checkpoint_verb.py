@@ -9,8 +9,8 @@ import pytest
 
 from airflow_trident import Count, KeyValueStates, MemoryState, StatefulFunction, Stream, Topology
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
-from airflow_trident.plan.explain import explain
-from tests.plan_fixtures import PaperSpout
+from airflow_trident.plan.show.explain import explain
+from tests.fixtures.plan import PaperSpout
 
 STATES = KeyValueStates("memory")
 

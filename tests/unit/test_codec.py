@@ -29,7 +29,7 @@ from airflow_trident.protocol.records import (
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.spouts import SpoutKind
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 

@@ -6,8 +6,8 @@ import pytest
 
 from airflow_trident import Count, MapGet, Sum, Topology
 from airflow_trident.errors import PlanError
-from tests.commit_plan_fixtures import words
-from tests.plan_fixtures import PaperState
+from tests.fixtures.commit_plan import words
+from tests.fixtures.plan import PaperState
 
 
 def partition_wise(*, repartitioned_behind_the_query: bool) -> Topology:

@@ -11,10 +11,10 @@ from contextlib import suppress
 import pytest
 from airflow.sdk import Connection as AirflowConnection
 
-from airflow_trident import connections
-from airflow_trident.connections import Connection, resolve
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks.connections import install_resolver
+from airflow_trident.io import connections
+from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.tasks.connections import install_resolver
 
 SECRET = "s3cr/t@:word"
 

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.spouts import consumed
-from airflow_trident.spouts.consumed import BatchLimits, Consumed, LateFiles, consumed_from_json, next_batch
-from airflow_trident.spouts.listing import FoundFile, Listing
+from airflow_trident.spouts.files import consumed
+from airflow_trident.spouts.files.consumed import BatchLimits, Consumed, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.files.listing import FoundFile, Listing
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

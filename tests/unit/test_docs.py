@@ -17,17 +17,17 @@ import pytest
 import airflow_trident
 from airflow_trident import errors
 from airflow_trident.errors import PlanError
-from airflow_trident.hooks.settings import OPTIONS
 from airflow_trident.hooks.zookeeper import _EXTRAS
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
-from airflow_trident.ledger.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
+from airflow_trident.ledger.verbs.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
-from airflow_trident.plan.explain import explain
+from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.codec import INLINE_BYTES
-from airflow_trident.spouts.consumed import MAX_SEEN
-from airflow_trident.spouts.file import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES
-from airflow_trident.spouts.lines import MAX_LINE_BYTES
+from airflow_trident.settings import OPTIONS
+from airflow_trident.spouts.files.consumed import MAX_SEEN
+from airflow_trident.spouts.files.lines import MAX_LINE_BYTES
+from airflow_trident.spouts.files.spout import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 from tests.documented import documented
@@ -253,7 +253,7 @@ def test_every_verb_of_streams_stands_in_the_reference() -> None:
 
 
 def test_every_expression_stands_in_the_reference() -> None:
-    from airflow_trident.operations import expressions
+    from airflow_trident.operations.expr import tree as expressions
 
     functions = {
         name
@@ -310,8 +310,8 @@ def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
 
 
 def test_the_deadlines_of_a_ledger_that_is_away_are_those_of_the_code() -> None:
-    from airflow_trident.ledger.settings import ZooKeeperSettings
     from airflow_trident.ledger.znode_ledger import STEP_DEADLINE_S
+    from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
     page = text_of(DOCS / "how-to" / "connect-to-zookeeper.md")
     assert f"(`op_deadline_s`, {ZooKeeperSettings(hosts='x').op_deadline_s:g} s)" in page

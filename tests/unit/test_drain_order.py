@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import FencedError, SparkJobError
-from airflow_trident.runtime.drain import DrainResult
-from airflow_trident.runtime.drain_order import DrainFiles, answer, collect
+from airflow_trident.runtime.drains.drain import DrainResult
+from airflow_trident.runtime.drains.order import DrainFiles, answer, collect
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.evaluate import bind, evaluate
-from airflow_trident.operations.expressions import (
+from airflow_trident.operations.expr.evaluate import bind, evaluate
+from airflow_trident.operations.expr.tree import (
     Expression,
     cast,
     coalesce,

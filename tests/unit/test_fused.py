@@ -13,16 +13,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, Filter, FixedBatchSpout, Function, Max, Min, OperationContext, Sum, Topology
-from airflow_trident.arrow import rows_to_table, table_to_rows
-from airflow_trident.engine import fused_aggregate
-from airflow_trident.engine.fused import FusedPass
+from airflow_trident.engine.fused import aggregate as fused_aggregate
+from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
-from airflow_trident.operations.expressions import col, explode, split_words
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.operations.expr.tree import col, explode, split_words
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
-from tests.engine_fixtures import TOPOLOGIES, JobOf, keep, lines, sales
-from tests.plan_fixtures import PaperState
+from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, sales
+from tests.fixtures.plan import PaperState
 
 CONTEXT = OperationContext(partition_index=0, num_partitions=1, txid=1, attempt=0)
 

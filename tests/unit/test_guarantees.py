@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, MemoryState, SqliteState, Topology
+from airflow_trident.contracts.state import Capabilities, StateKind
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.explain import explain
 from airflow_trident.plan.guarantees import EXACTLY_ONCE
-from airflow_trident.plan.states import Capabilities, StateKind
+from airflow_trident.plan.show.explain import explain
 from airflow_trident.plugin.reading import Sight, summary
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
-from airflow_trident.protocol.spouts import SpoutKind
-from tests.plan_fixtures import PaperSpout, PaperState
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from tests.fixtures.plan import PaperSpout, PaperState
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAIRS = [(spout, state) for spout in SpoutKind for state in StateKind]

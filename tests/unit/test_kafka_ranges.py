@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.spouts.kafka import KafkaSpout
-from airflow_trident.spouts.kafka_ranges import NO_ID, Batch, Log, Place, Range, batch_of, limited, pieces, resumed
+from airflow_trident.spouts.kafka.ranges import NO_ID, Batch, Log, Place, Range, batch_of, limited, pieces, resumed
+from airflow_trident.spouts.kafka.spout import KafkaSpout
 
 backlogs = st.dictionaries(
     st.builds(Place, st.sampled_from(["a", "b"]), st.integers(0, 5)),

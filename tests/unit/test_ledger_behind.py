@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import LedgerBehindStateError
-from airflow_trident.plan.states import Marker
 from airflow_trident.protocol.records import CommitPointer, Definition, Exceptions, LedgerView, TopologyRecord
 from airflow_trident.runtime.whole import require_ledger_ahead
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from airflow_trident.errors import LedgerUnavailableError
-from airflow_trident.ledger.reasons import SAY_AGAIN_S, Reasons
-from airflow_trident.ledger.settings import ZooKeeperSettings
-from airflow_trident.ledger.zookeeper import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.reasons import SAY_AGAIN_S, Reasons
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
 REFUSED = "Connection dropped: socket connection error: Connection refused"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_trident.spouts import lines
-from airflow_trident.spouts.lines import LineTooLongError, line_start, lines_of, whole_lines
+from airflow_trident.spouts.files import lines
+from airflow_trident.spouts.files.lines import LineTooLongError, line_start, lines_of, whole_lines
 
 ALPHABET = [
     b"\n",

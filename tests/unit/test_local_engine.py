@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.engine.local import LocalEngine
-from tests.engine_fixtures import JobOf, keep, run
+from tests.fixtures.engine import JobOf, keep, run
 
 
 def counted(topology: Topology) -> None:

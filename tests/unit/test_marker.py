@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_trident.contracts.state import Marker, Verdict
 from airflow_trident.errors import FencedError, LateBatchError, LedgerBehindStateError, StateBehindLedgerError
-from airflow_trident.plan.states import Marker, Verdict
 from airflow_trident.protocol.records import NO_ATTEMPT
-from airflow_trident.states.marker import admit
+from airflow_trident.states.core.marker import admit
 from airflow_trident.types import Json
-from tests.state_fixtures import ticket
+from tests.fixtures.state import ticket
 
 
 def decide(

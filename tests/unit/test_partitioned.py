@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.arrow import rows_to_table
+from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
-from airflow_trident.protocol.partitioned import PartitionedSpout
+from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.types import Json, parse_declared
-from tests.spout_fixtures import FolderSpout, OpaqueFolderSpout, append
+from tests.fixtures.spout import FolderSpout, OpaqueFolderSpout, append
 
 
 @dataclass(frozen=True)

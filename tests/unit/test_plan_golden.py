@@ -31,16 +31,16 @@ from airflow_trident import (
     Topology,
     TransactionAttempt,
 )
-from airflow_trident.operations.expressions import col, explode, split
-from airflow_trident.plan.explain import explain
+from airflow_trident.operations.expr.tree import col, explode, split
 from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Plan
 from airflow_trident.topology.chained import ChainedAggregatorDeclarer
 from airflow_trident.topology.state import TridentState
 from airflow_trident.topology.stream import GroupedStream, Stream
-from tests import commit_plan_fixtures
-from tests.commit_plan_fixtures import COMMIT_SHAPES, query
-from tests.plan_fixtures import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout
+from tests.fixtures import commit_plan as commit_plan_fixtures
+from tests.fixtures.commit_plan import COMMIT_SHAPES, query
+from tests.fixtures.plan import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "plans"
 

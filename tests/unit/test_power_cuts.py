@@ -16,16 +16,16 @@ import pyarrow as pa
 import pytest
 
 from airflow_trident import CallableSource, SpooledSpout
-from airflow_trident.arrow import arrow_schema, table_to_rows
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import TridentError
-from airflow_trident.plan.states import StateSpec
+from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.staging.files import make_folder
-from airflow_trident.states.file_sink import FileSink
+from airflow_trident.states.files.sink import FileSink
 from airflow_trident.types import parse_declared
+from tests.fixtures.state import ticket
 from tests.power_cuts import Disk
-from tests.state_fixtures import ticket
 
 SCHEMA = parse_declared("word string, n long")
 ROWS = [("a", 1), ("b", 2)]

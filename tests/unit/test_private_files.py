@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_trident import CallableSource, SpooledSpout, SqliteState
-from airflow_trident.arrow import arrow_schema
-from airflow_trident.engine import spark_submit
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.engine.spark.sessions import submit as spark_submit
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.plan.states import StateSpec
-from airflow_trident.private_files import read_own
-from airflow_trident.runtime import drain_app
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.private_files import read_own
+from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.types import parse_declared

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.hooks.liveness import (
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.protocol.decide import Blocked, Unknown, Wait
+from airflow_trident.protocol.records import NOBODY, Claim, Definition, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.liveness import (
     Gone,
     Worker,
     answered,
@@ -19,11 +23,7 @@ from airflow_trident.hooks.liveness import (
     owned_by,
     questions,
 )
-from airflow_trident.hooks.waits import Over, Until, decide_wait, lowest_uncommitted, wait_in_worker, waiting_story
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.protocol.records import NOBODY, Claim, Definition, Owner, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.waits import Over, Until, decide_wait, lowest_uncommitted, wait_in_worker, waiting_story
 
 TASKS = {"emit": "g.emit", "commit": "g.commit"}
 

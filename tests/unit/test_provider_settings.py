@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks import settings
 from airflow_trident.hooks.zookeeper import settings_of
 
 

@@ -11,17 +11,17 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.hooks import liveness
-from airflow_trident.hooks.liveness import ask_airflow
-from airflow_trident.hooks.waits import Abandoned, Until, wait_in_worker
 from airflow_trident.ledger.fake import FakeZNodes
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import TAKEOVER_S
-from airflow_trident.runtime.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.tasks import liveness
+from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 from tests.unit.test_provider_lives import Site
 
 SOMEBODY = Owner(program="somebody", host="elsewhere", pid=7)

@@ -27,6 +27,7 @@ from airflow_trident import (
     TridentTurnSensor,
     trident_transaction,
 )
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,
@@ -36,7 +37,6 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
-from airflow_trident.plan.states import StateFactory
 from airflow_trident.sensors.turn import text_for_triggerer
 
 

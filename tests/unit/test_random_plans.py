@@ -15,14 +15,14 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
 from airflow_trident.plan.compile import REWRITES
-from airflow_trident.plan.fusion import fuse
 from airflow_trident.plan.graph import Sinks
-from airflow_trident.plan.settings import PlanSettings
-from tests.engine_fixtures import TOPOLOGIES, make_job, rows_as_text, run
-from tests.random_commit_phases import run_committed
-from tests.random_topologies import PROGRAMS, SOURCES, Row, build
-from tests.random_types import CASES, SUMS, add_up, comparable, fits, look_at, overflows, sums_of
-from tests.verb_fixtures import VERBS
+from airflow_trident.plan.resources import PlanSettings
+from airflow_trident.plan.rewrites.fusion import fuse
+from tests.fixtures.engine import TOPOLOGIES, make_job, rows_as_text, run
+from tests.fixtures.verb import VERBS
+from tests.generated.commit_phases import run_committed
+from tests.generated.topologies import PROGRAMS, SOURCES, Row, build
+from tests.generated.types import CASES, SUMS, add_up, comparable, fits, look_at, overflows, sums_of
 
 Sources = tuple[list[Row], ...]
 Program = list[tuple[int, ...]]

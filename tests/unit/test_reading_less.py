@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, FileSpout, Topology
-from airflow_trident.arrow import table_to_rows
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.sources import emitter_of
-from airflow_trident.operations.evaluate import bind
-from airflow_trident.operations.expressions import Expression, col, lit
+from airflow_trident.io.arrow import table_to_rows
+from airflow_trident.operations.expr.evaluate import bind
+from airflow_trident.operations.expr.tree import Expression, col, lit
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.types import parse_declared
-from tests.engine_fixtures import JobOf, keep, run
-from tests.plan_fixtures import PaperState
+from tests.fixtures.engine import JobOf, keep, run
+from tests.fixtures.plan import PaperState
 
 FIELDS = "n long, day date, name string, price double"
 
@@ -118,7 +118,7 @@ def test_a_plan_tells_its_source_and_the_result_is_the_same(spout: FileSpout, jo
 
 
 def test_a_spout_without_hooks_gives_all_its_fields_and_the_rest_is_dropped(job_of: JobOf) -> None:
-    from tests.engine_fixtures import sales
+    from tests.fixtures.engine import sales
 
     job = job_of(lambda topology: keep(sales(topology).filter(col("id") > 4).project("fruit")))
     assert run(LocalEngine(), job)["rows"] == ["('apple',)", "(None,)"]

@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from airflow_trident.engine import spark_progress
-from airflow_trident.engine.spark_errors import from_json, to_json
+from airflow_trident.engine.spark import progress as spark_progress
+from airflow_trident.engine.spark.errors import from_json, to_json
 from airflow_trident.errors import UserCodeError
-from airflow_trident.operations.calls import Border
+from airflow_trident.operations.calls.border import Border
 
 
 def test_a_job_says_again_and_again_what_it_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,4 +48,4 @@ def test_users_frames_come_along_from_a_worker() -> None:
     shown = "".join(traceback.format_exception(again))
     assert shown.index("ZeroDivisionError") < shown.index(Path(__file__).name, shown.index("row (n=7)"))
     assert "return 1 / (value - 7)" in shown
-    assert "operations/calls.py" not in shown
+    assert "operations/calls/" not in shown

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts import spool, spool_sources
-from airflow_trident.spouts.spool_sources import CallableSource, CommandSource, Polled, SpoolSource
-from airflow_trident.spouts.spooled import SpooledSpout
+from airflow_trident.spouts.spool import sources as spool_sources
+from airflow_trident.spouts.spool import spool
+from airflow_trident.spouts.spool.sources import CallableSource, CommandSource, Polled, SpoolSource
+from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.types import Json
-from tests.spout_fixtures import FileQueue
+from tests.fixtures.spout import FileQueue
 
 ROWS = [(number, f"row {number}") for number in range(10)]
 

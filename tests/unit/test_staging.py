@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_trident.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.errors import (
     ConfigurationError,
     NewerRecordError,
@@ -24,6 +23,7 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
+from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.staging.area import StagingArea, reference, write_part
 from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.staging.files import put_if_absent, storage_error, write_durably
@@ -310,7 +310,7 @@ def write_in_another_process(folder: Path, limit: str = "") -> str:
     script = f"""
 import os, resource, sys
 import pyarrow.parquet
-from airflow_trident.arrow import rows_to_table
+from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.errors import TridentError
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.base import Slot

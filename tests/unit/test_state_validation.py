@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, Topology
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.plan.states import StateFactory
-from airflow_trident.states.delta import DeltaState
-from airflow_trident.states.file_sink import FileSink
-from airflow_trident.states.jdbc import JdbcState
+from airflow_trident.states.delta.state import DeltaState
+from airflow_trident.states.files.sink import FileSink
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.postgres import PostgresState
-from airflow_trident.states.redis import RedisState
-from airflow_trident.states.redis_plain import NonTransactionalRedisState
-from airflow_trident.states.sqlite import SqliteState
-from airflow_trident.states.table_sink import TableSink
+from airflow_trident.states.redis.plain import NonTransactionalRedisState
+from airflow_trident.states.redis.state import RedisState
+from airflow_trident.states.sql.postgres import PostgresState
+from airflow_trident.states.sql.sqlalchemy import JdbcState
+from airflow_trident.states.sql.sqlite import SqliteState
+from airflow_trident.states.sql.table_sink import TableSink
 
 FIELDS = "tags array<string>, at time, took interval day to second, word string, WORD string, txid long, _key long"
 

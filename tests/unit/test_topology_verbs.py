@@ -29,11 +29,11 @@ from airflow_trident import (
 )
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.expressions import col
+from airflow_trident.operations.expr.tree import col
 from airflow_trident.types import ddl
-from tests.engine_fixtures import JobOf, keep, run, sales
-from tests.plan_fixtures import Joined, PaperSpout, PaperState
-from tests.verb_fixtures import Both, ByTwo, Latest, Tally
+from tests.fixtures.engine import JobOf, keep, run, sales
+from tests.fixtures.plan import Joined, PaperSpout, PaperState
+from tests.fixtures.verb import Both, ByTwo, Latest, Tally
 
 SHOP = Topology("shop")
 ORDERS = SHOP.new_stream("orders", PaperSpout("user string, item string, price double, n int"))

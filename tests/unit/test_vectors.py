@@ -13,10 +13,10 @@ import pytest
 from airflow_trident import Filter, Negate, Topology, VectorFilter, VectorFunction
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError, UserCodeError
-from tests.engine_fixtures import JobOf, keep, run, sales
-from tests.plan_fixtures import PaperSpout
+from tests.fixtures.engine import JobOf, keep, run, sales
+from tests.fixtures.plan import PaperSpout
+from tests.fixtures.vector import Length, Many, vectors
 from tests.unit.test_fused import first_stage, rows_of
-from tests.vector_fixtures import Length, Many, vectors
 
 
 class Gives(VectorFunction):

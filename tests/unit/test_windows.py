@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, MemoryState, SqliteState, Sum, Topology
-from airflow_trident.arrow import rows_to_table, table_to_rows
+from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, LateBatchError, PlanError, UserCodeError
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.operations.windows import (
     SlidingCountWindow,
@@ -26,12 +27,11 @@ from airflow_trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from airflow_trident.plan.states import Applied, State, StateSpec
-from airflow_trident.plan.windows import COMMIT_TIME, WindowUpdater
+from airflow_trident.plan.commit.windows import COMMIT_TIME, WindowUpdater
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.types import names_of
-from tests.plan_fixtures import PaperSpout, PaperState
-from tests.state_fixtures import ticket
+from tests.fixtures.plan import PaperSpout, PaperState
+from tests.fixtures.state import ticket
 
 Fired = list[tuple[Any, ...]]
 EPOCH = datetime.fromtimestamp(0, UTC)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.cli.commands.transactions import spark_conf
 from airflow_trident.cli.console import OK, PROBLEM, trident_command
-from airflow_trident.local_paths import require_local_path
+from airflow_trident.io.local_paths import require_local_path
 
 if TYPE_CHECKING:
-    from airflow_trident.engine.spark_server import EmbeddedConnectServer
+    from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
 
 
 @trident_command
@@ -55,7 +55,7 @@ def status(args: Namespace) -> int | None:
 
 @trident_command
 def spark_archive(_args: Namespace) -> int | None:
-    from airflow_trident.engine.spark_archive import make_archive
+    from airflow_trident.engine.spark.sessions.archive import make_archive
 
     path, made = make_archive()
     print(f"{'made' if made else 'there already:'} {path} ({path.stat().st_size / 2**20:.0f} MB)")
@@ -65,7 +65,7 @@ def spark_archive(_args: Namespace) -> int | None:
 def _server(args: Namespace) -> EmbeddedConnectServer:
     from airflow.configuration import AIRFLOW_HOME
 
-    from airflow_trident.engine.spark_server import DEFAULT_HEAP_MB, EmbeddedConnectServer
+    from airflow_trident.engine.spark.sessions.server import DEFAULT_HEAP_MB, EmbeddedConnectServer
 
     folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "connect-server"
     return EmbeddedConnectServer(

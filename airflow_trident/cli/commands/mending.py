@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from airflow_trident import settings
 from airflow_trident.cli.commands.transactions import engine_of, say, spark_conf
 from airflow_trident.cli.console import OK, UsageError, open_ledger, trident_command
 from airflow_trident.cli.topologies import topology_named
-from airflow_trident.hooks import settings
 
 if TYPE_CHECKING:
     from airflow_trident.protocol.records import LedgerView
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @trident_command
 def rebuild(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
-    from airflow_trident.runtime.rebuild import Rebuild
+    from airflow_trident.runtime.mending.rebuild import Rebuild
 
     reason = args.reason.strip()
     if args.accept_loss != bool(reason):

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from airflow_trident.cli.console import OK, trident_command
 from airflow_trident.cli.topologies import topologies_of
-from airflow_trident.plan.explain import explain
+from airflow_trident.plan.show.explain import explain
 
 
 @trident_command

@@ -6,21 +6,21 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from airflow_trident import settings
 from airflow_trident.cli.console import OK, PROBLEM, UsageError, one_line, open_ledger, trident_command
 from airflow_trident.cli.topologies import topology_named
-from airflow_trident.hooks import settings
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
-    from airflow_trident.operators.submitted_drain import SubmittedDrain
     from airflow_trident.runtime.backfill import Selection
+    from airflow_trident.tasks.submitted_drain import SubmittedDrain
     from airflow_trident.topology.topology import Topology
 
 
 @trident_command
 def drain(args: Namespace) -> int | None:
     from airflow_trident.protocol.records import Claim
-    from airflow_trident.runtime.drain import Drain, DrainLimits
+    from airflow_trident.runtime.drains.drain import Drain, DrainLimits
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.phases import Attempts
 
@@ -103,7 +103,7 @@ def _selection(args: Namespace) -> Selection:
 
 @trident_command
 def replay(args: Namespace) -> int | None:
-    from airflow_trident.runtime.replay import dry_replay
+    from airflow_trident.runtime.mending.replay import dry_replay
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
@@ -125,7 +125,7 @@ def replay(args: Namespace) -> int | None:
 
 @trident_command
 def bisect(args: Namespace) -> int | None:
-    from airflow_trident.runtime.bisect import bisect as find_poison
+    from airflow_trident.runtime.mending.bisect import bisect as find_poison
 
     conf = spark_conf(args.spark_conf)
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
@@ -147,7 +147,7 @@ def bisect(args: Namespace) -> int | None:
 
 @trident_command
 def repair(args: Namespace) -> int | None:
-    from airflow_trident.runtime.repair import repair as seed_ledger
+    from airflow_trident.runtime.mending.repair import repair as seed_ledger
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:
@@ -173,8 +173,8 @@ def skip(args: Namespace) -> int | None:
 
 @trident_command
 def accept_source(args: Namespace) -> int | None:
-    from airflow_trident.runtime.accepting import accept_source as take_source
     from airflow_trident.runtime.local import owner_of_this_process
+    from airflow_trident.runtime.mending.accepting import accept_source as take_source
 
     reason = args.reason.strip()
     if not reason:
@@ -192,7 +192,7 @@ def accept_source(args: Namespace) -> int | None:
 @trident_command
 def take_back(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
-    from airflow_trident.runtime.take_back import take_back as let_go
+    from airflow_trident.runtime.mending.take_back import take_back as let_go
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     owner = owner_of_this_process("airflow trident take-back")
@@ -209,7 +209,7 @@ def take_back(args: Namespace) -> int | None:
 
 
 def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_shot: bool = True) -> Engine:
-    from airflow_trident.operators.engines import EngineKind, make_engine
+    from airflow_trident.tasks.engines import EngineKind, make_engine
 
     return make_engine(
         EngineKind(args.engine),
@@ -223,7 +223,7 @@ def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_
 
 def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> SubmittedDrain | None:
     """The drain as an application of its own; None where it runs in this process."""
-    from airflow_trident.operators.submitted_drain import SubmittedDrain, is_submitted
+    from airflow_trident.tasks.submitted_drain import SubmittedDrain, is_submitted
 
     if not is_submitted(args.engine, args.spark_conn_id):
         return None

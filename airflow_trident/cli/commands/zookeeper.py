@@ -8,12 +8,12 @@ import shlex
 from argparse import Namespace
 from pathlib import Path
 
+from airflow_trident import settings
 from airflow_trident.cli.console import OK, PROBLEM, trident_command
-from airflow_trident.hooks import settings
-from airflow_trident.ledger.embedded import EmbeddedZooKeeper
-from airflow_trident.ledger.settings import DEFAULT_PORT
-from airflow_trident.local_paths import require_local_path
-from airflow_trident.servers import ServerStatus
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.servers import ServerStatus
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.zookeeper.settings import DEFAULT_PORT
 
 
 @trident_command

@@ -1,0 +1,237 @@
+"""Spouts of partitioned sources, after Storm's IPartitionedTridentSpout and IOpaquePartitionedTridentSpout.
+
+A user says which partitions there are, how far each one goes now, and how one partition's part is read. Coordinator,
+emitter and metadata come from here. The metadata of a batch names each partition's part of it, and carries the last
+part of every partition that has none in it: one that disappears and comes back goes on where it stopped.
+
+Transactional: the partitions and parts of a txid are fixed by its metadata. One that is gone when it is needed is a
+SourceChangedError. Opaque: each attempt is decided anew, from the partitions of that moment.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.types import Json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHOWN = 5
+"""So many partitions are named in an error."""
+
+
+class PartitionedSpout(Spout):
+    """A transactional spout over partitions. All of it is picklable and opens nothing before it is called.
+
+    `max_partitions`, `max_rows`: of one batch; None: no limit. Partitions that find no room come first in the next
+    batch, in the order of their ids and round and round. `max_splits`: into how many parts a batch is cut at most.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+    max_partitions: int | None = None
+    max_rows: int | None = None
+    max_splits: int = 32
+
+    @abstractmethod
+    def partitions(self) -> Iterable[str]:
+        """The ids of all partitions that can be read now (Storm: getPartitionsForBatch).
+
+        :raises SourceUnavailableError: the source does not answer: an empty answer means that there are none.
+        """
+
+    @abstractmethod
+    def next_part(self, partition: str, last: Json) -> Json:
+        """The metadata of the partition's next part, behind that with metadata `last` (None: none yet).
+
+        None: nothing is new there. It has no effects; the same rules as for ``initialize_transaction``.
+        """
+
+    @abstractmethod
+    def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
+        """The rows of one part (Storm: reEmitPartitionBatch).
+
+        :raises SourceChangedError: the partition no longer holds them.
+        """
+
+    # ---- what may be left as it is -----------------------------------------------------------------------------
+
+    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterable[tuple[str, Json]]:
+        """(partition, next part) of those that have one, in the order given. For sources that answer for many
+        partitions at once; it is not read further than the limits allow."""
+        for partition in partitions:
+            part = self.next_part(partition, last.get(partition))
+            if part is not None:
+                yield partition, part
+
+    def rows_of(self, part: Json) -> int:
+        """About how many rows a part has, for `max_rows`; 0 if that is not known."""
+        return 0
+
+    def forget(self, partition: str, last: Json) -> bool:
+        """Is a partition that cannot be read now gone for good? Its last part is then carried no further; should it
+        come back, it begins anew."""
+        return False
+
+    def success(self, txid: int, parts: Mapping[str, Json]) -> None:
+        """The transaction with these parts is committed: see :meth:`Coordinator.success`."""
+
+    def lag(self, last: Mapping[str, Json]) -> Lag | None:
+        """What the partitions have behind their last parts: see :meth:`Coordinator.lag`."""
+        return None
+
+    # ---- the spout ---------------------------------------------------------------------------------------------
+
+    def coordinator(self) -> Coordinator:
+        self.require_limits()
+        wants_success = type(self).success is not PartitionedSpout.success
+        return (_ToldOfSuccess if wants_success else PartitionedCoordinator)(self)
+
+    def emitter(self) -> PartitionedEmitter:
+        return PartitionedEmitter(self)
+
+    def require_limits(self, *others: str) -> None:
+        """
+        :param others: attributes that are limits as well; None: no limit.
+        :raises ConfigurationError: a limit is below 1.
+        """
+        for name in ("max_partitions", "max_rows", "max_splits", *others):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ConfigurationError(f"{self.describe()} has {name} = {limit}", "It must be at least 1.")
+
+
+class OpaquePartitionedSpout(PartitionedSpout):
+    """An opaque spout over partitions: a part that cannot be read again fails its attempt, and the next attempt takes
+    what there is then. A partition that is gone is left out, and taken up where it stopped when it is back."""
+
+    kind = SpoutKind.OPAQUE
+
+
+@dataclass(frozen=True, slots=True)
+class BatchParts:
+    """The metadata of a batch. `parts`: partition -> its part; `kept`: partition -> its last part, of those that have
+    none in the batch; `behind`: the partition after which the next batch begins to look."""
+
+    parts: Mapping[str, Json]
+    kept: Mapping[str, Json]
+    behind: str
+
+    @property
+    def last(self) -> dict[str, Json]:
+        return {**self.kept, **self.parts}
+
+    def to_json(self) -> dict[str, Json]:
+        return {"parts": dict(self.parts), "kept": dict(self.kept), "behind": self.behind}
+
+
+def parts_from_json(metadata: Json, spout: str) -> BatchParts:
+    """:raises SourceChangedError: it is not the metadata of a partitioned spout."""
+    if isinstance(metadata, dict) and metadata.keys() == {"parts", "kept", "behind"}:
+        parts, kept, behind = metadata["parts"], metadata["kept"], metadata["behind"]
+        if isinstance(parts, dict) and isinstance(kept, dict) and isinstance(behind, str):
+            return BatchParts(parts, kept, behind)
+    raise SourceChangedError(
+        f"the recorded metadata {metadata!r:.80} is not that of a partitioned spout ({spout})",
+        "Another spout had this stream's name: give the stream a new name.",
+    )
+
+
+def next_batch(spout: PartitionedSpout, before: BatchParts) -> BatchParts | None:
+    """The batch behind `before`; None if no partition has anything new."""
+    there = sorted(set(spout.partitions()))
+    order = [one for one in there if one > before.behind] + [one for one in there if one <= before.behind]
+    last, parts, rows, behind = before.last, dict[str, Json](), 0, ""
+    for partition, part in spout.next_parts(order, last):
+        rows += spout.rows_of(part)
+        if parts and spout.max_rows is not None and rows > spout.max_rows:
+            break
+        parts[partition] = part
+        behind = partition
+        if len(parts) == spout.max_partitions:
+            break
+    if not parts:
+        return None
+    absent = last.keys() - set(there)
+    kept = {
+        partition: part
+        for partition, part in sorted(last.items())
+        if partition not in parts and not (partition in absent and spout.forget(partition, part))
+    }
+    return BatchParts(parts, kept, behind)
+
+
+@dataclass(frozen=True)
+class PartitionedCoordinator(Coordinator):
+    """Metadata: see :class:`BatchParts`."""
+
+    spout: PartitionedSpout
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.initialize_transaction(0, previous) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        none = BatchParts({}, {}, "")
+        before = none if previous is None else parts_from_json(previous, self.spout.describe())
+        batch = next_batch(self.spout, before)
+        return None if batch is None else batch.to_json()
+
+    def lag(self, position: Json) -> Lag | None:
+        return self.spout.lag({} if position is None else parts_from_json(position, self.spout.describe()).last)
+
+
+class _ToldOfSuccess(PartitionedCoordinator):
+    def success(self, txid: int, metadata: Json) -> None:
+        self.spout.success(txid, parts_from_json(metadata, self.spout.describe()).parts)
+
+
+@dataclass(frozen=True)
+class PartitionedEmitter(Emitter):
+    """Carries the spout with it."""
+
+    spout: PartitionedSpout
+
+    def splits(self, metadata: Json) -> list[Split]:
+        """Neighbouring partitions together, at most `max_splits`.
+
+        :raises SourceChangedError: a partition is gone (transactional).
+        :raises SourceUnavailableError: the same, where the next attempt takes what there is then (opaque).
+        """
+        parts = sorted(parts_from_json(metadata, self.spout.describe()).parts.items())
+        gone = sorted({partition for partition, _ in parts} - set(self.spout.partitions()))
+        if gone:
+            raise self._gone(gone)
+        size = max(1, -(-len(parts) // self.spout.max_splits))
+        starts = range(0, len(parts), size)
+        return [Split(index, [[*part] for part in parts[at : at + size]]) for index, at in enumerate(starts)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        assert isinstance(split.body, list)
+        for pair in split.body:
+            assert isinstance(pair, list)
+            partition, part = pair
+            try:
+                yield from self.spout.read_part(str(partition), part)
+            except SourceChangedError as error:
+                if self.spout.kind is SpoutKind.TRANSACTIONAL:
+                    raise
+                raise SourceUnavailableError(
+                    f"{self.spout.describe()}: partition {partition!r} changed while it was read: {error.message}",
+                    "The next attempt takes what there is then.",
+                ) from error
+
+    def _gone(self, gone: Sequence[str]) -> SourceChangedError | SourceUnavailableError:
+        names = ", ".join(map(repr, gone[:_SHOWN])) + (f" and {len(gone) - _SHOWN} more" if gone[_SHOWN:] else "")
+        what = f"{self.spout.describe()}: partition{'s' * (len(gone) > 1)} {names} of the recorded batch cannot be read"
+        if self.spout.kind is SpoutKind.TRANSACTIONAL:
+            return SourceChangedError(
+                what, "Bring it back and replay; or use an opaque spout, which goes on without what is gone."
+            )
+        return SourceUnavailableError(what, "The next attempt takes the partitions that are there then.")

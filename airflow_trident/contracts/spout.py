@@ -1,0 +1,156 @@
+"""The contract of spouts, after Storm's ITridentSpout: a coordinator that decides what a batch is, an emitter that
+reads it. Both must be picklable and open nothing before they are called: a spout is made while Airflow parses a DAG.
+
+Promises of an implementation (the contract suite in `tests/contracts/test_spouts.py` checks them):
+
+S1  `initialize_transaction` returns metadata that survives JSON unchanged, or None when there is nothing new.
+S2  `splits` and `read` depend on the metadata alone: for a transactional spout two reads give equal rows.
+S3  What one transaction's metadata covers, no later one's covers, and nothing in between is left out.
+S4  What cannot be read as recorded raises SourceChangedError or DamagedInputError, never fewer rows.
+S5  Rows have exactly the fields of `schema`.
+
+Which promises hold depends on the kind. An opaque spout is asked again for each attempt, so S3 holds for the batches
+that are committed. A non-transactional one promises S1 and S5 only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One part of a batch that one worker reads: `body` is whatever the spout needs to find it. `size_bytes`: about how
+    much there is to read, if that is known: a worker may be given several small ones."""
+
+    index: int
+    body: Json
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """A batch that is the lines of these files: valid UTF-8 without byte order mark, ended by ``\\n`` or ``\\r\\n``.
+
+    `rows`: how many lines that is. `returns`: is a ``\\r`` anywhere?
+    `require_same`: raises SourceChangedError if they are no longer what the transaction recorded.
+    """
+
+    paths: tuple[str, ...]
+    rows: int
+    returns: bool
+    require_same: Callable[[], None]
+
+
+class Coordinator(ABC):
+    """Decides batches. Lives in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
+
+    @abstractmethod
+    def is_ready(self, previous: Json) -> bool:
+        """Is there anything for a new transaction after the one with metadata `previous` (None: none before)?"""
+
+    @abstractmethod
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """The metadata of the batch of `txid`, given that of the last transaction that had one; None: nothing new.
+
+        :raises SourceUnavailableError: the source does not answer.
+        """
+
+    def success(self, txid: int, metadata: Json) -> None:
+        """Transaction `txid`, of which this stream had `metadata`, is COMMITTED: the source may forget its batch.
+
+        Called from the ledger's record alone, by the coordinator of any later claim, for every committed transaction
+        that the ledger still keeps: at least once for each, again and again, in any process. So it must be cheap where
+        there is nothing to do, and right to repeat. What it raises fails the coordinator, never the commit, which is
+        done. (Storm: BatchCoordinator.success, which it calls before the commit is durable.)
+        """
+
+    def accept_source(self, metadata: Json) -> Json:
+        """`metadata` with what it names as that is now, after a person mended it: for a transaction that is committed
+        nowhere. The same parts of the source, as many as before. One whose metadata do not say what the source holds
+        gives them back as they are.
+
+        :raises SourceChangedError: a part of it is gone.
+        """
+        return metadata
+
+    def follow_source(self, later: Json, accepted: Json) -> Json:
+        """The metadata `later` of a later transaction, after that of an earlier one became `accepted`: its own batch
+        stays as it is."""
+        return later
+
+    def lag(self, position: Json) -> Lag | None:
+        """What the source holds beyond `position` (the metadata of the last transaction that had one; None: none had),
+        so what no transaction has claimed yet: unit -> count, in ``files``, ``bytes``, ``records`` or ``rows``. None:
+        that cannot be said, or not cheaply.
+
+        For people: the page and the ledger show it. It is asked after a batch was decided, by a coordinator task once,
+        by a drain now and then; it has no effects, and must cost no more than ``is_ready``. What it raises is taken for
+        None.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release what was opened."""
+
+
+class Emitter(ABC):
+    """Reads batches. Picklable: it runs on Spark executors (Storm: ITridentSpout.Emitter)."""
+
+    @abstractmethod
+    def splits(self, metadata: Json) -> list[Split]:
+        """The parts of the batch; together they are the whole batch. Called once per attempt, on the driver."""
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of one part, with the spout's schema. Called where the data is processed, perhaps repeatedly.
+
+        :raises SourceChangedError: the source no longer holds what the metadata names.
+        :raises DamagedInputError: it cannot be read.
+        """
+
+    def text_files(self, metadata: Json) -> TextFiles | None:
+        """The batch as text files of this machine, if it is nothing else: Spark may then read them itself. Broken UTF-8
+        is found by whoever reads, who takes the splits then."""
+        return None
+
+    def prune(self, fields: tuple[str, ...]) -> Emitter:
+        """An emitter of the same splits that gives these fields only, in this order. An emitter to which that saves
+        nothing gives itself, and all fields."""
+        return self
+
+    def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
+        """An emitter of the same splits that may leave out rows for which not all of these column expressions are true.
+        They are filtered afterwards in any case; one that cannot use a filter takes no notice of it."""
+        return self
+
+
+class Spout(ABC):
+    """A source of batches."""
+
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The fields of its tuples."""
+
+    @abstractmethod
+    def coordinator(self) -> Coordinator: ...
+
+    @abstractmethod
+    def emitter(self) -> Emitter: ...
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for plans and error texts: class and source, no secrets."""

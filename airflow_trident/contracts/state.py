@@ -1,0 +1,294 @@
+"""The contract of states: apply a staged batch exactly once, in one atomic step of the store.
+
+Promises of an implementation (`tests/contracts/test_states.py` checks every one):
+
+T1  `apply` is atomic in the store: after any crash either all of the batch and the marker are there, or neither.
+T2  A txid that the marker holds as applied is skipped and `Applied.ALREADY` returned: a success of its own name (P7).
+T3  A ticket whose fence is lower than the marker's is refused with FencedError and changes nothing; a higher fence is
+    recorded even when the txid was applied already.
+T4  A ticket of another incarnation than the marker's, or of a txid that the marker holds with another batch, is refused
+    with LedgerBehindStateError and changes nothing (P11): the same txid is the same batch if the positions are equal,
+    or, for a late ticket, if it was left out before.
+    A ticket that needs a txid which the state lacks is refused with StateBehindLedgerError and changes nothing (P11).
+T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the
+    aggregate commutes.
+T6  The cost of `apply` depends on the batch, not on the state.
+T7  Two processes applying at once end as if one came after the other.
+T8  `get_many` gives committed values in the order of the keys; its cost depends on the keys, not on the state.
+T9  (`Capabilities.opaque`, where `StateSpec.opaque`) When the highest txid comes again under a newer attempt, the batch
+    of the older one is taken back and the new one applied, in the same step; what late batches did in between stays.
+    What is kept for it is O(batch): the values before the highest txid, of its keys only.
+T10 What users wrote (combiners, reducers, updaters) runs in `apply` as copies that are prepared with the ticket's txid
+    and attempt, and cleaned up after: the process that applies a batch is not the one that made it.
+T11 `bar` records the ticket's fence in the store, in its atomic step, and changes nothing else: from then on every
+    ticket with a lower fence is refused (T3). A state that holds the ticket's txid refuses it and changes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.api import CombinerAggregator, Operation, ReducerAggregator
+from airflow_trident.operations.stateful import Stateful
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.protocol.txids import Txids
+from airflow_trident.types import Json, Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Applied(StrEnum):
+    """What `apply` did. A batch that replaced that of an older attempt is APPLIED."""
+
+    APPLIED = "applied"
+    ALREADY = "already applied"
+
+
+class Verdict(StrEnum):
+    """What a store has to do with a batch (`states.marker.admit`)."""
+
+    APPLY = "apply"
+    SKIP = "skip"
+    """It is there already."""
+    REPLACE = "replace"
+    """Opaque: take the batch of the highest txid back, then apply this one (Trident: OpaqueValue's previous value)."""
+
+
+class StateKind(StrEnum):
+    """What a state knows about the transactions in it (Storm's three kinds of state)."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    """Nothing that holds after a crash: a batch may be there in part, or twice."""
+    TRANSACTIONAL = "transactional"
+    """Which txids are in it (Trident: TransactionalValue)."""
+    OPAQUE = "opaque"
+    """And what was there before the last one (Trident: OpaqueValue)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a store can do; a topology that asks for more is refused when the DAG is built.
+
+    `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
+    marker change in one step, or what changes carries its txid, so that a repeated commit ends as one. `keyvalue`: it
+    keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
+    (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater.
+    """
+
+    durable: bool
+    atomic: bool
+    keyvalue: bool = False
+    opaque: bool = False
+    appends: bool = False
+
+    @property
+    def kind(self) -> StateKind:
+        if not self.atomic:
+            return StateKind.NON_TRANSACTIONAL
+        return StateKind.OPAQUE if self.opaque else StateKind.TRANSACTIONAL
+
+    @property
+    def knows_txids(self) -> bool:
+        """Does the state know what is applied to it, so that "nothing" would mean nothing?"""
+        return self.keyvalue or self.kind is not StateKind.NON_TRANSACTIONAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What the store itself knows about the transactions in it; read and written in the step that changes the data.
+
+    Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far, and they
+    may still come. Holes that nothing can fill any more, below `CommitTicket.floor`, are forgotten.
+    `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
+    `NO_ATTEMPT` (always where no spout is opaque).
+    """
+
+    incarnation: str
+    high: int
+    fence: int
+    holes: tuple[tuple[int, int], ...] = ()
+    position: dict[str, Json] = field(default_factory=dict)
+    attempt: int = NO_ATTEMPT
+
+    def has(self, txid: int) -> bool:
+        return txid <= self.high and not any(first <= txid <= last for first, last in self.holes)
+
+    def lacks(self, needed: Txids) -> Txids:
+        """Those of `needed` that are not applied."""
+        return needed - (Txids.span(1, self.high) - Txids(self.holes))
+
+
+class MapState(Protocol):
+    """What an updater sees of a state while a batch is applied (Trident: MapState). Keys are tuples of key fields."""
+
+    def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """The stored value fields of each key, None where there is none."""
+        ...
+
+    def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[tuple[Any, ...]]) -> None: ...
+
+    def multi_remove(self, keys: Sequence[tuple[Any, ...]]) -> None: ...
+
+
+class StateUpdater(Operation, ABC):
+    """How a batch changes a state, for `partition_persist` (Trident: StateUpdater). A plain function
+    does, where neither the transaction nor anything that was opened is needed.
+
+    `prepare` comes before each batch, `cleanup` after it; the context has txid and attempt of the transaction, for
+    those who keep them elsewhere. All may be called again for the same transaction, as commits are.
+    """
+
+    @abstractmethod
+    def update_state(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
+        """Take all tuples of a batch; what is put takes effect with the transaction, or not at all."""
+
+
+Updater: TypeAlias = "StateUpdater | Callable[[MapState, Iterable[tuple[Any, ...]]], None]"
+"""What `partition_persist` takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpec:
+    """One state of one topology: its names, its fields and how a batch is merged into it.
+
+    `keys`/`values`: the fields of the stored map. Without keys the state holds one row (Trident: Snapshottable).
+    Exactly one of `combiners`, `reducer`, `updater`, `stateful` is set: `combiners`, one per value field, get staged
+    partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields
+    `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple belongs to.
+    `in_order`: it is fed in the commit phase, with what earlier batches and this one made of other states, so that no
+    batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
+    a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
+    others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
+    `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
+    that an updater or a stateful function gets, as texts; none where keys and values say it.
+    """
+
+    topology: str
+    name: str
+    keys: Schema
+    values: Schema
+    staged: Schema
+    factory: StateFactory
+    combiners: tuple[CombinerAggregator[Any], ...] = ()
+    reducer: ReducerAggregator[Any] | None = None
+    reads: tuple[str, ...] = ()
+    updater: Updater | None = None
+    stateful: Stateful | None = None
+    in_order: bool = False
+    opaque: bool = False
+    told: bool = False
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def commutes(self) -> bool:
+        """May a late batch be applied out of order?"""
+        if self.in_order:
+            return False
+        if self.factory.capabilities.appends:
+            return True
+        if self.combiners:
+            return all(combiner.commutes for combiner in self.combiners)
+        return self.reducer is not None and self.reducer.commutes
+
+    def describe(self) -> str:
+        """One line, part of the topology's definition: what must not change silently."""
+        how = "+".join(type(part).__name__ for part in self.combiners)
+        if self.reducer is not None:
+            how = type(self.reducer).__name__
+        described = getattr(self.updater, "describe", None)
+        if callable(described):
+            how = described()
+        if self.factory.capabilities.appends:
+            how = "appending"
+        keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
+        if self.stateful is not None:
+            return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}"
+        return f"{self.factory.describe()} ({keys}) -> ({values}) by {how or 'updater'}"
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        return names_of(self.keys)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        return names_of(self.values)
+
+
+class StateFactory(ABC):
+    """How to reach a store. Made while a DAG is parsed: opens nothing, imports no driver (Trident: StateFactory)."""
+
+    capabilities: Capabilities
+
+    def validate(self, spec: StateSpec) -> None:
+        """Asked when the DAG is built: can this state be kept there at all? Opens nothing.
+
+        :raises ConfigurationError: it has fields that the store has no type or name for, or keys that it cannot have.
+        """
+
+    @abstractmethod
+    def make_state(self, spec: StateSpec) -> State:
+        """Open the state, creating what is missing.
+
+        :raises ConfigurationError: the store cannot be used as configured (read-only, no such folder, refused login).
+        :raises StoreUnavailableError: it does not answer.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Class and place, no secrets."""
+
+
+class State(ABC):
+    """An open state. Use as a context manager."""
+
+    @abstractmethod
+    def marker(self) -> Marker | None:
+        """What is applied; None if this state never applied anything."""
+
+    @abstractmethod
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """Merge a staged batch (schema `spec.staged`) in one atomic step, with the marker.
+
+        :raises FencedError: a newer committer was here.
+        :raises LedgerBehindStateError: the data belongs to another life of the ledger.
+        :raises StoreUnavailableError: nothing was applied.
+        """
+
+    def bar(self, ticket: CommitTicket) -> None:
+        """Make sure that no older ticket brings its batch in any more (T11). On a state without a marker, too.
+
+        Implementations that decide with `states.marker.admit` take it from `states.marker.AdmittingState`.
+
+        :raises HeldError: it holds the ticket's transaction.
+        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as :meth:`apply`.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} cannot say whether it holds transaction {ticket.txid}, nor be barred from it",
+            "Implement State.bar in it, or mend what keeps the transaction from being committed.",
+        )
+
+    @abstractmethod
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """The committed value of each key, None where there is none (Trident: ReadOnlyMapState.multiGet).
+
+        :raises StoreUnavailableError: the store does not answer.
+        """
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """All (key, value) pairs of the committed state, in no order; for queries and tests."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

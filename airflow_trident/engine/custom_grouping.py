@@ -1,0 +1,40 @@
+"""Custom groupings: where a tuple goes, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.operations.api import Function, OperationContext
+from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.calls.values import shown
+from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.plan.show.describe import function_name
+
+
+@dataclass(frozen=True)
+class Choosing(Function):
+    """From the values of a tuple to the numbers of its partitions, of which there are `count`."""
+
+    node: str
+    fields: tuple[str, ...]
+    grouping: CustomGrouping
+    count: int
+    txid: int
+
+    def prepare(self, context: OperationContext) -> None:
+        self.grouping.prepare(context)
+
+    def cleanup(self) -> None:
+        self.grouping.cleanup()
+
+    def execute(self, *values: Any) -> Iterable[int]:
+        """:raises UserCodeError: the grouping raised, or named a partition that there is not."""
+        border = Border(self.node, function_name(self.grouping), self.fields, self.txid)
+        given = border.one(lambda *row: self.grouping.choose_partitions(self.count, *row), values)
+        border.require_iterable(values, given)
+        chosen = list(given)
+        if any(type(one) is not int or not 0 <= one < self.count for one in chosen):
+            raise border.error(values, f"chose the partitions {shown(chosen)} of {self.count}")
+        return chosen

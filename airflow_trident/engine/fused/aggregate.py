@@ -1,0 +1,234 @@
+"""Aggregation inside a fused pass: partial, before rows move, and final, after.
+
+Built-in combiners are grouped by Arrow, a chunk at a time; users' combiners and reducers by a dictionary. A partition
+whose groups become too many hands out what it has and begins again, in the partial step, where that is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.fused.folds import (
+    AggregateStep,
+    Fold,
+    begins_empty,
+    folds_of,
+    group_rows,
+    key_of_groups,
+    shown_key,
+)
+from airflow_trident.engine.fused.frames import Frame
+from airflow_trident.errors import USER_ERRORS, TridentError
+from airflow_trident.io.arrow import arrow_type
+from airflow_trident.operations.aggregators import Count
+from airflow_trident.operations.api import MergeKind, OperationContext
+from airflow_trident.operations.calls.border import Border
+from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
+from airflow_trident.plan.rewrites.needs import aggregate_reads
+from airflow_trident.plan.show.describe import function_name
+from airflow_trident.types import REAL_TYPES, Schema, is_nested, names_of, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_GROUPS = 1_000_000
+"""Groups that a partial step holds before it hands them out: some hundred megabytes."""
+_ARROW_NAMES = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
+
+
+def aggregate(
+    node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    """All rows of a partition, combined by groups. A final step without groups gives one row even for none."""
+    if isinstance(node, PartialAggregateNode) and _by_arrow(node, before):
+        return _arrow_partial(node, before, frames, context.txid)
+    return _by_dictionary(node, before, frames, context)
+
+
+def is_builtin(node: AggregateStep) -> bool:
+    """May SQL or Arrow do it?"""
+    return all(one.combiner is not None and one.combiner.merge_kind is not None for one in node.aggregations)
+
+
+def _by_arrow(node: AggregateStep, before: Schema) -> bool:
+    """Arrow groups by neither nested values nor as we do by reals (NaN, -0.0), and its min and max pass over NaN."""
+    used = select(before, aggregate_reads(node), node.name)
+    exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
+    extremes = [one for one in node.aggregations if one.combiner and one.combiner.merge_kind is not MergeKind.ADD]
+    return (
+        is_builtin(node)
+        and all(exact[name] for name in node.groups)
+        and all(exact[name] for one in extremes for name in one.reads)
+    )
+
+
+# ---- by Arrow --------------------------------------------------------------------------------------------------
+
+
+def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[Frame], txid: int) -> Iterator[Frame]:
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    rows = 0
+    for frame in frames:
+        part = _group(node, _initial(node, before, frame), txid)
+        waiting.append(part)
+        rows += part.num_rows
+        if rows > MAX_GROUPS:
+            whole = _group(node, pa.concat_tables(waiting), txid)
+            if whole.num_rows > MAX_GROUPS // 2:  # merging no longer helps
+                yield _frame(whole)
+                waiting, rows = [], 0
+            else:
+                waiting, rows = [whole], whole.num_rows
+    if waiting:
+        yield _frame(_group(node, pa.concat_tables(waiting), txid) if len(waiting) > 1 else waiting[0])
+
+
+def _initial(node: PartialAggregateNode, before: Schema, frame: Frame) -> pa.Table:
+    """The value of every single row: `init` of the built-ins, in columns."""
+    import numpy as np
+    import pyarrow as pa
+
+    types = {field.name: field.type for field in before}
+    columns = {name: frame.arrow(name, types[name]) for name in node.groups}
+    for one in node.aggregations:
+        (output,) = one.output
+        if isinstance(one.aggregator, Count):
+            columns[output.name] = pa.array(np.ones(frame.rows, dtype=np.int64))
+            continue
+        column = frame.arrow(one.reads[0], types[one.reads[0]]).cast(arrow_type(output.type))
+        columns[output.name] = column.fill_null(_zero(column)) if _kind(one) is MergeKind.ADD else column
+    return pa.table(columns)
+
+
+def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
+    """Rows of equal groups into one."""
+    import pyarrow as pa
+
+    wide = table
+    for one in node.aggregations:
+        name = one.output[0].name
+        column = table.column(name)
+        if pa.types.is_duration(column.type):  # which Arrow does not compare
+            column = column.cast(pa.int64())
+        elif _kind(one) is MergeKind.ADD and _may_overflow(column):
+            column = column.cast(_wider(column.type))
+        wide = wide.set_column(wide.column_names.index(name), name, column)
+    how = [(one.output[0].name, _ARROW_NAMES[_kind(one)]) for one in node.aggregations]
+    grouped = wide.group_by(list(node.groups), use_threads=False).aggregate(how)
+    columns = [grouped.column(name).cast(table.schema.field(name).type) for name in node.groups]
+    for one, (name, function) in zip(node.aggregations, how, strict=True):
+        try:
+            columns.append(grouped.column(f"{name}_{function}").cast(table.schema.field(name).type))
+        except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as it is in SQL
+            border = Border(node.name, function_name(one.aggregator), one.reads, txid)
+            raise border.error((), f"gave a value that does not fit ({error})") from error
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _may_overflow(column: pa.ChunkedArray) -> bool:
+    """May a sum not fit the column's type? Arrow's sums wrap round silently, those of decimals too."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(column) or pa.types.is_floating(column.type):
+        return False
+    ends = pc.min_max(column).as_py()
+    largest = max(_units(ends["min"]), _units(ends["max"]))
+    limit = 10**column.type.precision if pa.types.is_decimal(column.type) else 2**63
+    return bool(largest * len(column) >= limit)
+
+
+def _units(value: Any) -> int:
+    """The absolute value without its decimal point; 0 for null."""
+    if not isinstance(value, Decimal):
+        return abs(int(value or 0))
+    _, digits, _ = value.as_tuple()
+    return int("".join(map(str, digits)))
+
+
+def _wider(narrow: pa.DataType) -> pa.DataType:
+    """A type that holds any sum of so many values as there can be; the cast back says what does not fit."""
+    import pyarrow as pa
+
+    return pa.decimal256(76, narrow.scale) if pa.types.is_decimal(narrow) else pa.decimal128(38, 0)
+
+
+def _kind(one: Aggregation) -> MergeKind:
+    assert one.combiner is not None
+    assert one.combiner.merge_kind is not None
+    return one.combiner.merge_kind
+
+
+def _zero(column: pa.Array) -> Any:
+    import pyarrow as pa
+
+    return pa.scalar(0, column.type)
+
+
+def _frame(table: pa.Table) -> Frame:
+    whole = table.combine_chunks()
+    columns = {
+        name: whole.column(name).chunk(0) if whole.column(name).num_chunks else [] for name in table.column_names
+    }
+    return Frame(table.num_rows, columns)
+
+
+# ---- by a dictionary -------------------------------------------------------------------------------------------
+
+
+def _by_dictionary(
+    node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
+    partial = isinstance(node, PartialAggregateNode)
+    groups: dict[Any, tuple[tuple[Any, ...], list[Any]]] = {}
+    with folds_of(node, context) as folds:
+        if begins_empty(node):
+            groups[()] = ((), [fold.start() for fold in folds])
+        for frame in frames:
+            _fold_frame(node, folds, frame, groups, key_of, shown)
+            if partial and len(groups) > MAX_GROUPS:
+                yield _result(node, folds, groups)
+                groups = {}
+        if groups:
+            yield _result(node, folds, groups)
+
+
+def _fold_frame(
+    node: AggregateStep,
+    folds: list[Fold],
+    frame: Frame,
+    groups: dict[Any, Any],
+    key_of: Callable[[Any], Any],
+    shown: Callable[[Any], Any],
+) -> None:
+    rows = [frame.tuples(fold.reads) for fold in folds]
+    fold, row = folds[0], ()
+    try:
+        for key, *reads in zip(frame.tuples(node.groups), *rows, strict=True):
+            known = groups.get(hashed := key_of(key))
+            if known is None:
+                known = groups[hashed] = (shown(key), [fold.begin() for fold in folds])
+            values = known[1]
+            for place, fold in enumerate(folds):
+                row = reads[place]
+                values[place] = fold.step(values[place], row)
+    except TridentError:
+        raise
+    except USER_ERRORS as error:
+        raise fold.border.raised(row, error) from error
+
+
+def _result(node: AggregateStep, folds: list[Fold], groups: dict[Any, Any]) -> Frame:
+    if not all(fold.is_single for fold in folds):
+        rows = [row for key, values in groups.values() for row in group_rows(folds, key, values)]
+        return Frame.of_rows(rows, names_of(node.schema))
+    keys = zip(*(key for key, _ in groups.values()), strict=True)
+    columns: dict[str, Any] = {name: list(values) for name, values in zip(node.groups, keys, strict=True)}
+    for place, fold in enumerate(folds):
+        columns[fold.outputs[0].name] = fold.results([folded[place] for _, folded in groups.values()])
+    return Frame(len(groups), columns)

@@ -1,0 +1,329 @@
+"""The fused pass: a chain of plan nodes over Arrow batches, in one go.
+
+Between two nodes there is neither Arrow nor a hop to another process, only Python lists of the columns that a later
+node reads. It is what runs inside `mapInArrow`, and knows nothing of Spark. `LocalEngine` defines what must come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.fused.aggregate import aggregate
+from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame
+from airflow_trident.engine.fused.reduces import multi_reduce
+from airflow_trident.engine.state_queries import state_query
+from airflow_trident.errors import USER_ERRORS, TridentError
+from airflow_trident.operations import vectors
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border, as_tuple, callable_of, prepared
+from airflow_trident.operations.calls.values import UnfitValueError, coerce_column
+from airflow_trident.operations.expr.evaluate import bind
+from airflow_trident.operations.vectors import VectorFilter, VectorFunction
+from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    MapNode,
+    MultiReduceStepNode,
+    Node,
+    PartialAggregateNode,
+    PartitionAggregateNode,
+    PeekNode,
+    ProjectNode,
+)
+from airflow_trident.plan.rewrites.needs import needs
+from airflow_trident.plan.show.describe import function_name
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ITERABLES = frozenset({list, GeneratorType})
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node without its inputs (else the whole graph above would be pickled with it), and what it reads."""
+
+    node: Node
+    before: Schema
+
+    @classmethod
+    def of(cls, node: Node) -> Step:
+        return cls(replace(node, inputs=()), node.input.schema)
+
+
+@dataclass(frozen=True)
+class FusedPass:
+    """Picklable. Call with the batches of one partition; gives batches of the last node's schema."""
+
+    steps: tuple[Step, ...]
+    before: Schema
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], before: Schema) -> FusedPass:
+        """:param before: the schema of the rows that come in."""
+        return cls(tuple(Step.of(node) for node in nodes), before)
+
+    def then(self, other: FusedPass) -> FusedPass:
+        """Both, one after the other, in one pass."""
+        return FusedPass((*self.steps, *other.steps), self.before)
+
+    @property
+    def schema(self) -> Schema:
+        return self.steps[-1].node.schema if self.steps else self.before
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The fields of the rows that come in that are used at all."""
+        return self._keeps()[0]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch], context: OperationContext) -> Iterator[pa.RecordBatch]:
+        """:raises UserCodeError: a user's function raised, or gave what it did not declare."""
+        keeps = self._keeps()
+        frames: Iterator[Frame] = (Frame.of_batch(batch, keeps[0]) for batch in batches if batch.num_rows)
+        for step, keep in zip(self.steps, keeps[1:], strict=True):
+            frames = _run(step, frames, keep, context)
+        for frame in frames:
+            yield from frame.batches(self.schema)
+
+    def _keeps(self) -> list[frozenset[str]]:
+        """Which fields are needed before the first step and after each, so that nothing else is carried along."""
+        keeps = [frozenset(names_of(self.schema))]
+        for step in reversed(self.steps):
+            keeps.append(needs(step.node, step.before, keeps[-1]))
+        return keeps[::-1]
+
+
+def _run(step: Step, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext) -> Iterator[Frame]:
+    node = step.node
+    if isinstance(node, EachNode):
+        return _each(step, node, frames, keep, context)
+    if isinstance(node, FilterNode):
+        return _filter(step, node, frames, keep, context)
+    if isinstance(node, MapNode):
+        return _map(step, node, frames, context)
+    if isinstance(node, PeekNode):
+        return _peek(step, node, frames, keep, context)
+    if isinstance(node, StateQueryNode):
+        return _state_query(step, node, frames, context)
+    if isinstance(node, MultiReduceStepNode):
+        return _multi_reduce(step, node, frames, context)
+    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
+        return aggregate(node, step.before, frames, context)
+    if isinstance(node, ProjectNode):
+        return (frame.only(keep) for frame in frames)
+    raise TypeError(f"no fused pass can run {node!r}")
+
+
+# ---- calling ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """One user function, or an expression in its place, over the rows of frames."""
+
+    border: Border
+    call: Callable[..., Any]
+    reads: tuple[str, ...]
+    function: Any = None
+
+    def each(self, frame: Frame) -> list[Any]:
+        """What the function gives for every row, as it is."""
+        call, results = self.call, list[Any]()
+        with self._guard(frame, results):
+            for values in frame.tuples(self.reads):
+                results.append(call(*values))
+        return results
+
+    def spread(self, frame: Frame) -> tuple[list[Any], list[int]]:
+        """All outputs of all rows, and how many there are up to and including each row."""
+        call, outputs, ends = self.call, list[Any](), list[int]()
+        with self._guard(frame, ends):
+            for values in frame.tuples(self.reads):
+                given = call(*values)
+                if given.__class__ not in _ITERABLES:
+                    self.border.require_iterable(values, given)
+                outputs.extend(given)
+                ends.append(len(outputs))
+        return outputs, ends
+
+    def _guard(self, frame: Frame, done: Sequence[Any]) -> _Guard:
+        return _Guard(self, frame, done)
+
+    def columns(self, frame: Frame, outputs: list[Any], schema: Schema, ends: Sequence[int] = ()) -> dict[str, Column]:
+        """Outputs as columns of the declared fields.
+
+        :param ends: which outputs are of which row, if not one each.
+        """
+        places = self._split(frame, outputs, len(schema), ends)
+        columns: dict[str, Column] = {}
+        for field, values in zip(schema, places, strict=True):
+            try:
+                columns[field.name] = list(coerce_column(values, field.type))
+            except UnfitValueError as error:
+                row = self._row(frame, error.position, ends)
+                raise self.border.error(row, f"gave {error}") from error
+        return columns
+
+    def _split(self, frame: Frame, outputs: list[Any], arity: int, ends: Sequence[int]) -> list[Sequence[Any]]:
+        kinds = set(map(type, outputs))
+        if arity == 1 and not any(issubclass(kind, tuple) for kind in kinds):
+            return [outputs]
+        if kinds <= {tuple} and set(map(len, outputs)) <= {arity}:
+            return list(zip(*outputs, strict=True)) if outputs else [()] * arity
+        whole = []
+        for position, output in enumerate(outputs):
+            one = as_tuple(output, arity)
+            if one is None:
+                raise self.border.wrong_arity(self._row(frame, position, ends), output, arity)
+            whole.append(one)
+        return list(zip(*whole, strict=True))
+
+    def _row(self, frame: Frame, position: int, ends: Sequence[int]) -> tuple[Any, ...]:
+        import numpy as np
+
+        index = int(np.searchsorted(ends, position, side="right")) if len(ends) else position
+        return frame.row(self.reads, index)
+
+
+@dataclass(frozen=True)
+class _Guard(AbstractContextManager[None]):
+    """What the user's code raises becomes a UserCodeError with the row after those that are done. Around the loop, not
+    inside it: it costs nothing per row."""
+
+    caller: _Caller
+    frame: Frame
+    done: Sequence[Any]
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, USER_ERRORS) and not isinstance(error, TridentError):
+            row = self.frame.row(self.caller.reads, len(self.done))
+            raise self.caller.border.raised(row, error) from error
+
+
+@contextmanager
+def _calling(
+    step: Step, node: EachNode | FilterNode | MapNode | PeekNode, reads: tuple[str, ...], context: OperationContext
+) -> Iterator[_Caller]:
+    expression = node.expression if isinstance(node, EachNode | FilterNode) else None
+    if expression is not None:
+        border = Border(node.name, str(expression), expression.reads, context.txid)
+        yield _Caller(border, bind(expression, step.before), expression.reads)
+        return
+    border = Border(node.name, function_name(node.function), reads, context.txid)
+    with prepared(node.function, context, border) as function:
+        yield _Caller(border, callable_of(function), reads, function)
+
+
+def _arrays(step: Step, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
+    types = {field.name: field.type for field in step.before}
+    return [frame.arrow(name, types[name]) for name in names]
+
+
+def _vectors(
+    step: Step, caller: _Caller, outputs: Schema, frames: Iterator[Frame]
+) -> Iterator[tuple[Frame, dict[str, Column]]]:
+    """Each frame, and what a vectorised function gives for it. It is never called for no tuple."""
+    for frame in frames:
+        if not frame.rows:
+            continue
+        arrays = _arrays(step, frame, caller.reads)
+        columns = vectors.called(caller.function, caller.border, arrays, frame.rows, outputs)
+        yield frame, dict(zip(names_of(outputs), columns, strict=True))
+
+
+# ---- the nodes -------------------------------------------------------------------------------------------------
+
+
+def _each(
+    step: Step, node: EachNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
+) -> Iterator[Frame]:
+    import numpy as np
+
+    one_each = node.expression is not None and not node.expression.is_explode
+    with _calling(step, node, node.reads, context) as caller:
+        if isinstance(node.function, VectorFunction):
+            for frame, given in _vectors(step, caller, node.outputs, frames):
+                yield frame.with_columns(given).only(keep)
+            return
+        for frame in frames:
+            if one_each:
+                columns = caller.columns(frame, caller.each(frame), node.outputs)
+                yield frame.with_columns(columns).only(keep)
+                continue
+            outputs, ends = caller.spread(frame)
+            columns = caller.columns(frame, outputs, node.outputs, ends)
+            if len(outputs) == frame.rows and ends[-1:] == [frame.rows] and _is_ramp(ends):
+                yield frame.with_columns(columns).only(keep)
+                continue
+            counts: Any = np.diff(np.asarray(ends, dtype=np.int64), prepend=0)
+            kept = frame.take(np.repeat(np.arange(frame.rows), counts), keep)
+            yield kept.with_columns(columns).only(keep)
+
+
+def _is_ramp(ends: list[int]) -> bool:
+    """One output per row?"""
+    return ends == list(range(1, len(ends) + 1))
+
+
+def _filter(
+    step: Step, node: FilterNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
+) -> Iterator[Frame]:
+    import numpy as np
+
+    with _calling(step, node, node.reads, context) as caller:
+        for frame in frames:
+            if not frame.rows:
+                continue
+            if isinstance(caller.function, VectorFilter):
+                mask = vectors.kept(caller.function, caller.border, _arrays(step, frame, node.reads), frame.rows)
+                kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            else:
+                kept = np.flatnonzero([bool(given) for given in caller.each(frame)])
+            yield frame.only(keep) if len(kept) == frame.rows else frame.take(kept, keep)
+
+
+def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationContext) -> Iterator[Frame]:
+    with _calling(step, node, names_of(step.before), context) as caller:
+        if isinstance(node.function, VectorFunction):
+            for frame, given in _vectors(step, caller, node.schema, frames):
+                yield Frame(frame.rows, given)
+            return
+        for frame in frames:
+            outputs, ends = caller.spread(frame) if node.flat else (caller.each(frame), [])
+            yield Frame(len(outputs), caller.columns(frame, outputs, node.schema, ends))
+
+
+def _peek(
+    step: Step, node: PeekNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
+) -> Iterator[Frame]:
+    with _calling(step, node, node.reads, context) as caller:
+        for frame in frames:
+            caller.each(frame)
+            yield frame.only(keep)
+
+
+def _state_query(
+    step: Step, node: StateQueryNode, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    names = names_of(step.before)
+    chunks = (list(frame.tuples(names)) for frame in frames)
+    for rows in state_query(node, names, chunks, context):
+        yield Frame.of_rows(rows, names_of(node.schema))
+
+
+def _multi_reduce(
+    step: Step, node: MultiReduceStepNode, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    names = names_of(step.before)
+    rows = (row for frame in frames for row in frame.tuples(names))
+    results = multi_reduce(node, step.before, rows, context)
+    while some := list(islice(results, BATCH_ROWS)):
+        yield Frame.of_rows(some, names_of(node.schema))

@@ -1,0 +1,140 @@
+"""Plan nodes that stay in the JVM, as operations on DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.expressions import compile_expression
+from airflow_trident.engine.spark.worker import MARKER
+from airflow_trident.operations.aggregators import Count
+from airflow_trident.operations.api import MergeKind
+from airflow_trident.operations.expr.dtypes import resolve
+from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.plan.nodes import (
+    Aggregation,
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    Node,
+    PartialAggregateNode,
+    ProjectNode,
+)
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Columns:
+    """:param functions: the module of column functions of the session in use.
+    :param known: columns made before; see `Attached.known`.
+    """
+
+    def __init__(self, functions: ModuleType, known: dict[Hashable, Any]) -> None:
+        self.functions: Any = functions
+        self._f: Any = functions
+        self._known = known
+
+    def known(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The column of this key, made now if it was not before. Two threads may both make it: they are equal."""
+        column = self._known.get(key)
+        if column is None:
+            column = self._known[key] = make()
+        return column
+
+    def named(self, name: str) -> Any:
+        return self.known(("field", name), lambda: self._f.col(f"`{name}`"))
+
+    @staticmethod
+    def ddl(schema: Schema) -> str:
+        """A schema for Spark's parser; quoted, for a field may be called `select`."""
+        return ", ".join(f"`{field.name}` {field.type}" for field in schema)
+
+    def empty(self, session: SparkSession, schema: Schema) -> DataFrame:
+        """No rows."""
+        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
+        return session.range(0, 0, 1, 1).select(*nothing)
+
+    def marked(self, session: SparkSession, data: DataFrame, schema: Schema) -> DataFrame:
+        """With one row more and a column that is false for it, so that there is a row for certain."""
+        rows = data.select(*map(self.named, names_of(schema)), self._f.lit(True).alias(MARKER))
+        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
+        return rows.union(session.range(0, 1, 1, 1).select(*nothing, self._f.lit(False).alias(MARKER)))
+
+    def apply(self, data: DataFrame, node: Node, before: Schema) -> DataFrame:
+        """One node. `before` is the schema of `data`."""
+        if isinstance(node, ProjectNode):
+            return data.select(*(self.named(name) for name in node.fields))
+        if isinstance(node, FilterNode) and node.expression is not None:
+            return data.where(self._compiled(node.expression, before))
+        if isinstance(node, EachNode) and node.expression is not None:
+            return self._each(data, node, before)
+        if isinstance(node, PartialAggregateNode):
+            return self._partial(data, node)
+        raise TypeError(f"{node!r} does not run in the JVM")
+
+    def _each(self, data: DataFrame, node: EachNode, before: Schema) -> DataFrame:
+        assert node.expression is not None
+        (output,) = node.outputs
+        wider = data.select(
+            *(self.named(name) for name in names_of(before)), self._compiled(node.expression, before, output.name)
+        )
+        if node.expression.dtype(before) == output.type:
+            return wider
+        kept = [self.named(name) for name in names_of(before)]
+        return wider.select(*kept, self.named(output.name).cast(output.type).alias(output.name))
+
+    def _compiled(self, expression: Expression, before: Schema, name: str = "") -> Any:
+        """:param name: of the new column."""
+
+        def make() -> Any:
+            column: Any = compile_expression(expression, before, self._f)
+            return column.alias(name) if name else column
+
+        # as text: 0.0 equals -0.0, and True equals 1
+        return self.known(("expression", repr(resolve(expression, before)), name), make)
+
+    def _partial(self, data: DataFrame, node: PartialAggregateNode) -> DataFrame:
+        """Only the value of every single row: the aggregation behind it combines before it shuffles, by itself."""
+        values = [self._value(one) for one in node.aggregations]
+        return data.select(*(self.named(name) for name in node.groups), *values)
+
+    def _value(self, one: Aggregation) -> Any:
+        (output,) = one.output
+        key = ("value", type(one.aggregator).__name__, _kind(one), one.reads, output.name, output.type)
+        return self.known(key, lambda: self._initial(one).cast(output.type).alias(output.name))
+
+    def _initial(self, one: Aggregation) -> Any:
+        if isinstance(one.aggregator, Count):
+            return self._f.lit(1)
+        value = self.named(one.reads[0])
+        if _kind(one) is not MergeKind.ADD:
+            return value
+        (output,) = one.output
+        # of one type: Spark's common type of a decimal and a number cuts digits of the decimal
+        return self._f.coalesce(value.cast(output.type), self._f.lit(0).cast(output.type))
+
+    def final(self, data: DataFrame, node: FinalAggregateNode) -> DataFrame:
+        """Partial values of equal groups into one. Without groups one row comes even from none, with the zeros."""
+        merged = [self._sql(_merged(one)) for one in node.aggregations]
+        return data.groupBy(*(self.named(name) for name in node.groups)).agg(*merged)
+
+    def _sql(self, text: str) -> Any:
+        return self.known(("sql", text), lambda: self._f.expr(text))
+
+
+def _merged(one: Aggregation) -> str:
+    """As text, which is one call to the JVM where columns would be ten."""
+    (output,) = one.output
+    if _kind(one) is MergeKind.ADD:
+        zero = f"cast(0 as {output.type})"
+        return f"cast(coalesce(sum(`{output.name}`), {zero}) as {output.type}) as `{output.name}`"
+    return f"{_kind(one)}(`{output.name}`) as `{output.name}`"
+
+
+def _kind(one: Aggregation) -> MergeKind:
+    assert one.combiner is not None
+    assert one.combiner.merge_kind is not None
+    return one.combiner.merge_kind

@@ -1,0 +1,130 @@
+"""The Spark engine: a plan as DataFrames, on classic and Connect sessions alike.
+
+A stage has at most three parts: expressions in the JVM, one fused pass over Arrow in Python, expressions in the JVM
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.spark.errors import is_expression_error, translate
+from airflow_trident.engine.spark.progress import watched
+from airflow_trident.engine.spark.run import PlanRun
+from airflow_trident.engine.spark.sessions.session import Attached, Sessions
+from airflow_trident.engine.state_queries import require_reachable
+from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.staging.base import Manifest, Slot
+
+
+class SparkEngine(Engine):
+    """Runs jobs on the sessions that it is given; several threads may run one each.
+
+    :param sessions: :class:`LocalSessions`, :class:`ConnectSessions` or :class:`GivenSession`.
+    """
+
+    name = "spark"
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._running: list[tuple[Slot, Attached]] = []
+        self._lock = Lock()
+        self._told = self._opening = ""
+
+    def run(self, job: Job) -> Manifest:
+        require_reachable(job.plan)
+        with self._attached(job) as attached:
+            try:
+                return PlanRun(attached, job, native=True).manifest()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
+                if not is_expression_error(error):
+                    typed = translate(error, _what(job))
+                    raise typed from _cause(typed, error)
+            # Python evaluates the same expressions, slower, and knows which row it was.
+            job.progress("an expression failed: running again in Python to find the row")
+            try:
+                return PlanRun(attached, job, native=False).manifest()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
+                typed = translate(error, _what(job))
+                raise typed from _cause(typed, error)
+
+    def physical(self, job: Job) -> dict[str, str]:
+        """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
+        with self._attached(job) as attached:
+            return PlanRun(attached, job, native=True).physical()
+
+    @contextmanager
+    def _attached(self, job: Job) -> Iterator[Attached]:
+        began = time.monotonic()
+        attached = self._opened(job)
+        if attached.about != self._told:  # of the same application only once: a drain runs thousands of attempts
+            self._told = attached.about
+            job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
+        with self._lock:
+            self._running.append((job.slot, attached))
+        try:
+            with _quiet_errors():
+                yield attached
+        except BaseException as error:
+            if not isinstance(error, Exception):  # interrupted: the JVM would go on
+                attached.cancel()
+            raise
+        finally:
+            with self._lock:
+                self._running.remove((job.slot, attached))
+            attached.release()
+
+    def _opened(self, job: Job) -> Attached:
+        what = self._sessions.opening()
+        with self._lock:  # of several threads one says it
+            told, self._opening = self._opening == what, what
+        if not what or told:
+            return self._sessions.open(job.slot, trial=job.trial)
+        job.progress(what)
+        try:
+            with watched(what, lambda: "", job.progress):
+                return self._sessions.open(job.slot, trial=job.trial)
+        finally:
+            self._opening = ""
+
+    def cancel(self, slot: Slot | None = None) -> None:
+        for running, attached in list(self._running):
+            if slot is None or slot == running:
+                attached.cancel()
+
+    @property
+    def ui_url(self) -> str:
+        return next((attached.ui_url for _, attached in list(self._running)), "")
+
+    def close(self) -> None:
+        self._sessions.close()
+
+
+@contextmanager
+def _quiet_errors() -> Iterator[None]:
+    """Spark's client prints a page of JSON for an error in an expression, besides raising it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _cause(typed: TridentError, error: Exception) -> Exception | None:
+    """What Spark raised, but not where a worker said what was wrong: the pages of Java's and Python's frames that it
+    came through would bury it."""
+    return error if isinstance(typed, SparkJobError) and typed is not error else None
+
+
+def _what(job: Job) -> str:
+    return f"Spark job of topology {job.slot.topology!r}, transaction {job.slot.txid}, attempt {job.slot.attempt}"

@@ -1,0 +1,91 @@
+"""Moving rows between partitions, as operations on DataFrames. One exchange of Spark's each."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.columns import Columns
+from airflow_trident.engine.spark.worker import MARKER
+from airflow_trident.plan.nodes import Grouping, PartitionNode, UnionNode
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TARGET = "to partition"
+"""A last column with the number of the partition that a row goes to. No field can have this name."""
+
+_PLACED = (Grouping.CUSTOM, Grouping.IDENTITY)
+"""Of these the rows have TARGET already."""
+
+
+class Exchanges:
+    """:param columns: those of the session in use."""
+
+    def __init__(self, session: SparkSession, columns: Columns) -> None:
+        self._session = session
+        self._f = columns.functions
+        self._columns = columns
+
+    def united(self, union: UnionNode, inputs: list[DataFrame], *, placed: bool) -> DataFrame:
+        """The rows of all inputs.
+
+        :param placed: with TARGET, the number of the partition that each came from.
+        """
+        frames = [
+            data.select(*self._taken(union, number), *([self.here()] if placed else []))
+            for number, data in enumerate(inputs)
+        ]
+        return reduce(lambda left, right: left.union(right), frames)
+
+    def _taken(self, union: UnionNode, number: int) -> list[Any]:
+        columns = []
+        for field, name in zip(union.schema, union.takes[number], strict=True):
+            value = number if field.name == union.tag else None
+            column = self._columns.named(name) if name is not None else self._f.lit(value).cast(field.type)
+            columns.append(column.alias(field.name))
+        return columns
+
+    def here(self) -> Any:
+        """The number of the partition that a row is in, as TARGET."""
+        return self._f.spark_partition_id().alias(TARGET)
+
+    def moved(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
+        """By shuffle, fields, global or broadcast; rows that have TARGET go there."""
+        if how.grouping.gathers:
+            return data.repartition(1)
+        if how.grouping in _PLACED:
+            return self._sent(data, how.schema, count)
+        if how.grouping is Grouping.BROADCAST:
+            return self._sent(data.select("*", self._target(how, count)), how.schema, count)
+        return data.repartition(count, *map(self._columns.named, how.keys))
+
+    def marked(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
+        """As `moved`, with one row more in every partition and MARKER, a column that is false for it: a partition that
+        must run even when nothing comes, and Spark may leave out an empty one."""
+        if how.grouping.gathers:
+            return self._columns.marked(self._session, data, how.schema).repartition(1)
+        targets = data if how.grouping in _PLACED else data.select("*", self._target(how, count))
+        rows = targets.select(
+            *map(self._columns.named, names_of(how.schema)),
+            self._f.lit(True).alias(MARKER),
+            self._columns.named(TARGET),
+        )
+        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in how.schema]
+        place = self._f.col("id").cast("int").alias(TARGET)
+        extra = self._session.range(0, count, 1, 1).select(*nothing, self._f.lit(False).alias(MARKER), place)
+        return rows.union(extra).repartitionById(count, self._columns.named(TARGET)).drop(TARGET)
+
+    def _target(self, how: PartitionNode, count: int) -> Any:
+        if how.grouping is Grouping.BROADCAST:
+            return self._f.explode(self._f.sequence(self._f.lit(0), self._f.lit(count - 1))).alias(TARGET)
+        if how.grouping is Grouping.FIELDS:
+            number = self._f.pmod(self._f.hash(*map(self._columns.named, how.keys)), self._f.lit(count))
+        else:
+            number = self._f.monotonically_increasing_id() % count
+        return number.cast("int").alias(TARGET)
+
+    def _sent(self, data: DataFrame, schema: Schema, count: int) -> DataFrame:
+        sent = data.repartitionById(count, self._columns.named(TARGET))
+        return sent.select(*map(self._columns.named, names_of(schema)))

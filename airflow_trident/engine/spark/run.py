@@ -1,0 +1,396 @@
+"""One plan over one batch as DataFrames."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import Split, TextFiles
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.custom_grouping import Choosing
+from airflow_trident.engine.fused.aggregate import is_builtin
+from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.sources import emitter_of
+from airflow_trident.engine.spark.columns import Columns
+from airflow_trident.engine.spark.exchange import TARGET, Exchanges
+from airflow_trident.engine.spark.progress import watched
+from airflow_trident.engine.spark.sessions.session import Attached
+from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.text import read_text
+from airflow_trident.engine.spark.worker import (
+    MARKER,
+    PARTS,
+    MadeNotes,
+    ReadSplits,
+    Work,
+    WorkerPass,
+    WriteParts,
+    count_path,
+    dealt,
+    made_twice,
+    partitions_for,
+)
+from airflow_trident.errors import SparkJobError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    Grouping,
+    MultiReduceStepNode,
+    Node,
+    PartialAggregateNode,
+    PartitionAggregateNode,
+    PartitionNode,
+    PersistNode,
+    ProjectNode,
+    SinkNode,
+    SourceNode,
+)
+from airflow_trident.plan.stages import Stage
+from airflow_trident.staging.area import StagingArea, make_slot_folder
+from airflow_trident.staging.base import Manifest, StagedFile
+from airflow_trident.staging.files import make_folder
+from airflow_trident.types import Field, Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+_TOLD = 300
+"""Characters of a job's description."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Rows on their way: a DataFrame, and the Python pass behind it that is not begun yet, because what comes next may
+    still be put into it. `schema` is that of what comes out, `partitions` in how many parts."""
+
+    data: DataFrame
+    schema: Schema
+    partitions: int
+    work: Work | None = None
+    what: str = ""
+    marked: bool = False
+
+
+def _runs_in_every_partition(node: Node) -> bool:
+    """Does it give something even where no row comes?"""
+    if isinstance(node, MultiReduceStepNode | PartitionAggregateNode):
+        return not node.groups
+    return isinstance(node, FinalAggregateNode) and not node.groups
+
+
+def _told(sink: SinkNode) -> str:
+    """The nodes that lead to it by name, for Spark's UI."""
+    text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
+    return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
+
+
+class PlanRun:
+    """:param native: expressions and built-in aggregations in the JVM; else everything in the Python passes."""
+
+    def __init__(self, attached: Attached, job: Job, *, native: bool) -> None:
+        self._attached = attached
+        self._job = job
+        self._native = native
+        self._columns = Columns(attached.functions, attached.known)
+        self._exchanges = Exchanges(attached.session, self._columns)
+        self._results: list[Flow] = []
+        self._kept: list[DataFrame] = []
+        self._splits: dict[str, tuple[Split, ...]] = {}
+        self._texts: list[TextFiles] = []
+        self._root = os.path.abspath(os.path.expanduser(job.staging_root))
+        self._counts = os.path.join(self._root, job.slot.path, f"rows-read-{uuid.uuid4().hex}")
+
+    def manifest(self) -> Manifest:
+        """Run it, and stage what the sinks get."""
+        files: list[StagedFile] = []
+        with suppress(OSError):  # what cannot be written to is told by whoever writes data
+            make_slot_folder(self._root, self._job.slot)
+            make_folder(self._counts, durably=False)
+        try:
+            count = sum(len(stage.sinks) for stage in self._job.plan.stages)
+            done = 0
+            for stage in self._job.plan.stages:
+                flow = self._stage(stage)
+                self._results.append(flow)
+                for sink in stage.sinks:
+                    done += 1
+                    self._attached.describe(_told(sink))
+                    what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
+                    with watched(what, self._attached.tasks, self._job.progress):
+                        staged = self._stage_rows(sink, flow)
+                    rows = sum(file.rows for file in staged)
+                    self._job.progress(f"staged {rows} rows for state {sink.name}")
+                    files += staged
+            self._require_same()
+            self._require_made_once()
+            return Manifest(
+                slot=self._job.slot,
+                files=tuple(files),
+                rows_read=self._rows_read(),
+                sinks=self._job.plan.staged_fields,
+            )
+        except Exception:
+            self._require_same()  # else Spark would say it in its own way
+            raise
+        finally:
+            shutil.rmtree(self._counts, ignore_errors=True)
+            for kept in self._kept:
+                with suppress(Exception):
+                    kept.unpersist()
+
+    def physical(self) -> dict[str, str]:
+        """State -> the plan that Spark makes of what is staged for it; nothing runs."""
+        plans = {}
+        for stage in self._job.plan.stages:
+            flow = self._stage(stage)
+            self._results.append(flow)
+            for sink in stage.sinks:
+                text = io.StringIO()
+                with redirect_stdout(text):
+                    (self._frame(flow) if _is_aggregate(sink) else self._parts(sink, flow)).explain()
+                plans[sink.name] = text.getvalue()
+        return plans
+
+    # ---- stages ------------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage) -> Flow:
+        nodes = stage.nodes
+        if stage.source is not None:
+            flow, nodes = self._read(stage, stage.source)
+        else:
+            flow, nodes = self._moved(stage)
+        flow = self._process(flow, nodes)
+        if not stage.forks:
+            return flow
+        kept = self._frame(flow if self._attached.local else self._noted(flow)).persist()
+        self._kept.append(kept)
+        return Flow(kept, flow.schema, flow.partitions)
+
+    def _noted(self, flow: Flow) -> Flow:
+        """With notes of what was made. Not where executors live and die with this process."""
+        made = MadeNotes(folder=self._counts, stage=len(self._results))
+        work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
+        return replace(flow, work=replace(work, made=made), what=flow.what or f"stage {made.stage}")
+
+    def _moved(self, stage: Stage) -> tuple[Flow, tuple[Node, ...]]:
+        """What comes from other stages, repartitioned if the stage says so, and the nodes that are left."""
+        upstreams = [self._results[upstream] for upstream in stage.upstreams]
+        how = stage.exchange
+        colocates = how is not None and how.grouping is Grouping.IDENTITY
+        if stage.union is None:
+            (flow,) = upstreams
+        else:
+            frames = [self._frame(one) for one in upstreams]
+            data = self._exchanges.united(stage.union, frames, placed=colocates)
+            flow = Flow(data, stage.union.schema, sum(one.partitions for one in upstreams))
+        wanted = stage.count(self._attached.partitions)
+        if (
+            how is not None
+            and (not colocates or stage.union is not None)
+            and how.grouping is not Grouping.LOCAL_OR_SHUFFLE
+        ):
+            return self._exchange(flow, how, stage.nodes, wanted)
+        if stage.union is None and any(map(_runs_in_every_partition, stage.nodes)):
+            here = PartitionNode(name="", schema=flow.schema, inputs=(), grouping=Grouping.IDENTITY)
+            data = self._frame(flow).select("*", self._exchanges.here())
+            flow = replace(flow, data=self._exchanges.marked(data, here, flow.partitions), work=None, marked=True)
+        return flow, stage.nodes
+
+    def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
+        """The source with the nodes that are fused with reading, and the nodes that are left.
+
+        Every split is a partition: a range of as many numbers; or several are, if they are many and small or fewer
+        partitions are wanted.
+        """
+        nodes = stage.nodes
+        session = self._attached.session
+        emitter, splits = None, tuple[Split, ...]()
+        if source.name in self._job.metadata:
+            emitter = emitter_of(source)
+            splits = tuple(emitter.splits(self._job.metadata[source.name]))
+        if emitter is None or not splits:
+            return self._nothing(source, nodes)
+        if self._may_be_text(stage) and (files := emitter.text_files(self._job.metadata[source.name])) is not None:
+            self._texts.append(files)
+            data = read_text(session, self._columns, files, stage.before[0].name)
+            return Flow(data, source.schema, len(files.paths)), nodes
+        self._splits[source.name] = splits
+        last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
+        fused, rest = self._with_tail(nodes, last + 1)
+        partitions = min(stage.count(partitions_for(splits)), len(splits))
+        work = Work(
+            slot=self._job.slot,
+            partitions=partitions,
+            read=ReadSplits(
+                stream=source.name,
+                emitter=emitter,
+                splits=dealt(splits, partitions),
+                schema=source.schema,
+                given=source.spout.schema,
+                counts=self._counts,
+            ),
+            nodes=FusedPass.of(fused, source.schema) if fused else None,
+        )
+        numbers = session.range(0, len(splits), 1, partitions)
+        after = fused[-1].schema if fused else source.schema
+        return Flow(numbers, after, partitions, work, f"stream {source.name!r}"), rest
+
+    def _may_be_text(self, stage: Stage) -> bool:
+        """May the JVM read it, if it is text? If no Python touches it and what comes of it is computed once."""
+        hinted = stage.partitions is not None or stage.at_most is not None
+        if not self._native or not self._attached.local or hinted:
+            return False
+        return all(map(self._in_jvm, stage.nodes)) and not any(one.forks for one in self._job.plan.stages)
+
+    def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
+        """A stream that has nothing in this batch: one empty partition."""
+        data = self._columns.empty(self._attached.session, source.schema)
+        marked = any(map(_runs_in_every_partition, nodes))
+        if marked:
+            data = self._columns.marked(self._attached.session, data, source.schema).repartition(1)
+        return Flow(data, source.schema, 1, marked=marked), nodes
+
+    def _exchange(
+        self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...], wanted: int
+    ) -> tuple[Flow, tuple[Node, ...]]:
+        first = nodes[0] if nodes else None
+        if isinstance(first, FinalAggregateNode) and self._native and is_builtin(first) and how.keys == first.groups:
+            data = self._columns.final(self._frame(flow), first)
+            fewer = first.groups and wanted < self._attached.partitions
+            return Flow(data.coalesce(wanted) if fewer else data, first.schema, wanted), nodes[1:]
+        wanted = 1 if how.grouping.gathers else wanted
+        data = self._frame(self._choosing(flow, how, wanted))
+        marked = any(map(_runs_in_every_partition, nodes))
+        move = self._exchanges.marked if marked else self._exchanges.moved
+        return Flow(move(data, how, wanted), how.schema, wanted, marked=marked), nodes
+
+    def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:
+        """With the partitions that a custom grouping chooses, in the pass that is still waiting if there is one."""
+        if how.custom is None:
+            return flow
+        target = (Field(TARGET, "int"),)
+        node = EachNode(
+            name=how.name,
+            schema=(*flow.schema, *target),
+            inputs=(replace(how, inputs=(), schema=flow.schema),),
+            reads=names_of(flow.schema),
+            outputs=target,
+            function=Choosing(how.name, names_of(flow.schema), how.custom, count, self._job.slot.txid),
+        )
+        passed = FusedPass.of((node,), flow.schema)
+        if flow.work is not None:
+            work = replace(flow.work, nodes=passed if flow.work.nodes is None else flow.work.nodes.then(passed))
+            return replace(flow, schema=node.schema, work=work)
+        work = Work(slot=self._job.slot, partitions=flow.partitions, nodes=passed)
+        return Flow(flow.data, node.schema, flow.partitions, work, how.name)
+
+    def _process(self, flow: Flow, nodes: tuple[Node, ...]) -> Flow:
+        """Nodes in the JVM, a Python pass from the first to the last node that needs one, nodes in the JVM."""
+        places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
+        if flow.marked:  # Python takes the marks out
+            places.insert(0, 0)
+        for node in nodes[: places[0] if places else len(nodes)]:
+            flow = Flow(self._columns.apply(self._frame(flow), node, flow.schema), node.schema, flow.partitions)
+        if not places:
+            return flow
+        first, last = places[0], places[-1]
+        fused, rest = self._with_tail(nodes[first:], last - first + 1)
+        passed = FusedPass.of(fused, flow.schema)
+        data = self._frame(flow)
+        needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
+        data = data.select(*map(self._columns.named, [*needed, *([MARKER] if flow.marked else [])]))
+        work = Work(slot=self._job.slot, partitions=flow.partitions, marked=flow.marked, nodes=passed)
+        return self._process(Flow(data, passed.schema, flow.partitions, work, fused[0].name), rest)
+
+    def _with_tail(self, nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """The first `end` nodes, which Python runs, with those behind that are cheaper there than after crossing to the
+        JVM: projections and partial aggregation, which send less across."""
+        while 0 < end < len(nodes) and isinstance(nodes[end], ProjectNode | PartialAggregateNode):
+            end += 1
+        return tuple(nodes[:end]), tuple(nodes[end:])
+
+    def _in_jvm(self, node: Node) -> bool:
+        if isinstance(node, ProjectNode):
+            return True
+        if not self._native:
+            return False
+        if isinstance(node, EachNode | FilterNode):
+            return node.expression is not None
+        return isinstance(node, PartialAggregateNode) and is_builtin(node)
+
+    def _frame(self, flow: Flow) -> DataFrame:
+        """With the pass that was still waiting."""
+        return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.what)
+
+    def _map(self, data: DataFrame, work: Work, after: Schema, what: str) -> DataFrame:
+        call: Any = WorkerPass(ship(work, f"{what} of topology {self._job.slot.topology!r}"))
+        return data.mapInArrow(call, self._columns.ddl(after))
+
+    # ---- sinks -------------------------------------------------------------------------------------------------
+
+    def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
+        """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
+        the driver will not hold, are written where they are."""
+        if not _is_aggregate(sink):
+            return self._write_parts(sink, flow)
+        try:
+            table = self._frame(flow).toArrow()
+        except Exception as error:
+            if "maxResultSize" not in str(error):
+                raise
+            return self._write_parts(sink, flow)
+        area = StagingArea(self._job.staging_root)
+        return [area.write(self._job.slot, sink.name, _plain(table, sink.schema))]
+
+    def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
+        write = WriteParts(root=self._root, slot=self._job.slot, state=sink.name, schema=sink.schema)
+        work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
+        return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
+
+    def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
+        parts = self._parts(sink, flow).toArrow().to_pylist()
+        return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
+
+    def _require_same(self) -> None:
+        for files in self._texts:
+            files.require_same()
+
+    def _require_made_once(self) -> None:
+        lost = made_twice(self._counts)
+        if lost:
+            raise SparkJobError(
+                f"an executor was lost, and Spark made {lost} partitions again that several states are made of",
+                "Nothing of this attempt counts, for the two results may differ; a retry begins anew.",
+            )
+
+    def _rows_read(self) -> int:
+        """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""
+        total = sum(files.rows for files in self._texts)
+        for stream, splits in self._splits.items():
+            for split in splits:
+                try:
+                    with open(count_path(self._counts, stream, split.index), encoding="ascii") as file:
+                        total += int(file.read())
+                except (OSError, ValueError):
+                    return -1
+        return total
+
+
+def _is_aggregate(sink: SinkNode) -> bool:
+    return isinstance(sink, PersistNode) and bool(sink.state.combiners)
+
+
+def _plain(table: pa.Table, schema: Schema) -> pa.Table:
+    """With exactly the sink's fields and types: Spark marks nullability in its own way."""
+    return table.select(list(names_of(schema))).cast(arrow_schema(schema))

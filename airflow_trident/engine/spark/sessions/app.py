@@ -1,0 +1,52 @@
+"""The application that spark-submit starts: run one job, leave its result. Arguments: job file, result file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+
+
+def main(job_path: str, result_path: str) -> int:
+    """0 and the manifest in the result file, or 1 and the error.
+
+    :param job_path: a pickled `engine.base.Job`, written by `SubmitEngine`.
+    """
+    from pyspark.sql import SparkSession
+
+    from airflow_trident.engine.spark.engine import SparkEngine
+    from airflow_trident.engine.spark.errors import to_json, translate
+    from airflow_trident.engine.spark.sessions.session import GivenSession
+    from airflow_trident.io.private_files import read_own
+    from airflow_trident.staging import manifest as manifests
+
+    session = SparkSession.builder.getOrCreate()
+    try:
+        content = read_own(job_path, "the order of a job")
+        job = pickle.loads(content)  # noqa: S301 - only this user can have written it
+        manifest = SparkEngine(GivenSession(session)).run(job)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
+        _write(result_path, {"error": to_json(translate(error, "Spark application"))})
+        return 1
+    else:
+        _write(result_path, {"manifest": manifests.encode(manifest).decode()})
+        return 0
+    finally:
+        session.stop()
+
+
+def _write(path: str, answer: dict[str, object]) -> None:
+    """All of it or nothing: the driver may be killed at any point."""
+    from airflow_trident.io.private_files import create_private
+
+    unfinished = f"{path}.unfinished"
+    with create_private(unfinished) as file:
+        file.write(json.dumps(answer).encode())
+    os.replace(unfinished, path)
+
+
+if __name__ == "__main__":
+    # spark-submit puts this file's folder first on the path, where our modules would hide others of the same names
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+    sys.exit(main(sys.argv[1], sys.argv[2]))

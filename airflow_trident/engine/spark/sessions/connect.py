@@ -1,0 +1,120 @@
+"""Sessions of a running Spark Connect server.
+
+A killed client's job runs to its end there, so the session of an attempt has an id that everybody can tell, and the
+next attempt releases it: the server then stops the old work and refuses the old client, if it still lives.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import socket
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.errors import root_cause
+from airflow_trident.engine.spark.sessions.session import Attached, Sessions, attach_connect, session_id_of
+from airflow_trident.errors import ConfigurationError, SparkJobError
+from airflow_trident.staging.base import Slot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DEFAULT_USER = "airflow-trident"
+_RETRIES = 5
+"""Some 17 seconds. Spark's own 15 are ten minutes, and a server that was started again knows no session of before."""
+_RELEASED_ATTEMPTS = 3
+"""So many older attempts are released: one that was killed and not followed at once may still run."""
+
+
+class ConnectSessions(Sessions):
+    """A session per attempt on a server. What an attempt's session was once, it is never again: released, it refuses.
+
+    :param url: ``sc://host:port/;use_ssl=true;token=...`` as Spark writes it.
+    :param conf: settings of the session.
+    """
+
+    def __init__(self, url: str, *, conf: Mapping[str, str] | None = None, timeout_s: float = 10.0) -> None:
+        self._url = url
+        self._conf = dict(conf or {})
+        self._timeout_s = timeout_s
+
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        require_server(self._url, self._timeout_s)
+        try:
+            for older in range(max(0, slot.attempt - _RELEASED_ATTEMPTS), 0 if trial else slot.attempt):
+                self._release_older(slot, older)
+            session = self._session(str(uuid.uuid4()) if trial else session_id_of(slot))
+            return attach_connect(session, slot, lambda: stop_session(session), self._conf)
+        except (ConfigurationError, SparkJobError):
+            raise
+        except Exception as error:
+            raise SparkJobError(
+                f"the Spark Connect server at {self.place} gave no session: {root_cause(str(error))}",
+                "Check its version (the client's is needed), token and log; a retry begins anew.",
+            ) from error
+
+    @property
+    def place(self) -> str:
+        """Host and port, without the token."""
+        return "{}:{}".format(*_address(self._url))
+
+    def _session(self, session_id: str) -> SparkSession:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        session: Any = SparkSession(connection=self._builder(session_id), userId=_DEFAULT_USER)
+        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+        return session  # type: ignore[no-any-return]
+
+    def _builder(self, session_id: str) -> Any:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        builder: Any = DefaultChannelBuilder(self._url)
+        builder.set("session_id", session_id)
+        return builder
+
+    def _release_older(self, slot: Slot, attempt: int) -> None:
+        """Best effort: the older attempt may never have had a session."""
+        older: Any = self._session(session_id_of(slot, attempt))
+        with suppress(Exception):
+            older.client.release_session()
+        stop_session(older, release=False)
+
+
+def stop_session(session: Any, *, release: bool = True) -> None:
+    """Release the session, close its channel, and forget it: else the interpreter would do it again when it exits, and
+    keep every session of a long-lived driver until then."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=1)])  # a server that is gone released it
+    session.release_session_on_close = release
+    session.stop()
+    atexit.unregister(session.client._on_exit)
+
+
+def require_server(url: str, timeout_s: float) -> None:
+    """Spark's own client would try for ten minutes.
+
+    :raises ConfigurationError: not a Connect URL.
+    :raises SparkJobError: nobody listens there.
+    """
+    host, port = _address(url)
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except OSError as error:
+        raise SparkJobError(
+            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error})",
+            "Start it (`airflow trident connect-server start` runs one on this machine), or mend host and port of the "
+            "connection.",
+        ) from error
+
+
+def _address(url: str) -> tuple[str, int]:
+    rest = url.removeprefix("sc://")
+    host, _, port = re.split("[/;]", rest, maxsplit=1)[0].partition(":")
+    if rest == url or not host or (port and not port.isdecimal()):
+        raise ConfigurationError(f"{url.partition(';')[0]!r} is no Spark Connect URL", "Write sc://host:15002.")
+    return host, int(port or 15002)

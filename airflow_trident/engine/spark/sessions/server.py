@@ -1,0 +1,102 @@
+"""A Spark Connect server on this machine, from the pyspark that is installed: tasks then pay no JVM of their own.
+
+It listens on this machine only: whoever reaches a Connect server runs code on it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from airflow_trident.engine.spark.sessions.connect import require_server
+from airflow_trident.engine.spark.sessions.java import require_java, submit_command, submit_environment
+from airflow_trident.engine.spark.sessions.local import local_conf
+from airflow_trident.errors import SparkJobError
+from airflow_trident.io.servers import BackgroundServer
+
+DEFAULT_PORT = 15002
+DEFAULT_HEAP_MB = 1024
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+class EmbeddedConnectServer(BackgroundServer):
+    """
+    :param master: where its jobs run.
+    :param heap_mb: of the driver, which is all of Spark with a local master.
+    :param conf: Spark settings that win over those which fit small batches.
+    """
+
+    what = "Spark Connect server"
+    log_name = output_name = "spark-connect.log"
+    error: ClassVar = SparkJobError
+    start_command = "airflow trident connect-server start"
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        *,
+        port: int = 0,
+        master: str = "local[*]",
+        heap_mb: int = DEFAULT_HEAP_MB,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(data_dir, port=port)
+        self._master = master
+        self._heap_mb = heap_mb
+        self._conf = dict(conf or {})
+
+    @property
+    def url(self) -> str:
+        """``sc://host:port`` of the running server.
+
+        :raises SparkJobError: it does not run.
+        """
+        return f"sc://{self.hosts}"
+
+    def spark_version(self) -> str:
+        """What the server itself answers.
+
+        :raises SparkJobError: it does not answer.
+        """
+        from pyspark.sql.connect.session import SparkSession
+
+        require_server(self.url, timeout_s=5.0)
+        session = SparkSession.builder.remote(self.url).create()
+        try:
+            return str(session.version)
+        except Exception as error:
+            raise SparkJobError(
+                f"the Spark Connect server at {self.hosts} does not answer: {error}", f"See {self.log}."
+            ) from error
+        finally:
+            session.stop()
+
+    def _require(self) -> None:
+        require_java()
+
+    def _prepare(self, port: int) -> None:
+        (self.data_dir / "tmp").mkdir(exist_ok=True)
+
+    def _command(self, port: int) -> list[str]:
+        conf = local_conf(self._master, one_shot=False, ui=False, temporary=self.data_dir / "tmp")
+        conf |= {
+            "spark.connect.grpc.binding.address": self.host,
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.driver.memory": f"{self._heap_mb}m",
+            "spark.local.dir": str(self.data_dir / "tmp"),
+        }
+        conf |= self._conf
+        return [*submit_command(self._master, conf), "--class", _CLASS, "spark-internal"]
+
+    def _environment(self) -> dict[str, str]:
+        return submit_environment()
+
+    def _serves(self, host: str, port: int) -> bool:
+        # it listens once its session is made
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,285 @@
+"""Spark sessions: where they come from, and how the work in them is cancelled.
+
+A job gets a session of its own (cheap: it shares the Spark application), because the meaning of expressions needs
+settings that belong to a session and must not be changed under somebody else's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from threading import Lock, Thread
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.progress import tasks_of
+from airflow_trident.staging.base import Slot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_CONF: dict[str, str] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark leaves out kept batches by their smallest and largest values, which know nothing of NaN: with it rows of NaN
+    # would be lost where a filter wants them
+    "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
+    # The type of times of day is a preview in Spark 4.2, and off.
+    "spark.sql.timeType.enabled": "true",
+    # When an executor is lost, Spark makes again what it held. Code that is not deterministic then gives something
+    # else, and what was made of the first result must not stay beside what is made of the second. By default Spark 4.2
+    # has the first two on and the last one off, and a cluster may have other defaults.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
+    # Python's exceptions with their text, not only "worker failed"
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+}
+"""What the meaning of a plan depends on."""
+
+LISTING_CONF: dict[str, str] = {
+    # Else Spark looks at more than 32 paths in a job that has a task for each. The paths that we give are local files,
+    # at which the driver has looked in less time than one task takes.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)
+}
+
+
+_CANCEL_WAIT_S = 5.0
+
+
+def tag_of(slot: Slot) -> str:
+    """The name of an attempt's jobs in Spark; no commas, which Spark forbids."""
+    return f"trident {slot.topology} {slot.incarnation} {slot.txid} {slot.attempt}".replace(",", "_")
+
+
+def session_id_of(slot: Slot, attempt: int | None = None) -> str:
+    """The Connect session of an attempt: every process can tell it, so that a newer attempt can release an older one's.
+
+    :param attempt: another attempt of the same transaction.
+    """
+    number = slot.attempt if attempt is None else attempt
+    name = f"airflow-trident/{slot.topology}/{slot.incarnation}/{slot.txid}/{number}"
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A session that belongs to one attempt until it is released.
+
+    `functions`: the module of column functions that fits the session. `partitions`: how many a shuffle makes. `local`:
+    it runs on this machine, in a classic session. `known`: columns that were made before, by what they mean; a column
+    belongs to no session, and making one is many calls to the JVM.
+    """
+
+    session: SparkSession
+    functions: ModuleType
+    partitions: int
+    stop_jobs: Callable[[], None]
+    let_go: Callable[[], None]
+    ui_url: str = ""
+    local: bool = False
+    known: dict[Hashable, Any] = field(default_factory=dict)
+    describe: Callable[[str], None] = lambda _what: None
+    """Say, for Spark's UI, what the jobs that follow in this thread do."""
+    about: str = ""
+    """What it is a session of, for people: version, master and application."""
+    tasks: Callable[[], str] = lambda: ""
+    """How far the attempt's jobs are, for people."""
+
+    def cancel(self) -> None:
+        """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
+
+        In a thread of its own: a signal handler runs inside a call to the same JVM connection that it would need.
+        """
+        thread = Thread(target=self._quietly, args=(self.stop_jobs,), daemon=True)
+        thread.start()
+        thread.join(_CANCEL_WAIT_S)
+
+    def release(self) -> None:
+        """Give the session back, best effort."""
+        self._quietly(self.let_go)
+
+    @staticmethod
+    def _quietly(action: Callable[[], None]) -> None:
+        with suppress(Exception):  # an economy: the work may have ended, or the server with it
+            action()
+
+
+class Sessions(ABC):
+    """Gives every attempt its session. Making one opens nothing."""
+
+    @abstractmethod
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        """The session for an attempt.
+
+        :param trial: see `Job.trial`.
+        :raises SparkJobError: Spark does not start or cannot be reached.
+        :raises ConfigurationError: it never will, as things are set.
+        """
+
+    def opening(self) -> str:
+        """What :meth:`open` does first that takes long, for people; empty if nothing does."""
+        return ""
+
+    def close(self) -> None:
+        """Stop what was started."""
+
+
+class GivenSession(Sessions):
+    """Around a session that somebody else started and stops, classic or Connect: a notebook's, a test's."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        attach = attach_connect if is_connect(self._session) else attach_classic
+        return attach(self._session, slot)
+
+
+class ApplicationSessions(Sessions):
+    """Of the application that spark-submit started this process for."""
+
+    def __init__(self) -> None:
+        self._sibling: Sibling | None = None
+        self._lock = Lock()
+
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        from pyspark.sql import SparkSession
+
+        with self._lock:
+            if self._sibling is None:
+                self._sibling = Sibling.of(SparkSession.builder.getOrCreate())
+        return attach_classic(self._sibling, slot)
+
+    def ended(self) -> bool:
+        """Did somebody else stop the application, or its JVM?"""
+        if self._sibling is None:
+            return False
+        try:
+            return bool(self._sibling.session.sparkContext._jsc.sc().isStopped())
+        except Exception:  # noqa: BLE001 - whoever does not answer has ended
+            return True
+
+    def close(self) -> None:
+        if self._sibling is not None:
+            self._sibling.session.stop()
+
+
+def is_connect(session: Any) -> bool:
+    """A session of Spark Connect has no SparkContext, and its own module of functions."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A session beside a classic one: same application, own settings. Any number of attempts may share it, each in a
+    thread of its own: nothing of an attempt is kept in it. `java_sessions`: the JVM's class of sessions."""
+
+    session: SparkSession
+    java_sessions: Any
+    partitions: int
+    ui_url: str
+    local: bool
+    known: dict[Hashable, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: SparkSession) -> Sibling:
+        context = base.sparkContext
+        session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF})
+        local = str(context.master).partition("[")[0] == "local"
+        java_sessions: Any = context._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
+        return cls(session, java_sessions, _partitions(session), context.uiWebUrl or "", local)
+
+    def activated(self) -> Callable[[], None]:
+        """Make it the thread's active session: there Spark looks for the setting of times of day, whatever session a
+        DataFrame is of.
+
+        :returns: what makes it the one that was before.
+        """
+        before = self.java_sessions.getActiveSession()
+        self.java_sessions.setActiveSession(self.session._jsparkSession)
+
+        def deactivate() -> None:
+            if before.isDefined():
+                self.java_sessions.setActiveSession(before.get())
+            else:
+                self.java_sessions.clearActiveSession()
+
+        return deactivate
+
+
+def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
+    """An attempt in a sibling of a classic session.
+
+    The tag is that of the calling thread's jobs: the job must run in the thread that attaches.
+    """
+    sibling = base if isinstance(base, Sibling) else Sibling.of(base)
+    context = sibling.session.sparkContext
+    tag = tag_of(slot)
+    context.addJobTag(tag)
+    deactivate = sibling.activated()
+    whose = f"topology {slot.topology}, transaction {slot.txid}, attempt {slot.attempt}"
+    context.setJobDescription(whose)
+
+    def let_go() -> None:
+        deactivate()
+        context.removeJobTag(tag)
+        context.setLocalProperty("spark.job.description", "")
+
+    return Attached(
+        session=sibling.session,
+        functions=import_module("pyspark.sql.functions"),
+        partitions=sibling.partitions,
+        stop_jobs=lambda: context.cancelJobsWithTag(tag),
+        let_go=let_go,
+        ui_url=sibling.ui_url,
+        local=sibling.local,
+        known=sibling.known,
+        describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
+        about=f"Spark {context.version}, {context.master}, application {context.applicationId}",
+        tasks=lambda: tasks_of(context, tag),
+    )
+
+
+def attach_connect(
+    session: SparkSession,
+    slot: Slot,
+    close: Callable[[], None] = lambda: None,
+    conf: Mapping[str, str] | None = None,
+) -> Attached:
+    """A Connect session as it is: settings concern it alone. Cancelling concerns what the attempt runs in it: the tag
+    is that of the calling thread's jobs, as in a classic session."""
+    _configured(session, {**SESSION_CONF, **(conf or {})})
+    tag = tag_of(slot)
+    session.addTag(tag)
+
+    def stop_jobs() -> None:
+        session.interruptTag(tag)
+
+    def let_go() -> None:
+        session.removeTag(tag)
+        close()
+
+    return Attached(
+        session=session,
+        functions=import_module("pyspark.sql.connect.functions.builtin"),
+        partitions=_partitions(session),
+        stop_jobs=stop_jobs,
+        let_go=let_go,
+        about=f"Spark {session.version} by Spark Connect",
+    )
+
+
+def _configured(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _partitions(session: SparkSession) -> int:
+    return max(1, int(str(session.conf.get("spark.sql.shuffle.partitions"))))

@@ -1,0 +1,203 @@
+"""A job as a Spark application of its own, by spark-submit: any master, any deploy mode.
+
+The job travels as a file in the attempt's staging folder, the answer comes back as another. Whoever starts the
+application is a parameter: the official Spark hook in Airflow, a plain process elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from airflow_trident.contracts.state import Capabilities, State, StateFactory, StateSpec
+from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
+from airflow_trident.engine.spark.sessions import app as spark_app
+from airflow_trident.engine.spark.sessions.archive import archive_options
+from airflow_trident.engine.spark.sessions.java import (
+    ONE_SHOT_JAVA_OPTIONS,
+    require_java,
+    submit_command,
+    submit_environment,
+)
+from airflow_trident.engine.spark.ship import ship
+from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
+from airflow_trident.plan.nodes import PersistNode, SinkNode
+from airflow_trident.plan.stages import Plan
+from airflow_trident.staging import manifest as manifests
+from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.files import make_folder
+
+APPLICATION = os.path.abspath(spark_app.__file__)
+"""The application's main file; it needs airflow_trident installed where the driver runs."""
+
+Submit = Callable[[str, list[str]], None]
+"""``submit(application, arguments)``: run it to its end; raise if it failed."""
+
+_TAIL_LINES = 200
+
+
+def submit_conf(*, one_shot: bool = True) -> dict[str, str]:
+    """Settings for an application with this environment's Python; the caller's win over them.
+
+    :param one_shot: it runs one batch; see ONE_SHOT_JAVA_OPTIONS.
+    """
+    return {
+        "spark.driver.extraJavaOptions": " ".join([*([ONE_SHOT_JAVA_OPTIONS] if one_shot else []), *archive_options()]),
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+class SubmitEngine(Engine):
+    """:param submit: starts the application and waits for it.
+    :param cancel: ends it, from another thread.
+    """
+
+    name = "submit"
+
+    def __init__(self, submit: Submit, cancel: Callable[[], None] = lambda: None) -> None:
+        self._submit = submit
+        self._cancel = cancel
+
+    def run(self, job: Job) -> Manifest:
+        root = os.path.abspath(os.path.expanduser(job.staging_root))
+        folder = os.path.join(root, job.slot.path)
+        make_folder(folder)
+        name = uuid.uuid4().hex
+        job_path, result_path = os.path.join(folder, f"{name}.job"), os.path.join(folder, f"{name}.result")
+        travelling = replace(job, plan=_without_stores(job.plan), staging_root=root, progress=quiet)
+        what = f"Spark application of topology {job.slot.topology!r}, transaction {job.slot.txid}"
+        try:
+            _write(job_path, ship(travelling, f"the plan of topology {job.slot.topology!r}"))
+            self._start(job_path, result_path, what)
+            return _result(result_path, what)
+        finally:
+            for path in (job_path, result_path):
+                with suppress(OSError):
+                    os.unlink(path)
+
+    def _start(self, job_path: str, result_path: str, what: str) -> None:
+        try:
+            self._submit(APPLICATION, [job_path, result_path])
+        except TridentError:
+            _result(result_path, what, missing_ok=True)
+            raise
+        except Exception as error:
+            _result(result_path, what, missing_ok=True)
+            text = str(error)
+            raise SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text)) from error
+
+    def cancel(self, slot: Slot | None = None) -> None:
+        """The application that was submitted last: one at a time is what its callers run."""
+        self._cancel()
+
+
+def _write(path: str, content: bytes) -> None:
+    """For this user's eyes only: the plan holds the user's code and the spout's settings."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+
+
+def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
+    """The application's answer.
+
+    :param missing_ok: only raise the error that it may hold.
+    :raises TridentError: what the application ended with.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            answer = json.load(file)
+    except FileNotFoundError as error:
+        if missing_ok:
+            return None  # type: ignore[return-value]
+        raise SparkJobError(
+            f"{what} ended and left no result in {os.path.dirname(path)!r}",
+            "The staging folder must be one that the driver sees too: a shared folder where it is another machine.",
+        ) from error
+    if "error" in answer:
+        raise from_json(answer["error"])
+    return manifests.decode(answer["manifest"].encode(), path)
+
+
+# ---- what does not travel --------------------------------------------------------------------------------------
+
+
+class _NoStore(StateFactory):
+    """In the place of a state's factory: the processing phase touches no store, and a factory may hold a login."""
+
+    capabilities = Capabilities(durable=False, atomic=False)
+
+    def make_state(self, spec: StateSpec) -> State:
+        raise ConfigurationError("the processing phase has no stores", "This is a defect; please report it.")
+
+    def describe(self) -> str:
+        return "none"
+
+
+def _without_stores(plan: Plan) -> Plan:
+    """The stages, with sinks that only say what is staged."""
+    stages = tuple(
+        replace(
+            stage,
+            sinks=tuple(_without_store(sink) for sink in stage.sinks),
+        )
+        for stage in plan.stages
+    )
+    sinks = tuple(sink for stage in stages for sink in stage.sinks if isinstance(sink, PersistNode))
+    return replace(plan, sources=(), sinks=sinks, rewritten=(), stages=stages, commit=())
+
+
+def _without_store(sink: SinkNode) -> SinkNode:
+    if not isinstance(sink, PersistNode):
+        return sink
+    return replace(sink, state=replace(sink.state, factory=_NoStore(), updater=None))
+
+
+# ---- without Airflow -------------------------------------------------------------------------------------------
+
+
+class SparkSubmitProcess:
+    """Starts the spark-submit that belongs to the installed pyspark, in a process group of its own.
+
+    :param conf: settings that win over :func:`submit_conf`.
+    """
+
+    def __init__(self, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> None:
+        self._master = master
+        self._conf = {**submit_conf(), **(conf or {})}
+        self._process: subprocess.Popen[str] | None = None
+
+    def __call__(self, application: str, arguments: list[str]) -> None:
+        """:raises SparkJobError: it ended with another code than 0. :raises ConfigurationError: there is no Java."""
+        require_java()
+        with subprocess.Popen(
+            [*submit_command(self._master, self._conf), application, *arguments],
+            env=submit_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            self._process = process
+            assert process.stdout is not None
+            tail = process.stdout.read().splitlines()[-_TAIL_LINES:]
+        self._process = None
+        if process.returncode:
+            text = "\n".join(tail)
+            raise SparkJobError(f"spark-submit ended with code {process.returncode}: {root_cause(text)}", cure_of(text))
+
+    def cancel(self) -> None:
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)

@@ -1,0 +1,241 @@
+"""What runs on Spark's Python workers: reading splits, fused passes, writing staged parts, each inside `mapInArrow`.
+
+Everything is pickled once, on the driver, with what users wrote; a worker needs this package and pyarrow only.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.spout import Emitter, Split
+from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.sources import conform
+from airflow_trident.engine.spark.errors import to_worker_error
+from airflow_trident.errors import TridentError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.staging.area import write_part
+from airflow_trident.staging.base import Slot
+from airflow_trident.types import Field, Schema, has_times
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_BYTES = 256 * 2**20
+"""Rows of about so many bytes in memory go into one staged file."""
+
+FEW_PARTITIONS = 32
+PARTITION_BYTES = 32 * 2**20
+"""Small splits are read together until a partition has about so many bytes, or there are few partitions."""
+
+PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
+"""What :class:`WriteParts` gives: one row per file."""
+
+MARKER = "is a row"
+"""A last column that is false for a row that only keeps its partition alive. No field can have this name."""
+
+
+@dataclass(frozen=True)
+class WorkerPass:
+    """The function that `mapInArrow` gets: `payload` is the pickled :class:`Work`."""
+
+    payload: bytes
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            work: Work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
+            yield from work(batches)
+        except TridentError as error:
+            raise to_worker_error(error) from error
+
+
+@dataclass(frozen=True)
+class Work:
+    """Any of: read splits (the batches that come in hold their numbers), run nodes, note that a partition was made,
+    write what comes out."""
+
+    slot: Slot
+    partitions: int
+    marked: bool = False
+    read: ReadSplits | None = None
+    nodes: FusedPass | None = None
+    made: MadeNotes | None = None
+    write: WriteParts | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stream: Iterable[pa.RecordBatch] = map(_without_marked, batches) if self.marked else batches
+        if self.read is not None:
+            stream = self.read(stream)
+        if self.nodes is not None:
+            context = OperationContext(
+                partition_index=_partition(),
+                num_partitions=self.partitions,
+                txid=self.slot.txid,
+                attempt=self.slot.attempt,
+            )
+            stream = self.nodes(stream, context)
+        if self.made is not None:
+            stream = self.made(stream)
+        if self.write is not None:
+            return self.write(stream)
+        last = self.nodes or self.read
+        return iter(stream) if last is None else _as_spark_has_it(stream, last.schema)
+
+
+def _without_marked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(batch.column(MARKER)).drop_columns([MARKER])
+
+
+def _as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Spark's times of day have microseconds, but it takes them from Python as nanoseconds only."""
+    if not any(has_times(field.type) for field in schema):
+        return iter(batches)
+    wanted = arrow_schema(schema, "ns")
+    return (batch.cast(wanted) for batch in batches)
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadSplits:
+    """Reads splits of a batch by their numbers; counts the rows of each into a file of its own below `counts`.
+
+    A counter of Spark's would count a recomputed split twice, and Connect has none; a file that is written again holds
+    the same number. A folder that workers do not see only means that nobody knows the count.
+    """
+
+    stream: str
+    emitter: Emitter
+    splits: tuple[Split, ...]
+    schema: Schema
+    given: Schema
+    counts: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._split(self.splits[number])
+
+    def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
+        wanted = arrow_schema(self.schema)
+        rows = 0
+        for batch in self.emitter.read(split):
+            rows += batch.num_rows
+            yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
+        with suppress(OSError), open(count_path(self.counts, self.stream, split.index), "w", encoding="ascii") as file:
+            file.write(str(rows))
+
+
+def partitions_for(splits: Sequence[Split]) -> int:
+    """In how many partitions to read: one for each split, but thousands of small files are packed, for every task of
+    Spark costs some 10 ms. It depends on the batch alone, so that a replay has the same partitions."""
+    sizes = [split.size_bytes for split in splits]
+    if len(splits) <= FEW_PARTITIONS or None in sizes:
+        return len(splits)
+    whole = sum(size for size in sizes if size is not None)
+    return min(len(splits), max(FEW_PARTITIONS, -(-whole // PARTITION_BYTES)))
+
+
+def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
+    """The splits in the order in which a range of their numbers gives every partition about as many bytes: neighbours
+    are often alike, old and small or new and large. Spark gives every partition as many numbers."""
+    if len(splits) <= partitions or any(split.size_bytes is None for split in splits):
+        return tuple(splits)
+    ends = [(place + 1) * len(splits) // partitions for place in range(partitions)]
+    rooms = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    parts: list[list[Split]] = [[] for _ in rooms]
+    lightest = [(0, place) for place in range(partitions)]
+    for split in sorted(splits, key=lambda one: (-(one.size_bytes or 0), one.index)):
+        size_bytes, place = heappop(lightest)
+        parts[place].append(split)
+        if len(parts[place]) < rooms[place]:
+            heappush(lightest, (size_bytes + (split.size_bytes or 0), place))
+    return tuple(split for part in parts for split in sorted(part, key=lambda one: one.index))
+
+
+def count_path(folder: str, stream: str, split: int) -> str:
+    return os.path.join(folder, f"{stream}-{split}.rows")
+
+
+# ---- what several use ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MadeNotes:
+    """Leaves a file in `folder` each time that a partition of a stage was made to its end.
+
+    Spark keeps what several states are made of. A kept partition that is lost with its executor is made again, and code
+    that is not deterministic then gives something else than the states before were made of: nothing but such a note
+    tells the driver.
+    """
+
+    folder: str
+    stage: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        with suppress(OSError), open(os.path.join(self.folder, f"{self._partition}{uuid.uuid4().hex}.made"), "x"):
+            pass
+
+    @property
+    def _partition(self) -> str:
+        return f"{self.stage}-{_partition()}-"
+
+
+def made_twice(folder: str) -> int:
+    """Of how many partitions there is more than one note."""
+    with suppress(OSError):
+        notes = [name for name in os.listdir(folder) if name.endswith(".made")]
+        return sum(count > 1 for count in Counter(name.rpartition("-")[0] for name in notes).values())
+    return 0
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WriteParts:
+    """Stages the rows of a partition; gives the files, of which only those that the driver gets count."""
+
+    root: str
+    slot: Slot
+    state: str
+    schema: Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        size_bytes = 0
+        for batch in batches:
+            if batch.num_rows:
+                waiting.append(batch)
+                size_bytes += batch.nbytes
+            if size_bytes > PART_BYTES:
+                yield self._write(waiting)
+                waiting, size_bytes = [], 0
+        if waiting:
+            yield self._write(waiting)
+
+    def _write(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
+        file = write_part(self.root, self.slot, self.state, table)
+        return pa.RecordBatch.from_pylist(
+            [{"path": file.path, "rows": file.rows, "bytes": file.bytes}], schema=arrow_schema(PARTS)
+        )

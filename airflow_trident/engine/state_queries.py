@@ -1,0 +1,92 @@
+"""How engines run a query of a state over the tuples of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from airflow_trident.contracts.state import State, StateSpec
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border, prepared
+from airflow_trident.operations.queries import QueryFunction
+from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.show.describe import function_name
+from airflow_trident.plan.stages import Plan
+
+Row = tuple[Any, ...]
+
+
+class Reading:
+    """A state as queries see it: see :class:`airflow_trident.operations.queries.ReadableState`."""
+
+    def __init__(self, state: State, spec: StateSpec) -> None:
+        self._state = state
+        self.keys = spec.keys
+        self.values = spec.values
+
+    def multi_get(self, keys: Sequence[Row]) -> list[Row | None]:
+        for key in keys:
+            if len(key) != len(self.keys):
+                raise ValueError(f"a key has {len(self.keys)} fields, and {key!r} was asked for")
+        return self._state.get_many(keys)
+
+    def get(self) -> Row | None:
+        (found,) = self.multi_get([()])
+        return found
+
+    def get_tuples(self) -> Iterator[Row]:
+        return ((*key, *value) for key, value in self._state.items())
+
+
+def state_query(
+    node: StateQueryNode, before: tuple[str, ...], chunks: Iterable[Sequence[Row]], context: OperationContext
+) -> Iterator[list[Row]]:
+    """The tuples of each chunk with what the query gives for them (Trident: StateQueryProcessor).
+
+    :param before: the fields of the tuples that come in.
+    :raises UserCodeError: the query raised, or gave another number of results than it was asked for.
+    """
+    places = [before.index(name) for name in node.reads]
+    border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
+    with prepared(node.function, context, border) as function, ExitStack() as opened:
+        reading: Reading | None = None
+        for rows in chunks:
+            if not rows:
+                continue
+            if reading is None:  # not before there is something to ask
+                reading = Reading(opened.enter_context(node.state.factory.make_state(node.state)), node.state)
+            yield list(_answered(node, function, border, reading, places, rows))
+
+
+def _answered(
+    node: StateQueryNode,
+    function: QueryFunction,
+    border: Border,
+    reading: Reading,
+    places: list[int],
+    rows: Sequence[Row],
+) -> Iterator[Row]:
+    args = [tuple(row[place] for place in places) for row in rows]
+    results = border.one(lambda *_: list(function.batch_retrieve(reading, args)), ())
+    if len(results) != len(args):
+        raise border.error((), f"gave {len(results)} results for {len(args)} tuples")
+    for row, arg, result in zip(rows, args, results, strict=True):
+        for values in border.many(_execute(function, result), arg, len(node.outputs)):
+            yield (*row, *values)
+
+
+def _execute(function: QueryFunction, result: Any) -> Any:
+    return lambda *values: function.execute(values, result)
+
+
+def require_reachable(plan: Plan) -> None:
+    """:raises ConfigurationError: a query asks a state that lives in this process, and the engine works in others."""
+    for stage in plan.stages:
+        for node in stage.nodes:
+            if isinstance(node, StateQueryNode) and not node.state.factory.capabilities.durable:
+                raise ConfigurationError(
+                    f"{node.name} asks {node.state.factory.describe()}, which no Spark worker can see",
+                    "Keep the state in a SqliteState or another durable state.",
+                )

@@ -1,0 +1,145 @@
+"""Connections: how to reach a store or a source, by the id that Airflow knows it under.
+
+States and spouts do not import Airflow. Inside Airflow its shell puts a resolver here (`tasks.connections`), which asks
+Airflow; elsewhere ``AIRFLOW_CONN_<ID>`` is read from the environment, a URI or JSON, as Airflow writes it. Executors
+resolve nothing: what they need travels inside what is shipped to them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from airflow_trident.errors import ConfigurationError
+
+_PUBLIC_LENGTH = 3
+"""Shorter texts are not taken out of messages: that would hide nothing and garble everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What a connection says. Its text forms show neither password nor extras, which may hold secrets.
+
+    :param conn_type: ``postgres``, ``redis``, ...; empty where none is written.
+    :param schema: the database.
+    :param extra: the extras, read from their JSON.
+    """
+
+    conn_id: str = ""
+    conn_type: str = ""
+    host: str = ""
+    port: int | None = None
+    schema: str = ""
+    login: str = ""
+    password: str = field(default="", repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def describe(self) -> str:
+        """Type and place, no secrets."""
+        port = f":{self.port}" if self.port else ""
+        return f"{self.conn_type or 'connection'}://{self.host}{port}{f'/{self.schema}' if self.schema else ''}"
+
+    def conceal(self, text: str) -> str:
+        """`text`, such as a driver's message, without the password and without the texts of the extras."""
+        for secret in sorted({self.password, *_texts(self.extra)}, key=len, reverse=True):
+            if len(secret) > _PUBLIC_LENGTH:
+                text = text.replace(secret, "***")
+        return text
+
+
+Resolver: TypeAlias = Callable[[str], Connection]
+
+
+class _Installed:
+    resolver: Resolver | None = None
+
+
+def install(resolver: Resolver | None) -> None:
+    """Let `resolver` answer in this process; None: the environment again."""
+    _Installed.resolver = resolver
+
+
+def resolve(conn_id: str) -> Connection:
+    """The connection of this id.
+
+    :raises ConfigurationError: there is none, or it cannot be read.
+    """
+    return (_Installed.resolver or from_environment)(conn_id)
+
+
+def from_environment(conn_id: str) -> Connection:
+    """What ``AIRFLOW_CONN_<ID>`` says.
+
+    :raises ConfigurationError: it is not set, or neither a URI nor JSON.
+    """
+    name = f"AIRFLOW_CONN_{conn_id.upper()}"
+    written = os.environ.get(name, "").strip()
+    if not written:
+        raise unknown(conn_id)
+    try:
+        return _from_json(conn_id, written) if written.startswith("{") else _from_uri(conn_id, written)
+    except (ValueError, TypeError):
+        # The cause would show what is written, password included.
+        raise ConfigurationError(
+            f"the connection {conn_id!r} cannot be read: {name} is neither a URI nor JSON of a connection",
+            'Write it like postgres://user:password@host:5432/database or {"conn_type": "postgres", "host": "..."}.',
+        ) from None
+
+
+def unknown(conn_id: str) -> ConfigurationError:
+    """The error of an id that nobody knows."""
+    return ConfigurationError(
+        f"there is no connection {conn_id!r}", f"Add it in Airflow, or set AIRFLOW_CONN_{conn_id.upper()}."
+    )
+
+
+def parse_extra(written: Any) -> dict[str, Any]:
+    """Extras: JSON text or what it means.
+
+    :raises ValueError: not a JSON object.
+    """
+    extra = json.loads(written) if isinstance(written, str) and written else written or {}
+    if not isinstance(extra, dict):
+        raise ValueError("extras are a JSON object")
+    return extra
+
+
+def _from_json(conn_id: str, written: str) -> Connection:
+    content = json.loads(written)
+    port = content.get("port")
+    texts = {name: str(content.get(name) or "") for name in ("conn_type", "host", "schema", "login", "password")}
+    return Connection(
+        conn_id=conn_id, port=int(port) if port else None, extra=parse_extra(content.get("extra")), **texts
+    )
+
+
+def _from_uri(conn_id: str, written: str) -> Connection:
+    parts = urlsplit(written)
+    if not parts.scheme:
+        raise ValueError("no scheme")
+    conn_type = "postgres" if parts.scheme == "postgresql" else parts.scheme.replace("-", "_")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    return Connection(
+        conn_id=conn_id,
+        conn_type=conn_type,
+        host=unquote(parts.hostname or ""),
+        port=parts.port,
+        schema=unquote(parts.path[1:]),
+        login=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        extra=parse_extra(query["__extra__"]) if "__extra__" in query else query,
+    )
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for part in value.values() for text in _texts(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in _texts(part)]
+    return []

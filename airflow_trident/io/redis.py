@@ -1,0 +1,162 @@
+"""How to reach a Redis or Valkey server, and what its errors mean. Shared by the state, the provider and the spouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
+from airflow_trident.io import connections
+from airflow_trident.io.extras import require_extra
+
+EXTRA = "airflow-trident[redis]"
+DEFAULT_CONN_ID = "redis_default"
+_CONNECT_TIMEOUT_S = 10.0
+_PASSED_ON = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+_LOGIN = ("NOAUTH", "WRONGPASS", "NOPERM")
+_NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisSettings:
+    """What a user says about a server: an Airflow connection of type ``redis``, or host and so on.
+
+    :param conn_id: the connection; ``redis_default`` if no host is given. Its extras: db, ssl, ssl_*, cluster.
+    :param db: the database's number; 0 in a cluster.
+    :param cluster: the server is a node of a Redis Cluster.
+    :param timeout_s: how long a step is tried again when the server does not answer.
+    """
+
+    conn_id: str | None = None
+    host: str | None = None
+    port: int = 6379
+    db: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ssl: bool = False
+    cluster: bool = False
+    timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.conn_id is not None and self.host is not None:
+            raise ConfigurationError(
+                f"both the connection {self.conn_id!r} and the host {self.host!r} say where Redis is", "Give one."
+            )
+        if not isinstance(self.port, int) or not isinstance(self.db, int) or not self.timeout_s > 0:
+            raise ConfigurationError(
+                f"Redis with port={self.port!r}, db={self.db!r}, timeout_s={self.timeout_s!r}", "Give numbers."
+            )
+
+    @property
+    def place(self) -> str:
+        """Where, without secrets and without asking anybody."""
+        if self.host is None:
+            return self.conn_id or DEFAULT_CONN_ID
+        return f"{self.host}:{self.port}" + (f"/{self.db}" if self.db else "")
+
+    def resolve(self) -> RedisServer:
+        """
+        :raises ConfigurationError: there is no such connection.
+        """
+        if self.host is not None:
+            options: dict[str, Any] = {
+                "host": self.host,
+                "port": self.port,
+                "db": self.db,
+                "username": self.username,
+                "password": self.password,
+                "ssl": self.ssl,
+            }
+            return RedisServer(place=self.place, options=options, cluster=self.cluster, timeout_s=self.timeout_s)
+        connection = connections.resolve(self.place)
+        extra = connection.extra
+        options = {
+            "host": connection.host or "localhost",
+            "port": connection.port or 6379,
+            "db": int(extra.get("db") or 0),
+            "username": connection.login or None,
+            "password": connection.password or None,
+            "ssl": _is_true(extra.get("ssl")),
+        }
+        if options["ssl"]:
+            options |= {name: extra[name] for name in _PASSED_ON if extra.get(name) is not None}
+        cluster = self.cluster or _is_true(extra.get("cluster"))
+        return RedisServer(place=self.place, options=options, cluster=cluster, timeout_s=self.timeout_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisServer:
+    """A server as its client wants it. Picklable: it travels inside what is shipped to executors, where no connection
+    can be resolved. `options` hold the password, so they are not shown."""
+
+    place: str
+    options: Mapping[str, Any] = field(repr=False, hash=False)
+    cluster: bool = False
+    timeout_s: float = 30.0
+
+    def open(self) -> Any:
+        """A client of its own connection; bytes in, bytes out. Repeats nothing by itself: who calls decides.
+
+        :raises MissingExtraError: the driver is not installed.
+        """
+        redis = require_extra("redis", EXTRA)
+        retry = require_extra("redis.retry", EXTRA).Retry(require_extra("redis.backoff", EXTRA).NoBackoff(), 0)
+        options = {
+            **self.options,
+            "socket_timeout": self.timeout_s,
+            "socket_connect_timeout": min(self.timeout_s, _CONNECT_TIMEOUT_S),
+            "retry": retry,
+        }
+        if self.cluster:
+            options.pop("db")
+            with redis_errors(self.place, ConfigurationError):
+                return redis.cluster.RedisCluster(**options)
+        return redis.Redis(**options)
+
+
+@contextmanager
+def redis_errors(place: str, unavailable: type[TridentError] = RetryableError) -> Iterator[None]:
+    """Translate the driver's errors; `unavailable` is raised where the same call may succeed later.
+
+    :raises ConfigurationError: the login is refused, or a key holds something else.
+    """
+    try:
+        yield
+    except (TridentError, GeneratorExit):
+        raise
+    except Exception as error:
+        translated = _translated(error, place, unavailable)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def may_have_happened(error: BaseException | None) -> bool:
+    """Was the answer lost (True), or did the server say that it did nothing?"""
+    exceptions = require_extra("redis.exceptions", EXTRA)
+    return error is not None and not isinstance(error, exceptions.ResponseError)
+
+
+def _translated(error: Exception, place: str, unavailable: type[TridentError]) -> TridentError | None:
+    exceptions = require_extra("redis.exceptions", EXTRA)
+    said = str(error)
+    if isinstance(error, exceptions.AuthenticationError) or said.startswith(_LOGIN):
+        return ConfigurationError(
+            f"Redis at {place} refused the login or the command ({said})", "Give it the right user and password."
+        )
+    gone = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
+    now = (*gone, exceptions.RedisClusterException, exceptions.ReadOnlyError, exceptions.OutOfMemoryError)
+    if isinstance(error, now) or (isinstance(error, exceptions.ResponseError) and said.startswith(_NOT_NOW)):
+        return unavailable(f"Redis at {place} does not work now ({said})", "Mend the server; the task tries again.")
+    if isinstance(error, exceptions.RedisError):
+        return ConfigurationError(
+            f"Redis at {place} refused a command ({said})",
+            "Its keys belong to something else, or it is older than version 7: give another server, db or key.",
+        )
+    return None
+
+
+def _is_true(value: Any) -> bool:
+    return value is True or str(value).strip().lower() in ("1", "true", "yes", "on")

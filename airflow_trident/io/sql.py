@@ -1,0 +1,74 @@
+"""How to reach a database through SQLAlchemy, and what it says. Shared by the state and the spout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.extras import require_extra
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+EXTRA = "sqlalchemy>=2"
+_DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
+# Where a column of instants comes and goes in the zone of the session: timestamps are UTC here.
+_IN_UTC = dict.fromkeys(("mysql", "mariadb"), "SET time_zone = '+00:00'")
+_NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
+
+
+def scheme_of(where: Connection) -> str:
+    """SQLAlchemy's name of database and driver."""
+    return str(where.extra.get("sqlalchemy_scheme") or _DRIVERS.get(where.conn_type, where.conn_type))
+
+
+def database_url(where: Connection) -> sqlalchemy.URL:
+    """What Airflow's connection means; the extra ``sqlalchemy_scheme`` names another driver."""
+    import sqlalchemy as sa
+
+    scheme = scheme_of(where)
+    if where.conn_type == "sqlite":
+        return sa.URL.create(scheme, database=where.host or where.schema)
+    query = {name: str(value) for name, value in where.extra.items() if name not in _NOT_OF_DRIVERS}
+    return sa.URL.create(
+        scheme,
+        username=where.login or None,
+        password=where.password or None,
+        host=where.host or None,
+        port=where.port,
+        database=where.schema or None,
+        query=query,
+    )
+
+
+def make_engine(where: Connection, who: str, **options: Any) -> sqlalchemy.Engine:
+    """An engine whose errors show no parameters. Opens nothing.
+
+    :raises ConfigurationError: no driver for such a connection.
+    """
+    sa: Any = require_extra("sqlalchemy", EXTRA)
+    try:
+        engine: sqlalchemy.Engine = sa.create_engine(database_url(where), hide_parameters=True, **options)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
+            "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
+        ) from None
+    statement = _IN_UTC.get(engine.dialect.name)
+    if statement is not None:
+        sa.event.listen(engine, "connect", lambda raw, _record: _execute(raw, statement))
+    return engine
+
+
+def _execute(raw: Any, statement: str) -> None:
+    cursor = raw.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
+
+
+def said(error: sqlalchemy.exc.DBAPIError, where: Connection) -> str:
+    """The driver's words in one line, without secrets."""
+    return " ".join(where.conceal(str(error.orig)).split())

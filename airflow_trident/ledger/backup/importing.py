@@ -1,0 +1,185 @@
+"""Putting a ledger in from what `export` gave: into a name that has none, or one that never began a transaction.
+
+A ledger may be larger than one `multi`. The topology's own record therefore comes last: until then it is a note that no
+reader takes for a record, so that nobody works on a half of a ledger; an import that was cut off is begun anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, TransitionError
+from airflow_trident.ledger.backup.export import VERSION
+from airflow_trident.ledger.paths import BUCKETS, Life
+from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.codec import ClaimKey
+from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
+from airflow_trident.types import Json
+
+_EXPORT = Format(
+    noun="the export", version=VERSION, key="version", cure="Nothing was written: export the ledger again."
+)
+"""Its version is that of the records in it."""
+UNFINISHED = b'{"v":1,"op":"","unfinished":"import"}'
+"""In the place of the topology's record, until the import is over."""
+_STEP_OPS, _STEP_BYTES = 400, 400 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """A whole ledger."""
+
+    topology: TopologyRecord
+    next_txid: int
+    pointer: CommitPointer
+    exceptions: Exceptions
+    transactions: tuple[TxRecord, ...]
+    claims: tuple[ClaimKey, ...]
+
+
+def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
+    """What `export` wrote, checked.
+
+    :param now_ms: when runs were due whose time an export does not tell: they are refused, not begun anew, once their
+        claims are forgotten.
+    :raises ConfigurationError: it is the export of another topology.
+    :raises CorruptRecordError: it is damaged, or contradicts itself.
+    :raises NewerRecordError: a newer version of this package wrote it.
+    """
+    if not isinstance(exported, dict) or not isinstance(exported.get("transactions"), list):
+        raise _EXPORT.damaged("", "it is not what `ledger export` writes")
+    version, body = _EXPORT.open({"version": 1, **exported}, "")
+    found = body.get("topology")
+    other = found.get("name") if isinstance(found, dict) else None
+    if other != name:
+        raise ConfigurationError(f"the export is that of topology {other!r}, not of {name!r}", "Name that one.")
+    run_ms: Any = body.get("claim_run_ms", {})
+    claims: Any = body.get("claims")
+    try:
+        contents = Contents(
+            topology=codec.decode_topology(_record(version, body["topology"], op=op), f"of the export/{name}"),
+            next_txid=codec.decode_head(_record(version, {"next": body["next_txid"]}), "head of the export"),
+            pointer=codec.decode_pointer(_record(version, body["pointer"]), "pointer of the export"),
+            exceptions=codec.decode_exceptions(_record(version, body["exceptions"]), "exceptions of the export"),
+            transactions=tuple(_transaction(version, one) for one in body["transactions"]),
+            claims=tuple(
+                ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms.get(key, now_ms)), op=op)
+                for key, txid in claims.items()
+            ),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _EXPORT.damaged("", f"{type(error).__name__}: {error}") from error
+    _require_whole(contents)
+    return contents
+
+
+def _record(version: int, body: Any, **more: Any) -> bytes:
+    return json.dumps({"v": version, **body, **more}).encode()
+
+
+def _transaction(version: int, body: Any) -> TxRecord:
+    return codec.decode_tx(_record(version, body), f"of the export/{int(body['txid']):019d}")
+
+
+def _require_whole(contents: Contents) -> None:
+    last, txids = contents.next_txid - 1, {tx.txid for tx in contents.transactions}
+    special = {*contents.exceptions.unfinished, *contents.exceptions.skipped}
+    needed = special | set(range(contents.pointer.committed + 1, last + 1)) | ({last} if last else set())
+    if needed - txids or max(txids, default=0) > last or contents.pointer.committed > last:
+        missing = ", ".join(map(str, sorted(needed - txids)[:5])) or "none"
+        raise _EXPORT.damaged("", f"its transactions do not fit together (missing: {missing}; the last one is {last})")
+
+
+def require_finished(data: bytes, path: str) -> None:
+    """:raises CorruptRecordError: an import is under way, or was cut off."""
+    if data == UNFINISHED:
+        raise CorruptRecordError(
+            f"{path} is no ledger yet: an import is under way, or was cut off",
+            "Run `airflow trident ledger import` again.",
+        )
+
+
+def prepare_import(znodes: ZNodes, path: str, contents: Contents) -> int:
+    """Write all but the topology's own record; the version that it must replace.
+
+    :raises TransitionError: the topology has a ledger with transactions.
+    """
+    znodes.ensure(path.rpartition("/")[0])
+    _occupy(znodes, path, contents.topology.name)
+    for batch in _steps(_remains(znodes, path)):
+        znodes.multi(batch)
+    for batch in _steps(_creates(path, contents)):
+        znodes.multi(batch)
+    node = znodes.read([path]).nodes[path]
+    if node is None or node.data != UNFINISHED:
+        raise TransitionError(f"somebody else wrote to the ledger of {contents.topology.name!r}", "Look at it first.")
+    return node.version
+
+
+def _occupy(znodes: ZNodes, path: str, name: str) -> None:
+    node = znodes.read([path]).nodes[path]
+    if node is None:
+        return znodes.multi([Create(path, UNFINISHED)])
+    checks: list[Op] = []
+    if node.data != UNFINISHED:
+        record = codec.decode_topology(node.data, path)
+        head_path = Life(path, record.incarnation).head
+        head = znodes.read([head_path]).nodes[head_path]
+        next_txid = 1 if head is None else codec.decode_head(head.data, head_path)
+        if next_txid > 1:
+            raise TransitionError(
+                f"topology {name!r} has a ledger that begins at transaction {next_txid}: importing would lose it",
+                f"If its states are ahead of it, use `airflow trident repair {name}`; or import below another "
+                "[trident] root.",
+            )
+        checks = [] if head is None else [Check(head_path, head.version)]
+    return znodes.multi([*checks, Set(path, UNFINISHED, node.version)])
+
+
+def _remains(znodes: ZNodes, path: str) -> Iterator[Op]:
+    """Deletes of everything below the topology, children first."""
+    for incarnation in sorted(znodes.read([], [path]).folders[path] or ()):
+        life = Life(path, incarnation)
+        folders = [life.transactions, life.chunks, life.workers, *map(life.bucket, BUCKETS), life.claims, life.base]
+        for folder, names in znodes.read([], folders).folders.items():
+            if folder not in (life.claims, life.base):
+                yield from (Delete(f"{folder}/{name}") for name in sorted(names or ()))
+        nodes = znodes.read([*folders, life.head, life.commit, life.exceptions]).nodes
+        yield from (Delete(one) for one in (life.head, life.commit, life.exceptions) if nodes[one] is not None)
+        yield from (Delete(folder) for folder in folders if nodes[folder] is not None)
+
+
+def _creates(path: str, contents: Contents) -> Iterator[Op]:
+    life = Life(path, contents.topology.incarnation)
+    yield from map(Create, life.folders())
+    yield Create(life.head, codec.encode_head(contents.next_txid))
+    yield Create(life.commit, codec.encode_pointer(contents.pointer))
+    yield Create(life.exceptions, codec.encode_exceptions(contents.exceptions))
+    for tx in contents.transactions:
+        packed = codec.pack_metadata(tx)
+        yield Create(life.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None))
+        if packed:
+            ref, chunks = packed
+            for index, chunk in enumerate(chunks):
+                yield Create(life.chunk(codec.chunk_name(tx.txid, ref, index)), chunk)
+    for claim in contents.claims:
+        yield Create(life.claim(claim.key), codec.encode_claim(claim))
+
+
+def _steps(ops: Iterable[Op]) -> Iterator[list[Op]]:
+    batch: list[Op] = []
+    size = 0
+    for op in ops:
+        bytes_ = len(op.data) if isinstance(op, Create) else 0
+        if batch and (len(batch) == _STEP_OPS or size + bytes_ > _STEP_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(op)
+        size += bytes_
+    if batch:
+        yield batch

@@ -1,0 +1,400 @@
+"""ZooKeeper through kazoo, wrapped once. The only file that imports kazoo.
+
+What kazoo does not do by itself, and this file does: a deadline on every call (its own wait for ever); refusals of
+a `multi` raised (it returns them in a list); a lost answer told apart from a refusal; a fresh client in a forked child
+(an inherited one hangs); host names checked; the reason of a failed connection (it is only logged); a client that
+hangs after a restored server replaced; a connection that a server never answers given up. Nothing is ever sent twice
+here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    LedgerAuthError,
+    LedgerUnavailableError,
+    OutcomeUnknownError,
+)
+from airflow_trident.ledger.ephemeral import Ephemerals
+from airflow_trident.ledger.znodes import (
+    Check,
+    Create,
+    Delete,
+    Node,
+    Op,
+    Reading,
+    Refusal,
+    WriteRefusedError,
+    refused,
+    require_sizes,
+)
+from airflow_trident.ledger.zookeeper.greeting import Greeting
+from airflow_trident.ledger.zookeeper.reasons import Reasons
+from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+__all__ = ["DigestAuth", "Tls", "ZooKeeperSettings", "ZooKeeperZNodes"]
+
+_PAUSE_S = 0.05
+"""Between two tries of a read while there is no session."""
+_CLOSE_S = 5.0
+"""How long a client may take to say good-bye; after that it ends in the background."""
+
+_instances: weakref.WeakSet[ZooKeeperZNodes] = weakref.WeakSet()
+_inherited: list[KazooClient] = []
+"""Clients of the parent process: kept, so that nothing of them is ever run or finalised here."""
+
+
+class ZooKeeperZNodes:
+    """A :class:`~airflow_trident.ledger.znodes.ZNodes` on a real ensemble. Connects when first used.
+
+    Not for sharing between threads; a forked child may go on using it and gets a session of its own.
+
+    :param on_change: told the path of a watched node that changed, or None when the connection was lost and every armed
+        watch with it; called in kazoo's thread, so it must return at once.
+    """
+
+    def __init__(self, settings: ZooKeeperSettings, on_change: Callable[[str | None], None] | None = None) -> None:
+        self.settings = settings
+        self.round_trips = 0
+        self._on_change = on_change
+        self._client: KazooClient | None = None
+        self._pid = os.getpid()
+        self._reasons, self._greeting = Reasons(self.describe()), Greeting()
+        self._connected, self._event = threading.Event(), threading.Event()
+        self._ephemerals = Ephemerals()
+        _instances.add(self)
+
+    # ---- the contract ------------------------------------------------------------------------------------------
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+        full = self._read([self._full(path) for path in paths], [self._full(path) for path in folders])
+        return Reading(
+            {path: full.nodes[self._full(path)] for path in paths},
+            {path: full.folders[self._full(path)] for path in folders},
+        )
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        self._multi([replace(op, path=self._full(op.path)) for op in ops])
+
+    def post(self, ops: Sequence[Op]) -> None:
+        self._send(
+            [replace(op, path=self._full(op.path)) for op in ops], time.monotonic() + self.settings.op_deadline_s
+        )
+
+    def ensure(self, path: str) -> None:
+        # The chroot too: kazoo never creates its own kind of chroot, which is why paths are prefixed here instead.
+        steps = self._full(path).strip("/").split("/")
+        every = ["/" + "/".join(steps[:depth]) for depth in range(1, len(steps) + 1)]
+        deadline = time.monotonic() + self.settings.op_deadline_s
+        for one, node in self._read(every, []).nodes.items():
+            if node is None:
+                self._create(one, deadline)
+
+    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        self._event.clear()
+        return self.arm(seen) or self._event.wait(max(0.0, deadline - time.monotonic()))
+
+    def arm(self, seen: Mapping[str, int | None]) -> bool:
+        """Watch the nodes without waiting; True: a node is not at the version seen, or that cannot be told."""
+        client = self._ready(time.monotonic() + self.settings.op_deadline_s)
+        self.round_trips += 1
+        try:
+            with self._translated(f"watch {', '.join(seen)}"):
+                # Always the same function: kazoo keeps a set per path, so that waiting again adds no second watch.
+                armed = [client.exists_async(self._full(path), watch=self._on_event) for path in seen]
+                stats = [one.get(timeout=self.settings.op_deadline_s) for one in armed]
+        except OutcomeUnknownError:
+            return True
+        return [None if stat is None else stat.version for stat in stats] != list(seen.values())
+
+    def describe(self) -> str:
+        return f"ZooKeeper at {self.settings.hosts}{self.settings.chroot}"
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        self._ephemerals.clear()
+        self._event.set()
+        if client is not None and self._pid == os.getpid():
+            _stop(client)
+
+    # ---- the session -------------------------------------------------------------------------------------------
+
+    def forget_inherited(self) -> None:
+        """In a forked child: the parent's client is neither used nor closed."""
+        if self._client is not None:
+            _inherited.append(self._client)
+        self._client = None
+        self._pid, self._ephemerals = os.getpid(), Ephemerals()
+        self._reasons, self._greeting = Reasons(self.describe()), Greeting()
+        self._connected, self._event = threading.Event(), threading.Event()
+
+    def _ready(self, deadline: float) -> KazooClient:
+        """A client with a session.
+
+        :raises LedgerUnavailableError: none before `deadline` (of :func:`time.monotonic`); says kazoo's reason.
+        """
+        if self._pid != os.getpid():
+            self.forget_inherited()
+        if self._client is None:
+            deadline = min(deadline, time.monotonic() + self.settings.connect_deadline_s)
+            self._client = self._new_client()
+            self._client.start_async()
+        client = self._client
+        answer_s = min(self.settings.op_deadline_s, self.settings.connect_deadline_s) / 3
+        while not self._connected.wait(min(0.1, _left_s(deadline))):
+            self._greeting.give_up_after(answer_s)
+            if client.client_state == "AUTH_FAILED":
+                self._replace(client)
+                raise self._denied("it refused the credentials")
+            if time.monotonic() >= deadline:
+                self._replace(client)
+                raise self._unavailable("no connection")
+        return client
+
+    def _new_client(self) -> KazooClient:
+        from kazoo.client import KazooClient
+        from kazoo.handlers.threading import SequentialThreadingHandler
+        from kazoo.retry import KazooRetry
+        from kazoo.security import make_acl, make_digest_acl
+
+        settings, tls, auth = self.settings, self.settings.tls, self.settings.auth
+        acl = [make_digest_acl(auth.user, auth.password, all=True)] if auth else []
+        if tls and tls.acl_identity:
+            acl.append(make_acl("x509", tls.acl_identity, all=True))
+        client = KazooClient(
+            hosts=settings.hosts,
+            timeout=settings.session_timeout_s,
+            auth_data=[("digest", f"{auth.user}:{auth.password}")] if auth else None,
+            default_acl=acl or None,
+            # kazoo's default waits up to an hour between two tries: a minute's outage would last two.
+            connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=2.0),
+            logger=self._reasons.logger,
+            handler=self._greeting.seen_by(SequentialThreadingHandler()),
+            use_ssl=tls is not None,
+            **(_tls_arguments(tls) if tls else {}),
+        )
+        self._reasons.clear()
+        self._connected.clear()
+        connected, ephemerals = self._connected, self._ephemerals
+
+        reasons = self._reasons
+
+        def on_state(state: str) -> None:
+            if state == "CONNECTED":
+                reasons.connected()
+                connected.set()
+                ephemerals.renew(client)
+            else:
+                connected.clear()
+
+        client.add_listener(on_state)
+        return client
+
+    def _replace(self, client: KazooClient) -> None:
+        """Drop a client that did not get through in time: after a server was restored from a copy, one that saw newer
+        data is refused for ever. What it had still queued is not sent either."""
+        if self._client is client:
+            self._client = None
+            self._connected = threading.Event()
+            _stop(client)
+
+    def _on_event(self, event: Any) -> None:
+        self._event.set()
+        if self._on_change is not None:
+            self._on_change(event.path.removeprefix(self.settings.chroot) if event.path else None)
+
+    # ---- calls, with full paths --------------------------------------------------------------------------------
+
+    def _read(self, paths: Sequence[str], folders: Sequence[str]) -> Reading:
+        deadline = time.monotonic() + self.settings.op_deadline_s
+        while True:
+            client = self._ready(deadline)
+            self.round_trips += 1
+            try:
+                with self._translated(f"to read {', '.join([*paths, *folders][:5])}"):
+                    return self._read_once(client, paths, folders, deadline)
+            except OutcomeUnknownError as error:
+                # Reading again does no harm.
+                if time.monotonic() + _PAUSE_S > deadline:
+                    self._replace(client)
+                    raise self._unavailable(f"no answer to a read of {paths or folders}") from error
+                time.sleep(_PAUSE_S)
+
+    def _read_once(self, client: KazooClient, paths: Sequence[str], folders: Sequence[str], deadline: float) -> Reading:
+        from kazoo.exceptions import NoNodeError
+
+        def answer(one: Any) -> Any:
+            try:
+                return one.get(timeout=_left_s(deadline))
+            except NoNodeError:
+                return None
+
+        # One connection answers in order: what follows the sync is at least as new as this moment.
+        synced = client.sync_async("/")
+        nodes = [client.get_async(path) for path in paths]
+        names = [client.get_children_async(path) for path in folders]
+        synced.get(timeout=_left_s(deadline))
+        read = {path: answer(one) for path, one in zip(paths, nodes, strict=True)}
+        listed = {path: answer(one) for path, one in zip(folders, names, strict=True)}
+        return Reading(
+            {path: None if found is None else Node(found[0], found[1].version) for path, found in read.items()},
+            {path: None if found is None else frozenset(found) for path, found in listed.items()},
+        )
+
+    def _multi(self, ops: Sequence[Op]) -> None:
+        require_sizes(ops)
+        deadline = time.monotonic() + self.settings.op_deadline_s
+        self.round_trips += 1
+        with self._translated(f"to write {ops[-1].path}"):
+            _raise_first(ops, self._send(ops, deadline).get(timeout=_left_s(deadline)))
+
+    def _send(self, ops: Sequence[Op], deadline: float) -> Any:
+        client = self._ready(deadline)
+        self._ephemerals.forget(ops)
+        transaction = client.transaction()
+        for op in ops:
+            _add(transaction, op)
+        answer = transaction.commit_async()
+        self._ephemerals.sent(ops, client)
+        return answer
+
+    def _create(self, path: str, deadline: float) -> None:
+        """An empty node, where none is. Repeating this has no effect, so a lost answer needs no resolving."""
+        while True:
+            try:
+                return self._multi([Create(path)])
+            except WriteRefusedError as error:
+                if error.refusal is Refusal.NODE_EXISTS:
+                    return None
+                raise
+            except OutcomeUnknownError:
+                if time.monotonic() > deadline:
+                    raise
+
+    def _full(self, path: str) -> str:
+        return (self.settings.chroot + path) or "/"
+
+    # ---- errors ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """kazoo's errors as ours. A lost answer is an OutcomeUnknownError, also that of a read."""
+        from kazoo import exceptions as kz
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        lost = (kz.ConnectionLoss, kz.SessionExpiredError, kz.OperationTimeoutError, kz.SessionMovedError)
+        later = (KazooTimeoutError, kz.RequestTimeoutError, kz.ThrottledOpError, kz.CancelledError)
+        denied = (kz.NoAuthError, kz.AuthFailedError, kz.InvalidACLError, kz.SessionClosedRequireSaslError)
+        try:
+            yield
+        except denied as error:
+            raise self._denied(f"{type(error).__name__} on the try {doing}") from error
+        except (*lost, *later) as error:
+            raise OutcomeUnknownError(
+                f"{self.describe()}: the answer on the try {doing} was lost ({type(error).__name__})",
+                "Run the same step again.",
+            ) from error
+        except kz.KazooException as error:
+            raise ConfigurationError(
+                f"{self.describe()} refused {doing}: {type(error).__name__} {error}", "Look at ZooKeeper's own log."
+            ) from error
+
+    def _unavailable(self, what: str) -> LedgerUnavailableError:
+        return LedgerUnavailableError(
+            f"{self.describe()} does not answer: {what}{self._reasons.text()}",
+            "Check the address, that the server runs (`airflow trident zookeeper status`), and TLS if it is used.",
+        )
+
+    def _denied(self, what: str) -> LedgerAuthError:
+        user = self.settings.auth.user if self.settings.auth else "none"
+        return LedgerAuthError(
+            f"{self.describe()} denies access: {what} (user: {user}){self._reasons.text()}",
+            "Use the credentials that created the ledger: every worker needs the same.",
+        )
+
+
+def _raise_first(ops: Sequence[Op], results: Sequence[object]) -> None:
+    """:raises WriteRefusedError: for the operation whose condition did not hold; or what else it answered."""
+    from kazoo import exceptions as kz
+
+    refusals = {
+        kz.BadVersionError: Refusal.BAD_VERSION,
+        kz.NodeExistsError: Refusal.NODE_EXISTS,
+        kz.NoNodeError: Refusal.NO_NODE,
+        kz.NotEmptyError: Refusal.NOT_EMPTY,
+    }
+    # Operations before the one that failed say "rolled back", those after it "inconsistency".
+    fillers = (kz.RolledBackError, kz.RuntimeInconsistency)
+    failures = [(op, result) for op, result in zip(ops, results, strict=True) if isinstance(result, Exception)]
+    for op, failure in failures:
+        if type(failure) in refusals:
+            raise refused(op, refusals[type(failure)])
+        if not isinstance(failure, fillers):
+            raise failure
+    if failures:
+        raise failures[0][1]
+
+
+def _add(transaction: Any, op: Op) -> None:
+    if isinstance(op, Check):
+        transaction.check(op.path, op.version)
+    elif isinstance(op, Create):
+        transaction.create(op.path, op.data, ephemeral=op.ephemeral)
+    elif isinstance(op, Delete):
+        transaction.delete(op.path, version=op.version)
+    else:
+        transaction.set_data(op.path, op.data, version=op.version)
+
+
+def _tls_arguments(tls: Tls) -> dict[str, Any]:
+    return {
+        "ca": tls.ca or None,
+        "certfile": tls.certificate or None,
+        "keyfile": tls.key or None,
+        "keyfile_password": tls.key_password or None,
+        "verify_certs": tls.verify,
+        "check_hostname": tls.check_hostname and tls.verify,
+    }
+
+
+def _left_s(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _stop(client: KazooClient) -> None:
+    """Say good-bye and free what it holds; in the background if the server does not listen.
+
+    An Airflow task leaves without running exit handlers, so a client that was not stopped keeps its session, and with
+    it the ephemeral nodes, until the timeout.
+    """
+
+    def end() -> None:
+        with contextlib.suppress(Exception):  # whatever goes wrong: nobody needs this client any more
+            client.stop()
+            client.close()
+
+    thread = threading.Thread(target=end, name="zookeeper-close", daemon=True)
+    thread.start()
+    thread.join(_CLOSE_S)
+
+
+def _after_fork_in_child() -> None:
+    for one in list(_instances):
+        one.forget_inherited()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

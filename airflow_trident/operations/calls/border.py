@@ -1,0 +1,181 @@
+"""The border around users' code: how functions are called, and what an exception in one of them becomes."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, TypeVar
+
+from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
+from airflow_trident.operations.api import Filter, Function, Operation, OperationContext
+from airflow_trident.operations.calls.values import UnfitValueError, coercer, shown
+from airflow_trident.types import Schema
+
+T = TypeVar("T")
+
+ROW_CHARACTERS = 200
+"""So much of a row's text comes into an error."""
+_OUR_PARTS = ("/airflow_trident/operations/", "/airflow_trident/engine/", "/airflow_trident/states/")
+
+
+def callable_of(function: Any) -> Callable[..., Any]:
+    """What is called per tuple: `Function.execute`, `Filter.is_keep`, or the function itself."""
+    if isinstance(function, Function):
+        return function.execute
+    if isinstance(function, Filter):
+        return function.is_keep
+    for method in ("execute", "is_keep", "accept"):
+        called = getattr(function, method, None)
+        if callable(called):
+            return called  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def prepared(function: T, context: OperationContext, border: Border) -> Iterator[T]:
+    """A copy of what a user wrote, for one partition of one attempt: `prepare` is called on it before, and `cleanup`
+    after, if it has them.
+
+    A copy, because what it keeps in `self` is that of one transaction, and a drain processes several at a time. Plain
+    functions are code, and are themselves.
+
+    :raises UserCodeError: `prepare` or `cleanup` raised.
+    :raises ConfigurationError: it cannot be copied.
+    """
+    own = _copied(function, border)
+    if not isinstance(own, Operation):
+        yield own
+        return
+    _live(border, own.prepare, "prepare", context)
+    try:
+        yield own
+    except BaseException:
+        with suppress(*USER_ERRORS):  # the first error is the cause
+            own.cleanup()
+        raise
+    _live(border, own.cleanup, "cleanup")
+
+
+def _copied(function: T, border: Border) -> T:
+    if isinstance(function, FunctionType):
+        return function
+    modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # are themselves
+    try:
+        return copy.deepcopy(function, modules)
+    except Exception as error:  # objects fail to be copied in any way they like
+        raise ConfigurationError(
+            f"{border.function} in {border.node} cannot be copied for a partition: {error_text(error)}",
+            "Open connections, locks and files in prepare(), not in __init__ or at module level.",
+        ) from error
+
+
+def _live(border: Border, call: Callable[..., None], method: str, *arguments: Any) -> None:
+    try:
+        call(*arguments)
+    except TridentError:
+        raise
+    except USER_ERRORS as error:
+        raise border.raised((), error, method) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Calls one user function on rows; whatever it raises becomes a UserCodeError naming node, fields, row and txid.
+
+    `outputs`: what the function gives, if values are to be held against it.
+    """
+
+    node: str
+    function: str
+    fields: tuple[str, ...]
+    txid: int
+    outputs: Schema = ()
+
+    def one(self, call: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """``call(*values)`` as it is."""
+        try:
+            return call(*values)
+        except TridentError:
+            raise
+        except USER_ERRORS as error:
+            raise self.raised(values, error) from error
+
+    def single(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
+        """The one tuple of `arity` values that a map function gives."""
+        return self._tuple(self.one(call, values), values, arity)
+
+    def many(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> Iterator[tuple[Any, ...]]:
+        """The tuples of `arity` values that a function yields."""
+        given = self.one(call, values)
+        self.require_iterable(values, given)
+        outputs = iter(given)
+        while True:
+            try:
+                output = next(outputs)
+            except StopIteration:
+                return
+            except TridentError:
+                raise
+            except USER_ERRORS as error:
+                raise self.raised(values, error) from error
+            yield self._tuple(output, values, arity)
+
+    def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
+        """:raises UserCodeError: a text or no iterable at all: iterating over a text would give its letters."""
+        if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise self.error(values, f"gave {shown(given)}, where an iterable of outputs is expected: yield each one")
+
+    def _tuple(self, output: Any, values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
+        whole = as_tuple(output, arity)
+        if whole is None:
+            raise self.wrong_arity(values, output, arity)
+        if not self.outputs:
+            return whole
+        try:
+            return tuple(coercer(field.type)(value) for field, value in zip(self.outputs, whole, strict=True))
+        except UnfitValueError as error:
+            raise self.error(values, f"gave {error}") from error
+
+    # ---- errors ------------------------------------------------------------------------------------------------
+
+    def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
+        return self.error(values, f"gave {shown(output)}, where {arity} value{'s' * (arity != 1)} are declared")
+
+    def raised(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> UserCodeError:
+        """What the function's exception becomes; names the innermost line that is not ours."""
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+        place = f" (line {frames[-1].lineno} of {frames[-1].filename.rsplit('/', 1)[-1]})" if frames else ""
+        within = f" in {method}" if method else ""
+        kind, _, text = error_text(error).partition(": ")
+        made = self.error(values, f"raised {kind}{within}: {text}{place}")
+        if frames:  # the user's own; those of this package and of Spark would bury them
+            made.add_note("".join(traceback.format_list(frames)).rstrip())
+        return made
+
+    def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
+        named = zip(self.fields, values, strict=False)
+        row = ", ".join(f"{name}={shown(value, ROW_CHARACTERS)}" for name, value in named)
+        return UserCodeError(
+            f"{self.function} in {self.node} {what}; transaction {self.txid}, row ({row[:ROW_CHARACTERS]})",
+            "Mend the function and replay. Or mend the data and have the transaction take them (`airflow trident "
+            "accept-source`), or skip it; nothing of it is committed.",
+            node=self.node,
+            fields=", ".join(self.fields),
+            row=row[:ROW_CHARACTERS],
+        )
+
+
+def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:
+    """One output as `arity` values; None if it is not so many. A single field may come bare."""
+    if arity == 1 and not isinstance(output, tuple):
+        return (output,)
+    return tuple(output) if isinstance(output, tuple | list) and len(output) == arity else None
+
+
+def _is_ours(path: str) -> bool:
+    return any(part in path for part in _OUR_PARTS)

@@ -1,0 +1,261 @@
+"""Types of expressions: from a tree as written to a tree in which every conversion is explicit.
+
+The evaluator in Python and the compiler to Spark both walk the resolved tree, so that neither has its own idea of how
+an int meets a double.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import FieldError
+from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
+
+if TYPE_CHECKING:
+    from airflow_trident.operations.expr.tree import Expression
+
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
+_DIGITS = {name: len(str(limit)) for name, limit in WHOLE_TYPES.items()}
+MAX_PRECISION = 38
+
+_OF_WHOLE = ("double", "boolean", "string", "decimal")
+# What can be cast into what so that Python and the JVM agree. Not double to string: Java prints doubles differently.
+CASTS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("byte", "short", "int"), frozenset({*WHOLE_TYPES, *_OF_WHOLE, "float"})),
+    "long": frozenset({*WHOLE_TYPES, *_OF_WHOLE}),
+    "float": frozenset({*WHOLE_TYPES, "double"}),
+    "double": frozenset({*WHOLE_TYPES, "float"}),
+    "decimal": frozenset({"double", "decimal"}),
+    "boolean": frozenset({*WHOLE_TYPES, "string"}),
+    "string": frozenset({*WHOLE_TYPES, "double", "boolean", "date", "time", "timestamp"}),
+    "date": frozenset({"string", "timestamp"}),
+    "time": frozenset({"string"}),
+    "timestamp": frozenset({"string", "date"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A resolved node: `type` is that of its value (of the elements, for ``explode``); `op`, `options` as in
+    `Expression`. Operands of arithmetic and comparison, branches of ``case`` and ``coalesce`` have one common type."""
+
+    op: str
+    type: str
+    arguments: tuple[Typed, ...] = ()
+    options: tuple[Any, ...] = ()
+
+
+def resolve(expression: Expression, schema: Schema) -> Typed:
+    """Check the types of an expression over a schema and make every conversion explicit.
+
+    :raises FieldError: an unknown field; an operand of a wrong type; an ``explode`` below another operation.
+    """
+    return _resolve(expression, schema, expression)
+
+
+def _resolve(expression: Expression, schema: Schema, whole: Expression) -> Typed:
+    if expression.op == "column":
+        (field,) = select(schema, expression.options, f"expression {whole}")
+        return Typed("column", field.type, (), expression.options)
+    if expression.op == "literal":
+        return Typed("literal", expression.options[1], (), expression.options[:1])
+    arguments = tuple(_resolve(argument, schema, whole) for argument in expression.arguments)
+    if any(argument.op == "explode" for argument in arguments):
+        raise FieldError(f"{whole}: explode inside another operation", "Make it an `each` of its own.")
+    return _RULES[expression.op](_Call(expression, arguments))
+
+
+def type_of_value(value: Any) -> str:
+    """The type of a Python value as a literal.
+
+    :raises FieldError: no type holds such values.
+    """
+    simple: dict[type, str] = {
+        bool: "boolean",
+        int: "long",
+        float: "double",
+        str: "string",
+        bytes: "binary",
+        datetime.datetime: "timestamp",
+        datetime.date: "date",
+        datetime.timedelta: INTERVAL,
+    }
+    limit = WHOLE_TYPES["long"]
+    if isinstance(value, int) and not -limit <= value < limit:
+        raise FieldError(f"{value} does not fit a long", "Use lit(Decimal(...)) or a double.")
+    if isinstance(value, datetime.timedelta) and abs(value) > LONGEST_INTERVAL:
+        raise FieldError(f"{value} does not fit an {INTERVAL}", f"It has at most {LONGEST_INTERVAL.days} days.")
+    if type(value) in simple:
+        return simple[type(value)]
+    if isinstance(value, datetime.time) and value.tzinfo is None:
+        return "time"
+    if isinstance(value, Decimal) and value.is_finite():
+        _, digits, exponent = value.as_tuple()
+        scale = max(0, -int(exponent))
+        precision = max(len(digits) + max(0, int(exponent)), scale, 1)
+        if precision <= MAX_PRECISION:
+            return f"decimal({precision},{scale})"
+    raise FieldError(
+        f"{value!r} ({type(value).__name__}) cannot be a literal",
+        "Use a str, int, float, bool, bytes, Decimal of at most 38 digits, date, time without a zone, datetime or "
+        "timedelta.",
+    )
+
+
+def decimal_parts(type_text: str) -> tuple[int, int] | None:
+    """(precision, scale) of a decimal type, else None."""
+    match = _DECIMAL.match(type_text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def kind(type_text: str) -> str:
+    """The type without its parameters: ``decimal``, ``array``, or the type itself."""
+    return re.split(r"[(<]", type_text, maxsplit=1)[0]
+
+
+def to(typed: Typed, wanted: str) -> Typed:
+    """An explicit cast, or the node itself if it has the type."""
+    return typed if typed.type == wanted else Typed("cast", wanted, (typed,), (wanted,))
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    expression: Expression
+    arguments: tuple[Typed, ...]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(argument.type for argument in self.arguments)
+
+    def typed(self, result: str, arguments: tuple[Typed, ...] | None = None) -> Typed:
+        given = self.arguments if arguments is None else arguments
+        return Typed(str(self.expression.op), result, given, self.expression.options)
+
+    def wrong(self, wanted: str) -> FieldError:
+        given = ", ".join(self.types)
+        return FieldError(
+            f"{self.expression}: {self.expression.op} cannot take ({given})", f"It takes {wanted}; a cast may help."
+        )
+
+    def common(self, arguments: tuple[Typed, ...]) -> str:
+        types = [argument.type for argument in arguments]
+        result = types[0]
+        for other in types[1:]:
+            wider = common_type(result, other)
+            if wider is None:
+                raise self.wrong("values of one type (numbers may differ; decimals do not mix with doubles)")
+            result = wider
+        return result
+
+
+def common_type(left: str, right: str) -> str | None:
+    """The type that holds the values of both; None if there is none."""
+    if left == right:
+        return left
+    numbers = {*WHOLE_TYPES, *REAL_TYPES}
+    if left in numbers and right in numbers:
+        return "long" if left in WHOLE_TYPES and right in WHOLE_TYPES else "double"
+    wide = [decimal_parts(part) or ((_DIGITS[part], 0) if part in _DIGITS else None) for part in (left, right)]
+    if wide[0] is None or wide[1] is None:
+        return None
+    scale = max(wide[0][1], wide[1][1])
+    precision = max(wide[0][0] - wide[0][1], wide[1][0] - wide[1][1]) + scale
+    return f"decimal({precision},{scale})" if precision <= MAX_PRECISION else None
+
+
+def _arithmetic(call: _Call) -> Typed:
+    if not all(given in (*WHOLE_TYPES, *REAL_TYPES) for given in call.types):
+        raise call.wrong("numbers that are no decimals")
+    wanted = "long" if all(given in WHOLE_TYPES for given in call.types) else "double"
+    if call.expression.op == "/":
+        wanted = "double"
+    return call.typed(wanted, tuple(to(argument, wanted) for argument in call.arguments))
+
+
+def _comparison(call: _Call) -> Typed:
+    wanted = call.common(call.arguments)
+    if is_nested(wanted):
+        raise call.wrong("values of a simple type")
+    return call.typed("boolean", tuple(to(argument, wanted) for argument in call.arguments))
+
+
+def _one_kind(wanted: str, result: str) -> Callable[[_Call], Typed]:
+    def rule(call: _Call) -> Typed:
+        if not all(kind(given) == wanted for given in call.types):
+            raise call.wrong(f"{wanted} values")
+        return call.typed(result)
+
+    return rule
+
+
+def _explode(call: _Call) -> Typed:
+    (given,) = call.types
+    if kind(given) != "array":
+        raise call.wrong("an array")
+    return call.typed(given[len("array<") : -1])
+
+
+def _coalesce(call: _Call) -> Typed:
+    wanted = call.common(call.arguments)
+    return call.typed(wanted, tuple(to(argument, wanted) for argument in call.arguments))
+
+
+def _case(call: _Call) -> Typed:
+    """Arguments are condition, value, condition, value ... and perhaps a last value."""
+    pairs = len(call.arguments) // 2 * 2
+    conditions, values = call.arguments[0:pairs:2], (*call.arguments[1:pairs:2], *call.arguments[pairs:])
+    if any(condition.type != "boolean" for condition in conditions):
+        raise call.wrong("a boolean before each value")
+    wanted = call.common(values)
+    cast = [to(value, wanted) for value in values]
+    arguments: list[Typed] = []
+    for condition, value in zip(conditions, cast, strict=False):
+        arguments += [condition, value]
+    return call.typed(wanted, (*arguments, *cast[len(conditions) :]))
+
+
+def _cast(call: _Call) -> Typed:
+    (given,), (wanted,) = call.types, call.expression.options
+    if given == wanted:
+        return call.arguments[0]
+    if kind(wanted) not in CASTS.get(kind(given), frozenset()):
+        allowed = ", ".join(sorted(CASTS.get(kind(given), frozenset()))) or "nothing"
+        raise FieldError(
+            f"{call.expression}: {given} cannot be cast to {wanted}",
+            f"It can be cast to {allowed}; for anything else use a function.",
+        )
+    return call.typed(wanted)
+
+
+def _is_null(call: _Call) -> Typed:
+    return call.typed("boolean")
+
+
+_text = _one_kind("string", "string")
+_text_test = _one_kind("string", "boolean")
+_logic = _one_kind("boolean", "boolean")
+_words = _one_kind("string", "array<string>")
+
+_RULES: dict[str, Callable[[_Call], Typed]] = {
+    **dict.fromkeys(("+", "-", "*", "/", "%", "negate", "abs"), _arithmetic),
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _comparison),
+    **dict.fromkeys(("&", "|", "not"), _logic),
+    **dict.fromkeys(("lower", "upper", "trim", "concat", "substring"), _text),
+    **dict.fromkeys(("contains", "starts_with", "ends_with"), _text_test),
+    **dict.fromkeys(("split", "split_words"), _words),
+    "length": _one_kind("string", "long"),
+    "size": _one_kind("array", "long"),
+    "explode": _explode,
+    "coalesce": _coalesce,
+    "case": _case,
+    "cast": _cast,
+    "is_null": _is_null,
+}

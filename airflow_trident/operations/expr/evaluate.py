@@ -1,0 +1,233 @@
+"""What expressions mean, in plain Python. Engines that run them elsewhere must give the same values and errors."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from airflow_trident.operations.expr.conversions import convert
+from airflow_trident.operations.expr.dtypes import Typed, resolve
+from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.types import REAL_TYPES, Schema, names_of
+
+Values: TypeAlias = tuple[Any, ...]
+Evaluator: TypeAlias = Callable[[Values], Any]
+
+_WORD = re.compile(r"[^ \t\n\x0b\f\r]+")
+
+
+def bind(expression: Expression, schema: Schema) -> Callable[..., Any]:
+    """A function of the values of `expression.reads`, in that order, as a user's function would be.
+
+    It gives the value; for an ``explode`` the elements, as a list (empty for null).
+
+    :raises FieldError: the expression does not fit the schema.
+    """
+    run = _build(resolve(expression, schema), expression.reads)
+    if expression.is_explode:
+        return lambda *values: run(values) or []
+    return lambda *values: run(values)
+
+
+def evaluate(expression: Expression, row: Mapping[str, Any], schema: Schema) -> Any:
+    """The value of an expression for one tuple. For tests and explanations; engines use :func:`bind` once per pass.
+
+    :raises FieldError: the expression does not fit the schema.
+    :raises ArithmeticError, ValueError: an overflow, or a cast that cannot hold the value.
+    """
+    given = {name: row[name] for name in names_of(schema) if name in row}
+    return bind(expression, schema)(*(given[name] for name in expression.reads))
+
+
+# ---- building closures -----------------------------------------------------------------------------------------
+
+
+def _build(typed: Typed, names: tuple[str, ...]) -> Evaluator:
+    if typed.op == "column":
+        return operator.itemgetter(names.index(typed.options[0]))
+    if typed.op == "literal":
+        value = typed.options[0]
+        return lambda _: value
+    arguments = [_build(argument, names) for argument in typed.arguments]
+    if typed.op in _LAZY:
+        return _LAZY[typed.op](arguments)
+    return _strict(_function_of(typed), arguments)
+
+
+def _strict(function: Callable[..., Any], arguments: list[Evaluator]) -> Evaluator:
+    """Null in, null out."""
+    if len(arguments) == 1:
+        (only,) = arguments
+
+        def of_one(values: Values) -> Any:
+            value = only(values)
+            return None if value is None else function(value)
+
+        return of_one
+
+    def of_many(values: Values) -> Any:
+        given = [argument(values) for argument in arguments]
+        return None if any(value is None for value in given) else function(*given)
+
+    return of_many
+
+
+def _function_of(typed: Typed) -> Callable[..., Any]:
+    operand = typed.arguments[0].type
+    if typed.op == "cast":
+        return convert(operand, typed.type)
+    if typed.op in _WHOLE_OR_REAL:
+        whole, real = _WHOLE_OR_REAL[typed.op]
+        return whole if typed.type == "long" else real
+    if typed.op in _COMPARE:
+        return _COMPARE[typed.op] if operand not in REAL_TYPES else _REAL_COMPARE[typed.op]
+    if typed.op in _WITH_OPTIONS:
+        return _WITH_OPTIONS[typed.op](*typed.options)
+    return _PLAIN[typed.op]
+
+
+# ---- what is not strict about nulls ----------------------------------------------------------------------------
+
+
+def _and(arguments: list[Evaluator]) -> Evaluator:
+    left, right = arguments
+
+    def run(values: Values) -> Any:
+        first = left(values)
+        if first is False:
+            return False
+        second = right(values)
+        return False if second is False else (None if first is None or second is None else True)
+
+    return run
+
+
+def _or(arguments: list[Evaluator]) -> Evaluator:
+    left, right = arguments
+
+    def run(values: Values) -> Any:
+        first = left(values)
+        if first is True:
+            return True
+        second = right(values)
+        return True if second is True else (None if first is None or second is None else False)
+
+    return run
+
+
+def _coalesce(arguments: list[Evaluator]) -> Evaluator:
+    return lambda values: next((value for run in arguments if (value := run(values)) is not None), None)
+
+
+def _is_null(arguments: list[Evaluator]) -> Evaluator:
+    (only,) = arguments
+    return lambda values: only(values) is None
+
+
+def _case(arguments: list[Evaluator]) -> Evaluator:
+    branches = list(zip(arguments[0:-1:2], arguments[1::2], strict=False))
+    last = arguments[-1] if len(arguments) % 2 else None
+
+    def run(values: Values) -> Any:
+        for condition, value in branches:
+            if condition(values):
+                return value(values)
+        return last(values) if last is not None else None
+
+    return run
+
+
+_LAZY: dict[str, Callable[[list[Evaluator]], Evaluator]] = {
+    "&": _and,
+    "|": _or,
+    "coalesce": _coalesce,
+    "is_null": _is_null,
+    "case": _case,
+}
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------
+
+
+def _long(value: int) -> int:
+    if -(2**63) <= value < 2**63:
+        return value
+    raise OverflowError(f"{value} does not fit a long")
+
+
+def _divide(left: float, right: float) -> float | None:
+    return left / right if right else None
+
+
+def _whole_remainder(left: int, right: int) -> int | None:
+    if right == 0:
+        return None
+    rest = abs(left) % abs(right)
+    return -rest if left < 0 else rest
+
+
+def _real_remainder(left: float, right: float) -> float | None:
+    if right == 0:
+        return None
+    return math.nan if math.isinf(left) else math.fmod(left, right)
+
+
+_WHOLE_OR_REAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "+": (lambda left, right: _long(left + right), operator.add),
+    "-": (lambda left, right: _long(left - right), operator.sub),
+    "*": (lambda left, right: _long(left * right), operator.mul),
+    "/": (_divide, _divide),
+    "%": (_whole_remainder, _real_remainder),
+    "negate": (lambda value: _long(-value), operator.neg),
+    "abs": (lambda value: _long(abs(value)), abs),
+}
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _nan_last(compare: Callable[..., Any]) -> Callable[[float, float], Any]:
+    """NaN equals itself and is greater than all else."""
+    return lambda left, right: compare(
+        (left != left, left if left == left else 0), (right != right, right if right == right else 0)
+    )
+
+
+_REAL_COMPARE = {name: _nan_last(compare) for name, compare in _COMPARE.items()}
+
+
+# ---- texts and arrays ------------------------------------------------------------------------------------------
+
+
+def _substring(start: int, count: int) -> Callable[[str], str]:
+    part = slice(start - 1, start - 1 + count)
+    return lambda text: text[part]
+
+
+def _split(delimiter: str) -> Callable[[str], list[str]]:
+    return lambda text: text.split(delimiter)
+
+
+_WITH_OPTIONS: dict[str, Callable[..., Callable[..., Any]]] = {"substring": _substring, "split": _split}
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "not": operator.not_,
+    "lower": str.lower,
+    "upper": str.upper,
+    "trim": lambda text: text.strip(" "),
+    "length": len,
+    "concat": lambda *texts: "".join(texts),
+    "split_words": _WORD.findall,
+    "size": len,
+    "explode": lambda array: array,
+    "contains": operator.contains,
+    "starts_with": str.startswith,
+    "ends_with": str.endswith,
+}

@@ -1,0 +1,395 @@
+"""Column expressions: small immutable trees that say how a value is made from the fields of one tuple.
+
+Spark runs them in the JVM, where a row never meets Python; `operations.evaluate` runs the same tree in Python and
+defines what it means. Only what both can do alike is offered.
+
+Meaning, in short:
+
+* Null: an operation on a null is null, except ``coalesce``, ``is_null``, ``when`` and the three-valued ``&`` and ``|``.
+* Whole numbers (byte, short, int, long) are calculated as long; an overflow is an error. Any double or float makes it
+  a double.
+* ``/`` always gives a double; division and remainder by zero give null. A remainder has the sign of its left side.
+* NaN equals NaN and is greater than every other number. Text is compared by code points.
+* ``trim`` strips spaces only; ``split_words`` splits at runs of ASCII whitespace; positions count characters from 1.
+  ``lower`` and ``upper`` are Unicode's full mappings (final sigma, SS for ß); the two sides may differ in letters that
+  are newer than Python's Unicode tables.
+* ``cast`` that cannot hold the value is an error. Timestamps are UTC.
+
+An error in a value that nothing uses afterwards may pass unseen in Spark, which leaves out what is not used.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.expr import dtypes as expression_types
+from airflow_trident.types import Schema, parse_type
+
+Operand: TypeAlias = (
+    "Expression | str | int | float | bool | bytes | Decimal | datetime.date | datetime.datetime | datetime.time | "
+    "datetime.timedelta"
+)
+"""An expression, or a Python value that becomes a literal. A text is a literal too: fields are written ``col("x")``."""
+
+
+class Op(StrEnum):
+    """What a node of the tree does; infix ones have the symbol as value."""
+
+    COLUMN = "column"
+    LITERAL = "literal"
+    ADD = "+"
+    SUBTRACT = "-"
+    MULTIPLY = "*"
+    DIVIDE = "/"
+    REMAINDER = "%"
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_EQUAL = "<="
+    GREATER = ">"
+    GREATER_EQUAL = ">="
+    AND = "&"
+    OR = "|"
+    NOT = "not"
+    NEGATE = "negate"
+    ABS = "abs"
+    LOWER = "lower"
+    UPPER = "upper"
+    TRIM = "trim"
+    LENGTH = "length"
+    CONCAT = "concat"
+    SUBSTRING = "substring"
+    SPLIT = "split"
+    SPLIT_WORDS = "split_words"
+    SIZE = "size"
+    EXPLODE = "explode"
+    COALESCE = "coalesce"
+    IS_NULL = "is_null"
+    CASE = "case"
+    CAST = "cast"
+    CONTAINS = "contains"
+    STARTS_WITH = "starts_with"
+    ENDS_WITH = "ends_with"
+
+
+INFIX = frozenset(
+    {
+        Op.ADD,
+        Op.SUBTRACT,
+        Op.MULTIPLY,
+        Op.DIVIDE,
+        Op.REMAINDER,
+        Op.EQUAL,
+        Op.NOT_EQUAL,
+        Op.LESS,
+        Op.LESS_EQUAL,
+        Op.GREATER,
+        Op.GREATER_EQUAL,
+        Op.AND,
+        Op.OR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Expression:
+    """One node. `options` are what is not an expression: a field's name, a literal's value and type, a cast's type.
+
+    ``==`` and the other operators make new expressions, so expressions can neither be compared nor be tested for
+    truth in Python; two equal ones have equal texts.
+    """
+
+    op: Op
+    arguments: tuple[Expression, ...] = ()
+    options: tuple[Any, ...] = ()
+
+    # ---- what engines and plans ask ----------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The fields used, each once, in the order of their first use."""
+        if self.op is Op.COLUMN:
+            return (str(self.options[0]),)
+        return tuple(dict.fromkeys(name for argument in self.arguments for name in argument.reads))
+
+    def dtype(self, schema: Schema) -> str:
+        """The normalised DDL type of the value; of the elements, if it is an ``explode``.
+
+        :raises FieldError: an unknown field, or an operand of a type that the operation cannot take.
+        """
+        return expression_types.resolve(self, schema).type
+
+    @property
+    def is_explode(self) -> bool:
+        """One tuple per element?"""
+        return self.op is Op.EXPLODE
+
+    def __str__(self) -> str:
+        if self.op is Op.COLUMN:
+            return str(self.options[0])
+        if self.op is Op.LITERAL:
+            return repr(self.options[0])
+        texts = [str(argument) for argument in self.arguments]
+        if self.op in INFIX:
+            return f"({texts[0]} {self.op} {texts[1]})"
+        if self.op is Op.CAST:
+            return f"cast({texts[0]} as {self.options[0]})"
+        return f"{self.op}({', '.join([*texts, *map(repr, self.options)])})"
+
+    def __repr__(self) -> str:
+        return f"<expression {self}>"
+
+    def __bool__(self) -> bool:
+        raise PlanError(
+            f"the expression {self} has no truth while the DAG is built: it is evaluated per tuple",
+            "Use & | ~ (with parentheses) instead of and, or, not, in, if.",
+        )
+
+    # ---- operators ---------------------------------------------------------------------------------------------
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Operand) -> Expression:
+        return _call(Op.ADD, self, other)
+
+    def __radd__(self, other: Operand) -> Expression:
+        return _call(Op.ADD, other, self)
+
+    def __sub__(self, other: Operand) -> Expression:
+        return _call(Op.SUBTRACT, self, other)
+
+    def __rsub__(self, other: Operand) -> Expression:
+        return _call(Op.SUBTRACT, other, self)
+
+    def __mul__(self, other: Operand) -> Expression:
+        return _call(Op.MULTIPLY, self, other)
+
+    def __rmul__(self, other: Operand) -> Expression:
+        return _call(Op.MULTIPLY, other, self)
+
+    def __truediv__(self, other: Operand) -> Expression:
+        return _call(Op.DIVIDE, self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expression:
+        return _call(Op.DIVIDE, other, self)
+
+    def __mod__(self, other: Operand) -> Expression:
+        return _call(Op.REMAINDER, self, other)
+
+    def __rmod__(self, other: Operand) -> Expression:
+        return _call(Op.REMAINDER, other, self)
+
+    def __eq__(self, other: Operand) -> Expression:  # type: ignore[override]
+        return _call(Op.EQUAL, self, other)
+
+    def __ne__(self, other: Operand) -> Expression:  # type: ignore[override]
+        return _call(Op.NOT_EQUAL, self, other)
+
+    def __lt__(self, other: Operand) -> Expression:
+        return _call(Op.LESS, self, other)
+
+    def __le__(self, other: Operand) -> Expression:
+        return _call(Op.LESS_EQUAL, self, other)
+
+    def __gt__(self, other: Operand) -> Expression:
+        return _call(Op.GREATER, self, other)
+
+    def __ge__(self, other: Operand) -> Expression:
+        return _call(Op.GREATER_EQUAL, self, other)
+
+    def __and__(self, other: Operand) -> Expression:
+        return _call(Op.AND, self, other)
+
+    def __rand__(self, other: Operand) -> Expression:
+        return _call(Op.AND, other, self)
+
+    def __or__(self, other: Operand) -> Expression:
+        return _call(Op.OR, self, other)
+
+    def __ror__(self, other: Operand) -> Expression:
+        return _call(Op.OR, other, self)
+
+    def __invert__(self) -> Expression:
+        return _call(Op.NOT, self)
+
+    def __neg__(self) -> Expression:
+        return _call(Op.NEGATE, self)
+
+    def __abs__(self) -> Expression:
+        return _call(Op.ABS, self)
+
+    # ---- methods -----------------------------------------------------------------------------------------------
+
+    def cast(self, type_text: str) -> Expression:
+        """To another type; a value that it cannot hold is an error.
+
+        :raises FieldError: no such type.
+        """
+        return Expression(Op.CAST, (self,), (parse_type(type_text),))
+
+    def is_null(self) -> Expression:
+        return _call(Op.IS_NULL, self)
+
+    def is_not_null(self) -> Expression:
+        return ~_call(Op.IS_NULL, self)
+
+    def contains(self, text: Operand) -> Expression:
+        return _call(Op.CONTAINS, self, text)
+
+    def starts_with(self, text: Operand) -> Expression:
+        return _call(Op.STARTS_WITH, self, text)
+
+    def ends_with(self, text: Operand) -> Expression:
+        return _call(Op.ENDS_WITH, self, text)
+
+
+class Case(Expression):
+    """``when(a, x).when(b, y)``: null where nothing holds, until ``otherwise`` ends it."""
+
+    __slots__ = ()
+
+    def when(self, condition: Expression, value: Operand) -> Case:
+        return Case(Op.CASE, (*self.arguments, lit(condition), lit(value)))
+
+    def otherwise(self, value: Operand) -> Expression:
+        return Expression(Op.CASE, (*self.arguments, lit(value)))
+
+
+def _call(op: Op, *operands: Operand, options: tuple[Any, ...] = ()) -> Expression:
+    return Expression(op, tuple(lit(operand) for operand in operands), options)
+
+
+# ---- leaves ----------------------------------------------------------------------------------------------------
+
+
+def col(name: str) -> Expression:
+    """A field of the tuple."""
+    return Expression(Op.COLUMN, (), (name,))
+
+
+def lit(value: Any, type_text: str | None = None) -> Expression:
+    """A constant. An expression is given back as it is.
+
+    :param type_text: its type; needed for None, else that of the Python value (int is long, float is double).
+    :raises FieldError: a value that no type can hold.
+    """
+    if isinstance(value, Expression):
+        return value if type_text is None else value.cast(type_text)
+    if value is None and type_text is None:
+        raise FieldError("a null literal has no type", 'Say which, as in lit(None, "long").')
+    known = expression_types.type_of_value(value) if value is not None else parse_type(str(type_text))
+    if isinstance(value, datetime.datetime):
+        zone = datetime.UTC
+        value = value.replace(tzinfo=zone) if value.tzinfo is None else value.astimezone(zone)
+    literal = Expression(Op.LITERAL, (), (value, known))
+    return literal if type_text is None or parse_type(type_text) == known else literal.cast(type_text)
+
+
+# ---- functions -------------------------------------------------------------------------------------------------
+
+
+def lower(text: Operand) -> Expression:
+    return _call(Op.LOWER, text)
+
+
+def upper(text: Operand) -> Expression:
+    return _call(Op.UPPER, text)
+
+
+def trim(text: Operand) -> Expression:
+    """Without spaces (U+0020 only) at both ends."""
+    return _call(Op.TRIM, text)
+
+
+def length(text: Operand) -> Expression:
+    """Characters (code points) of a text, as a long."""
+    return _call(Op.LENGTH, text)
+
+
+def concat(*texts: Operand) -> Expression:
+    """:raises FieldError: nothing to join."""
+    return _call(Op.CONCAT, *_some("concat", texts))
+
+
+def substring(text: Operand, start: int, count: int) -> Expression:
+    """At most `count` characters from the `start`-th on; the first is 1.
+
+    :raises FieldError: a start below 1 or a negative count.
+    """
+    if start < 1 or count < 0:
+        raise FieldError(f"substring({start}, {count}) names no characters", "Begin at 1 or later, count from 0 up.")
+    return _call(Op.SUBSTRING, text, options=(start, count))
+
+
+def split(text: Operand, delimiter: str) -> Expression:
+    """The parts between the literal delimiters, empty ones included.
+
+    :raises FieldError: an empty delimiter.
+    """
+    if not delimiter:
+        raise FieldError("split needs a delimiter", "Give a text of one or more characters, or use split_words.")
+    return _call(Op.SPLIT, text, options=(delimiter,))
+
+
+def split_words(text: Operand) -> Expression:
+    """The parts between runs of ASCII whitespace (space, tab, line feed, vertical tab, form feed, return); none is
+    empty."""
+    return _call(Op.SPLIT_WORDS, text)
+
+
+def size(array: Expression) -> Expression:
+    """Elements of an array, as a long."""
+    return _call(Op.SIZE, array)
+
+
+def explode(array: Expression) -> Expression:
+    """One tuple per element; none for a null or an empty array. Only as the outermost expression of an ``each``."""
+    return _call(Op.EXPLODE, array)
+
+
+def coalesce(*values: Operand) -> Expression:
+    """The first that is not null.
+
+    :raises FieldError: nothing to choose from.
+    """
+    return _call(Op.COALESCE, *_some("coalesce", values))
+
+
+def when(condition: Expression, value: Operand) -> Case:
+    """`value` where `condition` is true; go on with ``.when(...)``, end with ``.otherwise(...)``."""
+    return Case(Op.CASE, (lit(condition), lit(value)))
+
+
+def cast(value: Operand, type_text: str) -> Expression:
+    return lit(value).cast(type_text)
+
+
+def is_null(value: Expression) -> Expression:
+    return value.is_null()
+
+
+def is_not_null(value: Expression) -> Expression:
+    return value.is_not_null()
+
+
+def contains(text: Operand, part: Operand) -> Expression:
+    return lit(text).contains(part)
+
+
+def starts_with(text: Operand, part: Operand) -> Expression:
+    return lit(text).starts_with(part)
+
+
+def ends_with(text: Operand, part: Operand) -> Expression:
+    return lit(text).ends_with(part)
+
+
+def _some(name: str, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    if not operands:
+        raise FieldError(f"{name} without anything", "Give it one or more values.")
+    return operands

@@ -1,0 +1,111 @@
+"""Which part of a topology runs in which phase, and in what order: pure.
+
+Everything downstream of a state's new values belongs to the commit phase (in Trident too; there a bolt that also reads
+a stream of the processing phase waits for ever, STORM-481). Here the graph is cut into *levels*: level 0 is the
+processing phase, and level k+1 what needs a state of level k to be applied. A stream that crosses from a lower level to
+a higher one is handed over whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.plan.commit.nodes import CarriedNode, GivenTuples, NewValuesNode, StateQueryNode
+from airflow_trident.plan.graph import Sinks, ordered
+from airflow_trident.plan.nodes import Node, PersistNode, SinkNode, SourceNode
+from airflow_trident.plan.resources import PlanSettings
+from airflow_trident.plan.rewrites.fusion import fuse
+from airflow_trident.plan.rewrites.partitioned_again import Again, partitioned_again
+from airflow_trident.plan.stages import Level
+
+
+def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[Level, ...]:
+    """Cut a rewritten graph into its levels; the first is the processing phase."""
+    levels = _levels(sinks)
+    again = partitioned_again(sinks, levels)
+    carried = _carried(sinks, levels, again)
+    count = 1 + max((levels[id(sink)] for sink in sinks), default=0)
+    return tuple(_Cut(level, levels, again[level]).level(sinks, carried, settings) for level in range(count))
+
+
+def in_commit_phase(node: Node) -> bool:
+    """Is this node of the graph that the user built downstream of a state?"""
+    return any(
+        isinstance(one, NewValuesNode) or (isinstance(one, StateQueryNode) and one.after_commit)
+        for one in ordered([node])
+    )
+
+
+def _levels(sinks: Sinks) -> dict[int, int]:
+    """Of every node, by `id`."""
+    levels: dict[int, int] = {}
+    of_state: dict[tuple[str, str], int] = {}
+    # A query of a state stands behind it only by name: several rounds, if a state comes later than who asks it.
+    while True:
+        before = dict(of_state)
+        for node in ordered(sinks):
+            level = max((levels[id(one)] for one in node.inputs), default=0)
+            if isinstance(node, NewValuesNode):
+                level += 1
+            elif isinstance(node, StateQueryNode) and (level > 0 or node.after_commit):
+                level = max(level, of_state.get((node.state.topology, node.state.name), -1) + 1)
+            elif isinstance(node, PersistNode):
+                of_state[node.state.topology, node.name] = level
+            levels[id(node)] = level
+        if of_state == before:
+            return levels
+
+
+def _carried(sinks: Sinks, levels: dict[int, int], again: Again) -> dict[int, Node]:
+    """The nodes whose output a higher level reads, by `id`."""
+    found: dict[int, Node] = {}
+    for node in ordered(sinks):
+        here = {levels[id(node)], *(level for level, nodes in again.items() if id(node) in nodes)}
+        for one in node.inputs:
+            lower = any(levels[id(one)] < level and id(one) not in again[level] for level in here)
+            if lower and not isinstance(one, PersistNode):
+                found[id(one)] = one
+    return found
+
+
+class _Cut:
+    """The graph of one level only: what comes from lower ones is a source."""
+
+    def __init__(self, number: int, levels: dict[int, int], again: set[int]) -> None:
+        self._number = number
+        self._levels = levels
+        self._again = again
+        self._new: dict[int, Node] = {}
+        self._new_values: dict[str, str] = {}
+
+    def level(self, sinks: Sinks, carried: dict[int, Node], settings: PlanSettings) -> Level:
+        handed = [node for node in carried.values() if self._levels[id(node)] == self._number]
+        wanted = [sink for sink in sinks if self._levels[id(sink)] == self._number]
+        for node in ordered([*wanted, *handed]):
+            self._new[id(node)] = self._made(node)
+        made = [
+            *(self._new[id(sink)] for sink in wanted),
+            *(CarriedNode(name=f"~{node.name}", schema=node.schema, inputs=(self._new[id(node)],)) for node in handed),
+        ]
+        part = tuple(one for one in made if isinstance(one, SinkNode))
+        given = (one for one in ordered(part) if isinstance(one, SourceNode) and isinstance(one.spout, GivenTuples))
+        return Level(
+            new_values=self._new_values,
+            carried=tuple(one.name for one in given if one.name not in self._new_values),
+            sinks=part,
+            stages=fuse(part, settings),
+        )
+
+    def _made(self, node: Node) -> Node:
+        if self._levels[id(node)] < self._number and id(node) not in self._again:
+            return _given(f"~{node.name}", node, f"{node.name}, handed on")
+        if isinstance(node, NewValuesNode):
+            self._new_values[node.name] = node.persist.name
+            return _given(node.name, node, f"new values of state {node.persist.name}")
+        inputs = tuple(self._new[id(one)] for one in node.inputs)
+        same = all(one is old for one, old in zip(inputs, node.inputs, strict=True))
+        return node if same else replace(node, inputs=inputs)
+
+
+def _given(name: str, node: Node, what: str) -> SourceNode:
+    return SourceNode(name=name, schema=node.schema, spout=GivenTuples(node.schema, what))

@@ -1,0 +1,271 @@
+"""The contents of windows as a state: an updater over any map store, so that windows are exactly as safe as counts.
+
+What a window needs is in the store, beside the store's own marker and changed in the same step: the tuples of panes
+that a later window still holds, how far the stream is, and the tuples of the windows that the highest transaction
+completed (*fired*). A commit that is tried again therefore reads the same fired tuples, and a transaction that is there
+already is added to no window again. (Trident adds a replayed batch to its windows again, and its triggers belong to no
+batch.)
+
+The stored map: ``(part, pane, chunk) -> body``. A chunk holds the tuples that one transaction brought into one pane, so
+that the cost is that of the batch, of the fired windows, and of the list of live panes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.operations.windows import WindowConfig
+from airflow_trident.types import Field, Schema, names_of, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_trident.contracts.state import MapState
+
+KEYS = parse_declared("part string, pane long, chunk long")
+VALUES = parse_declared("body binary")
+COMMIT_TIME = "~time"
+"""A staged field of every window of time. The committer appends one tuple in which it alone is set: the time of the
+transaction where windows go by that, else when it was begun. No field of a user can have this name."""
+_BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
+Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
+Row: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowUpdater:
+    """Keeps the windows of one stream.
+
+    :param kept: the fields of the tuples in a window; the staged tuples have these and perhaps `time`.
+    :param time: the field with the time of a tuple (timestamp, or long in ms), :data:`COMMIT_TIME` for that of its
+        transaction, empty for count windows.
+    :param lag_ms: so much later than the latest tuple a tuple may come and still be in all its windows.
+    :param max_ahead_ms: so much later than the beginning of its transaction a tuple's time may be and still say how far
+        the stream is; None: any time does. Not part of the definition: it only says when windows fire.
+    """
+
+    config: WindowConfig
+    kept: Schema
+    staged: tuple[str, ...]
+    bounds: Schema
+    time: str = ""
+    lag_ms: int = 0
+    max_ahead_ms: int | None = None
+
+    def describe(self) -> str:
+        """Part of the topology's definition: a stored window cannot become another one."""
+        by = {"": "", COMMIT_TIME: " by the time of transactions"}.get(self.time, f" by {self.time}")
+        return f"{self.config}{by}{f', lag {self.lag_ms} ms' if self.lag_ms else ''}"
+
+    @property
+    def fired(self) -> Schema:
+        """Fields of the tuples of fired windows: where the window begins and ends, and the tuple."""
+        return (*self.bounds, *self.kept)
+
+    def __call__(self, state: MapState, tuples: Iterable[Row]) -> None:
+        book = replace(_Book.load(state.multi_get), late_now=0, ahead_now=0)
+        before = book.last_end(self.config)
+        coming = self._take(book, list(tuples))
+        mark = book.mark
+        contents = _Contents(state, self.kept, book.panes, coming)
+        fired: list[Row] = []
+        if mark is not None:
+            for end in self.config.ends(sorted({*book.panes, *coming}), before, mark):
+                rows = contents.rows([pane for pane in contents.panes if pane in self.config.panes_of(end)])
+                first, last = self._bound(end - self.config.length), self._bound(end)
+                fired += [(first, last, *row) for row in rows]
+                book.windows += 1
+        contents.keep(self._needed(book))
+        state.multi_put([_FIRED], [(_encode(self.fired, fired),)])
+        book.save(state)
+
+    def _take(self, book: _Book, tuples: list[Row]) -> dict[int, list[Row]]:
+        """The new tuples by pane; the book's mark moves on."""
+        needed = self._needed(book)
+        places, mark = self._places(book, tuples)
+        if mark is not None:
+            book.mark = mark if book.mark is None else max(book.mark, mark)
+        indices = [self.staged.index(name) for name in names_of(self.kept)]
+        coming: dict[int, list[Row]] = {}
+        for place, row in places:
+            pane = self.config.pane_of(place)
+            if needed is not None and pane < needed:
+                book.late += 1
+                book.late_now += 1
+                continue
+            coming.setdefault(pane, []).append(tuple(row[index] for index in indices))
+        return coming
+
+    def _places(self, book: _Book, tuples: list[Row]) -> tuple[list[tuple[int, Row]], int | None]:
+        """Each tuple with its place, and below which place everything has come."""
+        if not self.time:
+            begin = book.mark or 0
+            return list(enumerate(tuples, begin)), begin + len(tuples)
+        index = self.staged.index(self.time)
+        *rows, tick = tuples
+        told = tick[self.staged.index(COMMIT_TIME)]
+        if self.time == COMMIT_TIME:
+            now = told if book.mark is None else max(told, book.mark)
+            return [(now, row) for row in rows], now
+        places = [(_milliseconds(row[index]), row) for row in rows]
+        # One wrong clock must not end every window before its time: the tuple waits for its own.
+        last = None if self.max_ahead_ms is None or not told else told + self.max_ahead_ms
+        known = [place for place, _ in places if last is None or place <= last]
+        book.ahead_now = len(places) - len(known)
+        return places, max(known) - self.lag_ms if known else None
+
+    def _needed(self, book: _Book) -> int | None:
+        """The first pane that a window to come may hold."""
+        end = book.last_end(self.config)
+        return None if end is None else self.config.needed_from(end)
+
+    def _bound(self, place: int) -> Any:
+        if self.config.timed:
+            return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=place)
+        return max(place, 0)
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def emitted(self, lookup: Lookup) -> pa.Table:
+        """The tuples of the windows that the highest applied transaction completed."""
+        (found,) = lookup([_FIRED])
+        return rows_to_table(self.fired, []) if found is None else _decode(found[0])
+
+    def overlooked(self, lookup: Lookup) -> Overlooked:
+        """Which tuples of the highest applied transaction did not count as others."""
+        book = _Book.load(lookup)
+        return Overlooked(late=book.late_now, ahead=book.ahead_now, late_in_all=book.late)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlooked:
+    """Numbers of tuples of one transaction. `late`: came when all their windows had fired, and are in none; `ahead`: so
+    far in the future that they do not say how far the stream is; `late_in_all`: of all transactions."""
+
+    late: int
+    ahead: int
+    late_in_all: int
+
+
+def bounds_of(config: WindowConfig) -> Schema:
+    """Where a window begins and ends: times, or numbers of tuples (the first one is 0)."""
+    kind = "timestamp" if config.timed else "long"
+    return (Field("window_start", kind), Field("window_end", kind))
+
+
+@dataclass
+class _Book:
+    """How far the stream is. `mark`: below which place everything has come, None at first; `panes`: live pane -> number
+    of its chunks; `late`: tuples that came too late for all their windows; `windows`: how many have fired. `late_now`,
+    `ahead_now`: those of the highest transaction."""
+
+    mark: int | None = None
+    panes: dict[int, int] = field(default_factory=dict)
+    late: int = 0
+    windows: int = 0
+    late_now: int = 0
+    ahead_now: int = 0
+
+    @staticmethod
+    def load(lookup: Lookup) -> _Book:
+        (found,) = lookup([_BOOK])
+        if found is None:
+            return _Book()
+        record = json.loads(found[0])
+        panes = {int(pane): int(chunks) for pane, chunks in record["panes"]}
+        return _Book(
+            mark=record["mark"],
+            panes=panes,
+            late=record["late"],
+            windows=record["windows"],
+            late_now=record.get("late_now", 0),  # absent from books of 0.1
+            ahead_now=record.get("ahead_now", 0),
+        )
+
+    def last_end(self, config: WindowConfig) -> int | None:
+        return None if self.mark is None else config.last_end(self.mark)
+
+    def save(self, state: MapState) -> None:
+        record = {
+            "version": 1,
+            "mark": self.mark,
+            "panes": sorted(self.panes.items()),
+            "late": self.late,
+            "windows": self.windows,
+            "late_now": self.late_now,
+            "ahead_now": self.ahead_now,
+        }
+        state.multi_put([_BOOK], [(json.dumps(record).encode(),)])
+
+
+class _Contents:
+    """The tuples of panes: those of the store, read when first needed, and behind them those that come now."""
+
+    def __init__(self, state: MapState, kept: Schema, stored: dict[int, int], coming: dict[int, list[Row]]) -> None:
+        self._state = state
+        self._kept = kept
+        self._stored = stored
+        self._coming = coming
+        self._read: dict[int, list[Row]] = {}
+        self.panes = sorted({*stored, *coming})
+
+    def rows(self, panes: list[int]) -> list[Row]:
+        unread = [pane for pane in panes if pane in self._stored and pane not in self._read]
+        keys = [key for pane in unread for key in self._chunks(pane)]
+        bodies = iter(self._state.multi_get(keys))
+        for pane in unread:
+            self._read[pane] = [
+                row for _ in range(self._stored[pane]) for row in table_to_rows(_decode(_body(next(bodies))))
+            ]
+        return [row for pane in panes for row in (*self._read.get(pane, ()), *self._coming.get(pane, ()))]
+
+    def keep(self, needed_from: int | None) -> None:
+        """Store what comes now, and forget the panes that no window to come can hold."""
+        for pane in self.panes:
+            if needed_from is not None and pane < needed_from:
+                self._state.multi_remove(self._chunks(pane))
+                self._stored.pop(pane, None)
+            elif pane in self._coming:
+                chunk = self._stored.get(pane, 0)
+                self._state.multi_put([("pane", pane, chunk)], [(_encode(self._kept, self._coming[pane]),)])
+                self._stored[pane] = chunk + 1
+
+    def _chunks(self, pane: int) -> list[tuple[Any, ...]]:
+        return [("pane", pane, chunk) for chunk in range(self._stored.get(pane, 0))]
+
+
+def _body(found: tuple[Any, ...] | None) -> bytes:
+    assert found is not None, "a chunk of a live pane is gone"
+    return bytes(found[0])
+
+
+def _milliseconds(time: Any) -> int:
+    if isinstance(time, int):
+        return time
+    if not isinstance(time, datetime.datetime):
+        raise TypeError(f"the time of a tuple is {time!r}: drop such tuples before the window")
+    zoned = time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time
+    return (zoned - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+
+
+def _encode(schema: Schema, rows: list[Row]) -> bytes:
+    """As Arrow's stream format: types survive, and other programs can read it."""
+    import pyarrow as pa
+
+    table = rows_to_table(schema, rows)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _decode(body: bytes) -> pa.Table:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(body) as reader:
+        return reader.read_all()

@@ -1,0 +1,102 @@
+"""The last step of compilation: cutting the rewritten graph into stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.plan.graph import Sinks, readers_of
+from airflow_trident.plan.nodes import Grouping, Node, PartitionNode, SourceNode, UnionNode
+from airflow_trident.plan.resources import PlanSettings
+from airflow_trident.plan.stages import Stage
+
+
+def fuse(sinks: Sinks, settings: PlanSettings) -> tuple[Stage, ...]:
+    """Stages, each after its upstreams, with their numbers of partitions."""
+    return _counted(_Fusion(sinks).stages(), settings)
+
+
+def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, ...]:
+    """Stages between which nothing moves have one number of partitions: the largest hint on their nodes (Trident takes
+    the maximum over the groups that identity partitions connect)."""
+    group = list(range(len(stages)))
+    for stage in stages:
+        if stage.exchange is None or stage.exchange.grouping is Grouping.IDENTITY:
+            for upstream in stage.upstreams:
+                old, new = group[stage.index], group[upstream]
+                group = [new if one == old else one for one in group]
+    hints: dict[int, int] = {}
+    for stage in stages:
+        for node in (stage.source, stage.union, stage.exchange, *stage.nodes):
+            hint = settings.of(node.name).parallelism if node is not None else None
+            if hint is not None:
+                hints[group[stage.index]] = max(hint, hints.get(group[stage.index], 0))
+    return tuple(
+        replace(
+            stage,
+            partitions=hints.get(group[stage.index]),
+            at_most=settings.max_parallelism,
+            cpu_percent=_total(stage, settings, "cpu_percent"),
+            memory_mb=_total(stage, settings, "memory_mb"),
+        )
+        for stage in stages
+    )
+
+
+def _total(stage: Stage, settings: PlanSettings, what: str) -> float | None:
+    """The sum over the nodes of a stage, which run as one; None: nothing was said (Trident sums over a bolt)."""
+    default: float | None = getattr(settings.default, what)
+    total = 0.0
+    for node in (stage.source, *stage.nodes):
+        if node is not None:
+            own: float | None = getattr(settings.of(node.name), what)
+            total += (default if own is None else own) or 0.0
+    return total or None
+
+
+class _Fusion:
+    """From the sinks upwards."""
+
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+        self._readers = readers_of(sinks)
+        self._stages: list[Stage] = []
+        self._by_end: dict[int, int] = {}
+
+    def stages(self) -> tuple[Stage, ...]:
+        for sink in self._sinks:
+            self._ending_at(sink.input)
+        return tuple(self._stages)
+
+    def _ending_at(self, end: Node) -> int:
+        if id(end) in self._by_end:
+            return self._by_end[id(end)]
+        chain: list[Node] = []
+        node = end
+        while not isinstance(node, SourceNode | PartitionNode | UnionNode) and self._is_inside(node, end):
+            chain.append(node)
+            node = node.input
+        exchange = node if isinstance(node, PartitionNode) and self._is_inside(node, end) else None
+        begin = exchange.input if exchange is not None else node
+        inside = self._readers[id(begin)] == 1 or begin is end
+        source = begin if isinstance(begin, SourceNode) and exchange is None and inside else None
+        union = begin if isinstance(begin, UnionNode) and inside else None
+        ends = () if source is not None else union.inputs if union is not None else (begin,)
+        upstreams = tuple(self._ending_at(one) for one in ends)
+        stage = Stage(
+            index=len(self._stages),
+            source=source,
+            upstreams=upstreams,
+            union=union,
+            exchange=exchange,
+            nodes=tuple(reversed(chain)),
+            sinks=tuple(sink for sink in self._sinks if sink.input is end),
+            forks=self._readers[id(end)] > 1,
+            schema=end.schema,
+        )
+        self._stages.append(stage)
+        self._by_end[id(end)] = stage.index
+        return stage.index
+
+    def _is_inside(self, node: Node, end: Node) -> bool:
+        """What several readers use ends a stage of its own, so that it is made once."""
+        return node is end or self._readers[id(node)] == 1

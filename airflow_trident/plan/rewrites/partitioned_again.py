@@ -1,0 +1,82 @@
+"""What a level of the commit phase does again, so that tuples from a lower level come to the partitions that they had.
+
+A stream that is handed on comes whole, without its partitions. Where a node works on whole partitions and brings such a
+stream together with others, the last repartition of the stream and what follows it run once more, behind what is handed
+on: then partition i is the same of all streams.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TypeAlias
+
+from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
+from airflow_trident.plan.graph import Sinks, ordered
+from airflow_trident.plan.nodes import (
+    Grouping,
+    MultiReduceStepNode,
+    Node,
+    PartitionAggregateNode,
+    PartitionNode,
+    SourceNode,
+)
+
+Again: TypeAlias = defaultdict[int, set[int]]
+"""Level -> ids of nodes of lower levels that are also run in it."""
+
+
+def partitioned_again(sinks: Sinks, levels: dict[int, int]) -> Again:
+    """:param levels: of every node, by `id`."""
+    by_partition = _by_partition(sinks)
+    again: Again = defaultdict(set)
+    for node in ordered(sinks):
+        for one in node.inputs:
+            if levels[id(one)] < levels[id(node)] and id(node) in by_partition:
+                again[levels[id(node)]] |= _since_repartition(one, node)
+    return again
+
+
+def _by_partition(sinks: Sinks) -> set[int]:
+    """The nodes to which it matters in which partition their tuples are, by `id`: those that work on whole partitions,
+    and what leads to them without a repartition."""
+    found: set[int] = set()
+    for node in reversed(ordered(sinks)):
+        stays = isinstance(node, PartitionNode) and node.grouping is Grouping.IDENTITY
+        if stays or isinstance(node, PartitionAggregateNode | MultiReduceStepNode):
+            found.add(id(node))
+        if id(node) in found:
+            found.update(id(one) for one in node.inputs if stays or not _moves(one))
+    return found
+
+
+def _since_repartition(node: Node, reader: Node) -> set[int]:
+    """The node and what is between it and the repartitions above it, these included, by `id`; nothing if there is no
+    repartition.
+
+    :raises PlanError: a query of a state is in between: asked once more, later, it would find something else.
+    """
+    found: set[int] = set()
+    waiting: list[tuple[Node, StateQueryNode | None]] = [(node, None)]
+    moved = False
+    while waiting:
+        one, query = waiting.pop()
+        query = one if isinstance(one, StateQueryNode) else query
+        if isinstance(one, SourceNode | NewValuesNode):
+            continue
+        found.add(id(one))
+        if not _moves(one):
+            waiting += [(above, query) for above in one.inputs]
+        elif query is None:
+            moved = True
+        else:
+            raise PlanError(
+                f"{reader.name} works on whole partitions in the commit phase, and {query.name} stands between it and "
+                f"the repartition {one.name}: the tuples of the processing phase would not come to their partitions",
+                f"Repartition behind {query.name}, or ask it in the commit phase: after_commit=True.",
+            )
+    return found if moved else set()
+
+
+def _moves(node: Node) -> bool:
+    return isinstance(node, PartitionNode) and node.grouping is not Grouping.IDENTITY

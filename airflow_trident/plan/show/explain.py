@@ -1,0 +1,136 @@
+"""Plans for people and programs. Deterministic: golden files are compared with it; the digest is made of it."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.nodes import PersistNode, SinkNode, SourceNode
+from airflow_trident.plan.show.describe import begin_of, describe, end_of, what
+from airflow_trident.plan.show.drawing import svg
+from airflow_trident.plan.show.export import exported
+from airflow_trident.plan.show.trees import logical_text, trees
+from airflow_trident.plan.stages import Plan, Stage
+from airflow_trident.types import ddl
+
+
+class PlanFormat(StrEnum):
+    """TEXT: the logical, the rewritten and the compiled plan. MERMAID and SVG: the compiled one as a picture. JSON: all
+    three, for programs."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    SVG = "svg"
+    JSON = "json"
+
+
+def explain(plan: Plan, format: PlanFormat | str = PlanFormat.TEXT) -> str:
+    """What a topology means, and what runs."""
+    return {PlanFormat.TEXT: _text, PlanFormat.MERMAID: _mermaid, PlanFormat.SVG: svg, PlanFormat.JSON: _json}[
+        PlanFormat(format)
+    ](plan)
+
+
+def _json(plan: Plan) -> str:
+    return json.dumps(exported(plan), indent=2) + "\n"
+
+
+def _text(plan: Plan) -> str:
+    notes = "".join(f"\n{note}" for note in plan.notes) + "\n" * bool(plan.notes)
+    sources = {node.name: node for node in ordered(plan.rewritten) if isinstance(node, SourceNode)}
+    rewritten = trees(tuple(sources[one.name] for one in plan.sources), plan.rewritten)
+    compiled = [line for stage in plan.stages for line in stage_lines(stage)]
+    lines = [
+        logical_text(plan.topology, plan.sources, plan.logical) + notes,
+        f"digest {plan.digest[:16]}",
+        "",
+        "rewritten plan",
+        *rewritten,
+        "",
+        f"compiled plan: {len(plan.stages)} stages",
+        *compiled,
+        *_commit_lines(plan),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _commit_lines(plan: Plan) -> list[str]:
+    lines: list[str] = []
+    for number, level in enumerate(plan.commit, 1):
+        behind = "".join(f", behind state {name}" for name in sorted(set(level.new_values.values())))
+        lines += ["", f"commit phase {number}{behind}: {len(level.stages)} stages"]
+        lines += [line for stage in level.stages for line in stage_lines(stage)]
+    return lines
+
+
+def stage_lines(stage: Stage) -> list[str]:
+    """A stage as text: where its tuples come from, its nodes, and what it is staged for."""
+    stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
+    begin = begin_of(stage.source) if stage.source else f"from {stages}"
+    if stage.exchange is not None:
+        begin += f", repartitioned {what(stage.exchange).strip()}"
+    lines = [f"stage {stage.index}: {begin}{_said(stage)}{' (kept: read more than once)' if stage.forks else ''}"]
+    lines += [f"    {describe(node)}" for node in stage.nodes]
+    lines += [f"    => {end_of(sink)} ({ddl(sink.schema)})" for sink in stage.sinks]
+    return lines
+
+
+def _said(stage: Stage) -> str:
+    """Hints and resources, where there are any."""
+    said = [f"{stage.partitions} partitions"] if stage.partitions else []
+    said += [f"at most {stage.at_most} partitions"] if stage.at_most else []
+    said += [f"{stage.cpu_percent:g} % of a core"] if stage.cpu_percent else []
+    said += [f"{stage.memory_mb:g} MB"] if stage.memory_mb else []
+    return "".join(f", {one}" for one in said)
+
+
+def _mermaid(plan: Plan) -> str:
+    lines = ["flowchart TD", *_mermaid_stages(plan.stages, "s", "stage", {})]
+    for number, level in enumerate(plan.commit, 1):
+        sources = {name: f"state_{_ident(state)}" for name, state in level.new_values.items()}
+        sources |= {name: f"handed_{_ident(name)}" for name in level.carried}
+        lines += _mermaid_stages(level.stages, f"c{number}s", f"commit phase {number}, stage", sources)
+    return "\n".join(lines) + "\n"
+
+
+def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict[str, str]) -> list[str]:
+    """
+    :param s: begins the identifiers of stages.
+    :param sources: source name -> the identifier of what it comes from, if that is drawn already.
+    """
+    lines: list[str] = []
+    for stage in stages:
+        lines.append(f'  subgraph {s}{stage.index}["{title} {stage.index}"]')
+        given = sources.get(stage.source.name) if stage.source else None
+        names = [f"stream {stage.source.name}" if given is None else stage.source.name] if stage.source else []
+        names += [f"{node.name} {what(node)}".strip() for node in stage.nodes] or ([] if names else ["pass"])
+        for place, text in enumerate(names):
+            lines.append(f'    {s}{stage.index}n{place}["{_escape(text)}"]')
+            if place:
+                lines.append(f"    {s}{stage.index}n{place - 1} --> {s}{stage.index}n{place}")
+        lines.append("  end")
+        last = f"{s}{stage.index}n{len(names) - 1}"
+        if given is not None:
+            lines.append(f"  {given} -.-> {s}{stage.index}n0")
+        label = f'|"{_escape(what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
+        for upstream in stage.upstreams:
+            up = stages[upstream]
+            place = len(up.nodes) - (0 if up.source else 1)
+            lines.append(f"  {s}{up.index}n{max(place, 0)} -->{label} {s}{stage.index}n0")
+        lines += [f"  {last} --> {_mermaid_sink(sink)}" for sink in stage.sinks]
+    return lines
+
+
+def _mermaid_sink(sink: SinkNode) -> str:
+    if isinstance(sink, PersistNode):
+        return f'state_{_ident(sink.name)}[("state {_escape(sink.name)}")]'
+    return f'handed_{_ident(sink.name)}(["{_escape(sink.name)}"])'
+
+
+def _escape(text: str) -> str:
+    return text.replace('"', "#quot;").replace("|", "#124;")
+
+
+def _ident(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)

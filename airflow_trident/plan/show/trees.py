@@ -1,0 +1,42 @@
+"""Graphs of nodes as indented text. The digest of a plan is made of it."""
+
+from __future__ import annotations
+
+from airflow_trident.plan.nodes import Node, SourceNode
+from airflow_trident.plan.show.describe import describe
+
+
+def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[Node, ...]) -> str:
+    """The logical plan as trees, one per source. Names, fields and types; no addresses, no ids."""
+    lines = [f"topology {topology}", "", *trees(sources, sinks)]
+    return "\n".join(lines) + "\n"
+
+
+def trees(sources: tuple[Node, ...], sinks: tuple[Node, ...]) -> list[str]:
+    """One tree per source; a node with several inputs stands below the first of them in full."""
+    children: dict[int, list[Node]] = {}
+    seen: set[int] = set()
+    waiting: list[Node] = list(sinks)
+    while waiting:
+        node = waiting.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for one in node.inputs:
+            children.setdefault(id(one), []).append(node)
+            waiting.append(one)
+    lines: list[str] = []
+    shown: set[int] = set()
+    for source in sources:
+        _tree(source, children, "", lines, shown)
+    return lines
+
+
+def _tree(node: Node, children: dict[int, list[Node]], indent: str, lines: list[str], shown: set[int]) -> None:
+    if id(node) in shown:
+        lines.append(f"{indent}{node.name}, see above")
+        return
+    shown.add(id(node))
+    lines.append(f"{indent}{describe(node)}")
+    for child in children.get(id(node), []):
+        _tree(child, children, indent + "  ", lines, shown)

@@ -1,0 +1,108 @@
+"""The application that spark-submit starts for a whole drain. Arguments: order file, result file."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # spark-submit puts this file's folder first on the path, where our modules would hide others of the same names
+    # (bisect): before anything of ours is imported, which imports them.
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+
+import pickle
+import socket
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.errors import translate
+from airflow_trident.engine.spark.sessions.session import ApplicationSessions
+from airflow_trident.errors import TridentError
+from airflow_trident.io import connections
+from airflow_trident.io.private_files import read_own
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.workers import Worker
+from airflow_trident.protocol.records import Owner
+from airflow_trident.runtime.drains.drain import Drain, DrainResult
+from airflow_trident.runtime.drains.order import DrainOrder, answer
+from airflow_trident.staging.base import Manifest
+
+
+class DriverEngine(SparkEngine):
+    """Once the application is ended from outside its jobs fail, which says nothing about their transactions: nothing
+    more may be written about them, as if the process had been killed."""
+
+    def __init__(self, sessions: ApplicationSessions) -> None:
+        super().__init__(sessions)
+        self._application = sessions
+
+    def run(self, job: Job) -> Manifest:
+        try:
+            return super().run(job)
+        except Exception:
+            if self._application.ended():
+                _leave()
+            raise
+
+
+def main(order_path: str, result_path: str) -> int:
+    """0, and 1 if the drain ended with an error; both are told in the result file."""
+    try:
+        content = read_own(order_path, "the order of a drain")
+        order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
+        os.unlink(order_path)
+        answer(result_path, _drain(order))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
+        answer(result_path, translate(error, "the drain"))
+        return 1
+    return 0
+
+
+def _drain(order: DrainOrder) -> DrainResult:
+    connections.install(lambda conn_id: _known(order, conn_id))
+    name = order.topology.name
+    with (
+        open_ledger(order.zookeeper, name, root=order.root) as ledger,
+        DriverEngine(ApplicationSessions()) as engine,
+    ):
+        if Owner.of(order.attempts.owner).is_task:
+            with suppress(TridentError):  # for people: the first drain of a topology makes its ledger only later
+                task, now_ms = Owner.of(order.attempts.owner).who, time.time_ns() // 10**6
+                ledger.enlist(Worker(host=socket.gethostname(), pid=os.getpid(), task=task, txid=None, since_ms=now_ms))
+        return Drain(
+            ledger=ledger,
+            topology=order.topology,
+            engine=engine,
+            staging_root=order.staging_root,
+            attempts=order.attempts,
+            claim=order.claim,
+            limits=order.limits,
+            retention=order.retention,
+            progress=_say,
+        ).run()
+
+
+def _known(order: DrainOrder, conn_id: str) -> connections.Connection:
+    found = order.connections.get(conn_id)
+    return found if found is not None else connections.from_environment(conn_id)
+
+
+def _leave() -> NoReturn:
+    _say("the Spark application was ended from outside")
+    os._exit(1)
+
+
+def _say(line: str) -> None:
+    """To the driver's log, through the JVM, which may be dead already."""
+    with suppress(OSError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    from airflow_trident.runtime.drains.app import main as run  # not the module __main__: classes are pickled by name
+
+    sys.exit(run(sys.argv[1], sys.argv[2]))

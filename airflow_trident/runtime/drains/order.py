@@ -1,0 +1,159 @@
+"""A whole drain as a Spark application of its own: what travels to its driver, and what comes back.
+
+Both are files in the staging folder. The order holds logins, so it is for its user's eyes only, and the driver removes
+it as soon as it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from airflow_trident.engine.spark.errors import from_json, to_json
+from airflow_trident.engine.spark.ship import ship
+from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.io import connections
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.private_files import create_private
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.drain import DrainLimits, DrainResult
+from airflow_trident.runtime.phases import Attempts
+from airflow_trident.staging.files import make_folder
+from airflow_trident.topology.topology import Topology
+
+_FOLDER = "drains"
+_DEPTH = 4
+_RESULT = Format(
+    noun="the result of a drain",
+    version=1,
+    cure="What it committed stays, and a retry goes on from there. See the driver's log.",
+    error=SparkJobError,
+)
+"""It travels from driver to task, both of the same version: none is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainOrder:
+    """What `Drain` is given, and how the driver reaches what it needs: it has no Airflow to ask.
+
+    :param root: the folder of all ledgers.
+    :param connections: those that the topology's spouts and states name, by id.
+    """
+
+    topology: Topology
+    zookeeper: ZooKeeperSettings
+    root: str
+    staging_root: str
+    attempts: Attempts
+    claim: Claim
+    limits: DrainLimits
+    retention: int
+    connections: Mapping[str, Connection]
+
+
+def connections_of(topology: Topology) -> dict[str, Connection]:
+    """The connections that its spouts and states name, resolved here.
+
+    :raises ConfigurationError: there is no such connection.
+    """
+    stores = [spec.factory for spec in topology.states.values()]
+    ids = {name for one in (*topology.spouts.values(), *stores) for name in _ids(one, _DEPTH)}
+    return {name: connections.resolve(name) for name in sorted(ids)}
+
+
+def _ids(thing: Any, depth: int) -> Iterator[str]:
+    """A ``conn_id`` may lie in a part of a spout or state. Where explicit settings win it is not asked for."""
+    if not type(thing).__module__.startswith("airflow_trident.") or not depth:
+        return
+    members = {one.name: getattr(thing, one.name) for one in fields(thing)} if is_dataclass(thing) else vars(thing)
+    explicit = members.get("connection") or members.get("_connection")
+    for name, value in members.items():
+        if name.lstrip("_") == "conn_id":
+            if isinstance(value, str) and explicit is None:
+                yield value
+        else:
+            yield from _ids(value, depth - 1)
+
+
+# ---- the files -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainFiles:
+    """Paths, the same for the task and for the driver."""
+
+    order: str
+    result: str
+
+
+@contextmanager
+def removing(files: DrainFiles) -> Iterator[None]:
+    """Nothing of them is left afterwards."""
+    try:
+        yield
+    finally:
+        for path in (files.order, files.result):
+            with suppress(OSError):
+                os.unlink(path)
+
+
+def place(order: DrainOrder) -> DrainFiles:
+    """Write it for the driver.
+
+    :raises ConfigurationError: something in the topology cannot be pickled.
+    """
+    content = ship(order, f"topology {order.topology.name!r}")
+    folder = os.path.join(order.staging_root, _FOLDER)
+    make_folder(folder)
+    path = os.path.join(folder, f"{order.topology.name}-{uuid.uuid4().hex}")
+    files = DrainFiles(order=f"{path}.order", result=f"{path}.result")
+    # whatever the folder is open to: the driver takes it from this user only
+    with open(files.order, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+    return files
+
+
+def answer(path: str, outcome: DrainResult | TridentError) -> None:
+    """All of it or nothing: the driver may be killed at any point."""
+    if isinstance(outcome, TridentError):
+        said: dict[str, Any] = {"error": to_json(outcome)}
+    else:
+        said = {"committed": outcome.committed, "rows_read": outcome.rows_read}
+    unfinished = f"{path}.unfinished"
+    with create_private(unfinished) as file:
+        file.write(json.dumps(said).encode())
+    os.replace(unfinished, path)
+
+
+def collect(files: DrainFiles) -> DrainResult | None:
+    """What the driver answered; None if it did not.
+
+    :raises TridentError: what the drain ended with.
+    """
+    try:
+        with open(files.result, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    place = repr(files.result)
+    said = _RESULT.mapping(_RESULT.parsed(content, place), place)
+    if "error" in said:
+        raise from_json(said["error"])
+    return _RESULT.build(DrainResult, said, place)
+
+
+def no_answer(files: DrainFiles, what: str, ended: str = "") -> SparkJobError:
+    """:param ended: what the cluster says about its end."""
+    how = f" as {ended}" if ended else ""
+    return SparkJobError(
+        f"{what} ended{how} and left no result in {os.path.dirname(files.result)!r}",
+        "What it committed stays, and a retry goes on from there. See the driver's log; the staging folder must be one "
+        "that the driver sees too.",
+    )

@@ -1,0 +1,353 @@
+"""Rebuild: replay into a state alone what it lacks, from what the ledger still has of it.
+
+The cure for a state that is behind its ledger: restored from an old copy, deleted, moved. The state itself says what it
+lacks, and each transaction goes in by its own atomic step; so this may be killed anywhere, run again, and run twice at
+once. Nothing commits meanwhile: every committer refuses until the states are whole.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.state import Marker, StateSpec
+from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    LostTransactionsError,
+    SourceChangedError,
+    StagingError,
+)
+from airflow_trident.ledger.backup.seeding import GONE
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
+from airflow_trident.plan.graph import ordered
+from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, TxRecord
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.protocol.txids import Txids
+from airflow_trident.protocol.whole import needed_by
+from airflow_trident.runtime.commit import OpenStates
+from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
+from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.phases import Progress
+from airflow_trident.runtime.whole import lacking, markers_of, require_ledger_ahead
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.topology.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Lost = dict[str, dict[int, str]]
+"""State -> txid -> why it cannot be replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What a rebuild did, by state: `replayed`, and `lost` for good, as a person accepted."""
+
+    replayed: dict[str, Txids]
+    lost: dict[str, Txids]
+
+
+class _CannotReplay(Exception):
+    """A transaction is lost after all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """Brings states of a topology up to their ledger."""
+
+    ledger: Ledger
+    topology: Topology
+    engine: Callable[[], Engine]
+    staging_root: str
+    by: str = ""
+    progress: Progress = quiet
+
+    def lacks(self, states: Collection[str] = ()) -> dict[str, Txids]:
+        """What each of the states lacks; of all states of the topology, if none is named. Those that are whole are left
+        out.
+
+        :raises ConfigurationError: the topology has no such state, or it cannot know what it lacks.
+        :raises LedgerBehindStateError: it is the ledger that is behind.
+        """
+        return self._look(states)[0]
+
+    def run(self, states: Collection[str] = (), *, accept_loss: str = "", dry_run: bool = False) -> Rebuilt:
+        """Replay into `states` (all, if none is named) what they lack.
+
+        :param accept_loss: the reason for which a person goes on without what cannot be replayed; kept in the ledger.
+        :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
+        :raises LostTransactionsError: transactions cannot be replayed, and nobody has accepted that; names them.
+        """
+        self.ledger.register(self.topology.definition())
+        lack, markers = self._look(states)
+        if not lack:
+            self.progress(f"topology {self.topology.name}: the states hold all that the ledger calls COMMITTED")
+            return Rebuilt(replayed={}, lost={})
+        for name, txids in lack.items():
+            self.progress(f"state {name} lacks {len(txids)} transactions: {txids}")
+        records = self._records(lack)
+        lost = self._lost(lack, markers, records)
+        for name, found in lost.items():
+            for txid, why in found.items():
+                self.progress(f"transaction {txid} is lost for state {name}: {why}")
+        if dry_run:
+            self.progress("dry run: nothing was changed")
+            return Rebuilt(replayed=_without(lack, lost), lost=_txids(lost))
+        if any(lost.values()):
+            self._accept(lost, accept_loss)
+        replayed, more = self._replay(_without(lack, lost), records, accept_loss)
+        return Rebuilt(replayed=replayed, lost=_joined(_txids(lost), more))
+
+    # ---- what is missing, and what of that is lost -----------------------------------------------------------
+
+    def _look(self, states: Collection[str]) -> tuple[dict[str, Txids], dict[str, Marker | None]]:
+        unknown = sorted(set(states) - self.topology.states.keys())
+        if unknown:
+            raise ConfigurationError(
+                f"topology {self.topology.name!r} has no state {unknown[0]!r}",
+                f"Its states: {', '.join(self.topology.states)}.",
+            )
+        view = self.ledger.view(0)
+        markers = markers_of(self.topology)
+        blind = sorted(set(states) - markers.keys())
+        if blind:
+            raise ConfigurationError(
+                f"state {blind[0]!r} does not know which transactions are in it, so nobody can say what it lacks",
+                "Use a state that is at least transactional.",
+            )
+        require_ledger_ahead(self.topology.name, markers, view)
+        chosen = {name: markers[name] for name in markers if not states or name in states}
+        found = {name: lacking(name, marker, view) for name, marker in chosen.items()}
+        return {name: txids for name, txids in found.items() if txids}, markers
+
+    def _records(self, lack: Mapping[str, Txids]) -> dict[int, TxRecord]:
+        every = Txids.joined(part for txids in lack.values() for part in txids.ranges)
+        assert every.lowest is not None
+        return {tx.txid: tx for tx in self.ledger.transactions(every.lowest, every.highest) if tx.txid in every}
+
+    def _lost(
+        self, lack: Mapping[str, Txids], markers: Mapping[str, Marker | None], records: Mapping[int, TxRecord]
+    ) -> Lost:
+        reads = _reads(self.topology)
+        # A state is judged after those that feed it: what is lost for them is lost for it.
+        order = sorted(lack, key=lambda name: len(reads[name]))
+        lost: Lost = {name: {} for name in order}
+        for name in order:
+            marker = markers[name]
+            high = 0 if marker is None else marker.high
+            for txid in lack[name]:
+                why = self._why_lost(txid, records.get(txid)) or _why_not_in(self.topology.states[name], txid, high)
+                if not why:
+                    gone_on = [one for one in reads[name] if not _will_be_at(one, txid, lack, lost, markers)]
+                    why = f"it is fed from state {gone_on[0]}, which has gone on" if gone_on else ""
+                if why:
+                    lost[name][txid] = why
+        return lost
+
+    def _why_lost(self, txid: int, record: TxRecord | None) -> str:
+        if record is None:
+            return "its record is pruned"
+        if record.staged is not None and record.staged.manifest == GONE:
+            return "what its batch was went with the ledger that was repaired"
+        kinds = {name: spout.kind for name, spout in self.topology.spouts.items()}
+        odd = [name for name in record.metadata if kinds.get(name, SpoutKind.NON_TRANSACTIONAL) not in _REPLAYABLE]
+        if odd and not self._is_staged(record):
+            return f"a replay of stream {odd[0]} would give another batch"
+        return ""
+
+    def _is_staged(self, record: TxRecord) -> bool:
+        try:
+            StagingArea(self.staging_root).load(_staged(record))
+        except StagingError:
+            return False
+        return True
+
+    def _accept(self, lost: Lost, reason: str) -> None:
+        found = {name: txids for name, txids in _txids(lost).items() if txids}
+        if not reason:
+            raise self._not_accepted(found)
+        self.ledger.note_states(
+            lost=[Loss(state=name, txids=txids, reason=reason, by=self.by) for name, txids in found.items()]
+        )
+        for name, txids in found.items():
+            self.progress(f"state {name} goes on without {txids}: {reason}")
+
+    def _not_accepted(self, lost: Mapping[str, Txids]) -> LostTransactionsError:
+        which = "; ".join(f"state {name!r} lacks {txids}" for name, txids in lost.items())
+        states = " ".join(f"--state {name}" for name in lost)
+        return LostTransactionsError(
+            f"transactions of topology {self.topology.name!r} cannot be replayed any more: {which}",
+            "Restore the states from a newer copy; or go on without these transactions, for good: `airflow trident "
+            f'rebuild {self.topology.name} {states} --accept-loss --reason "..."`.',
+        )
+
+    # ---- replaying -------------------------------------------------------------------------------------------
+
+    def _replay(
+        self, todo: Mapping[str, Txids], records: Mapping[int, TxRecord], accept_loss: str
+    ) -> tuple[dict[str, Txids], dict[str, Txids]]:
+        """:returns: what was replayed, and what turned out to be lost only then, by state."""
+        done: dict[str, Txids] = {}
+        lost: dict[str, Txids] = {}
+        every = Txids.joined(part for txids in todo.values() for part in txids.ranges)
+        if not every:
+            return done, lost
+        fence, view = self.ledger.take_fence(), self.ledger.view(0)
+        needed = {name: needed_by(view, name, view.pointer.committed) for name in todo}
+        still = {name: txids - todo[name] for name, txids in needed.items() if txids is not None}
+        with OpenStates(self.topology) as states, self.engine() as engine:
+            for txid in every:
+                into = {name for name, txids in todo.items() if txid in txids}
+                ticket = self._ticket(records[txid], fence, view, still)
+                try:
+                    batches = self._batches(records[txid], into, engine)
+                except _CannotReplay as error:
+                    self.progress(f"transaction {txid} is lost: {error}")
+                    now = {name: Txids.of(txid) for name in into}
+                    lost = _joined(lost, now)
+                    if accept_loss:
+                        self._accept({name: {txid: str(error)} for name in into}, accept_loss)
+                    elif any(not self.topology.states[name].commutes for name in into):
+                        raise self._not_accepted(now) from error
+                    continue
+                self._apply(ticket, into, batches, states)
+                done = _joined(done, {name: Txids.of(txid) for name in into})
+        if lost and not accept_loss:
+            raise self._not_accepted(lost)
+        return done, lost
+
+    def _ticket(self, record: TxRecord, fence: int, view: LedgerView, needed: dict[str, Txids]) -> CommitTicket:
+        """For the states alone: the ledger has committed it already."""
+        return CommitTicket(
+            topology=self.topology.name,
+            incarnation=view.topology.incarnation,
+            txid=record.txid,
+            attempt=record.attempt,
+            fence=fence,
+            position=record.position,
+            staged=_staged(record),
+            late=True,
+            time_ms=record.time_ms,
+            needed=needed,
+        )
+
+    def _batches(self, record: TxRecord, into: Collection[str], engine: Engine) -> dict[str, pa.Table]:
+        """The staged batch, if it is there still; else that of a replay."""
+        plan, area = self.topology.compile(), StagingArea(self.staging_root)
+        downstream = bool(set(into) - {sink.name for sink in plan.staged})
+        wanted = [sink for sink in plan.staged if downstream or sink.name in into]
+        try:
+            manifest = area.load(_staged(record))
+            return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in wanted}
+        except StagingError:
+            self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")
+        os.makedirs(os.path.expanduser(self.staging_root), exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="rebuild-", dir=os.path.expanduser(self.staging_root)) as folder:
+            manifest = self._run(record, engine, folder)
+            again = StagingArea(folder)
+            return {sink.name: again.read(manifest, sink.name, sink.schema) for sink in wanted}
+
+    def _run(self, record: TxRecord, engine: Engine, folder: str) -> Manifest:
+        slot = Slot(
+            topology=self.topology.name,
+            incarnation=self.ledger.topology().incarnation,
+            txid=record.txid,
+            attempt=record.attempt,
+        )
+        job = Job(
+            plan=self.topology.compile(),
+            slot=slot,
+            metadata=record.metadata,
+            staging_root=folder,
+            progress=self.progress,
+            trial=True,
+        )
+        try:
+            manifest = engine.run(job)
+        except (SourceChangedError, DamagedInputError) as error:
+            raise _CannotReplay(str(error)) from error
+        opaque = any(self.topology.spouts[name].kind is SpoutKind.OPAQUE for name in record.metadata)
+        before, now = _staged(record).rows_read, manifest.rows_read
+        if opaque and before >= 0 and now != before:
+            raise _CannotReplay(f"its opaque source gives {now} rows instead of {before}")
+        return manifest
+
+    def _apply(
+        self, ticket: CommitTicket, into: Collection[str], batches: dict[str, pa.Table], states: OpenStates
+    ) -> None:
+        opened, plan = states.opened(), self.topology.compile()
+
+        def apply(name: str, batch: pa.Table) -> None:
+            if name not in into:
+                return
+            batch = with_commit_time(self.topology.states[name], ticket, batch)
+            applied = opened[name].apply(ticket, batch)
+            self.progress(f"transaction {ticket.txid}: {batch.num_rows} rows into state {name} ({applied})")
+            crash_point(CrashPoint.APPLIED, ticket.txid)
+
+        staged = {name: batch for name, batch in batches.items() if name in self.topology.states}
+        for name, batch in staged.items():
+            apply(name, batch)
+        if set(into) - staged.keys():
+            apply_downstream(plan, ticket, opened, batches, apply, self.progress)
+
+
+_REPLAYABLE = (SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE)
+
+
+def _staged(record: TxRecord) -> StagedRef:
+    assert record.staged is not None  # it is COMMITTED
+    return record.staged
+
+
+def _reads(topology: Topology) -> dict[str, frozenset[str]]:
+    """State -> the states of the topology that it is fed from, all the way up."""
+    found: dict[str, frozenset[str]] = {}
+    for sink in topology.compile().sinks:
+        above = ordered([sink])
+        read = {node.persist.name for node in above if isinstance(node, NewValuesNode)}
+        read |= {
+            node.state.name
+            for node in above
+            if isinstance(node, StateQueryNode) and node.after_commit and node.state.topology == topology.name
+        }
+        found[sink.name] = frozenset(read)
+    return found
+
+
+def _why_not_in(spec: StateSpec, txid: int, high: int) -> str:
+    if txid < high and not spec.commutes:
+        return f"the state depends on the order of batches and holds {high} already"
+    return ""
+
+
+def _will_be_at(
+    state: str, txid: int, lack: Mapping[str, Txids], lost: Lost, markers: Mapping[str, Marker | None]
+) -> bool:
+    """Is `txid` the highest in a state when its turn comes? Only then are its new values those of then."""
+    if state not in markers:
+        return False
+    marker = markers[state]
+    high = 0 if marker is None else marker.high
+    if txid in lack.get(state, Txids()):
+        return txid > high and txid not in lost[state]
+    return txid == high
+
+
+def _txids(lost: Lost) -> dict[str, Txids]:
+    return {name: Txids.of(*found) for name, found in lost.items() if found}
+
+
+def _without(lack: Mapping[str, Txids], lost: Lost) -> dict[str, Txids]:
+    return {name: txids - Txids.of(*lost[name]) for name, txids in lack.items()}
+
+
+def _joined(left: Mapping[str, Txids], right: Mapping[str, Txids]) -> dict[str, Txids]:
+    return {name: left.get(name, Txids()) | right.get(name, Txids()) for name in {**left, **right}}

@@ -1,0 +1,62 @@
+"""Repair: seed a ledger that was wiped, or restored from an old copy, from what the states hold."""
+
+from __future__ import annotations
+
+from airflow_trident.engine.base import quiet
+from airflow_trident.errors import TransitionError
+from airflow_trident.ledger.backup.seeding import Held, Seed, seed_from
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.runtime.phases import Progress
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.topology.topology import Topology
+
+
+def repair(
+    ledger: ZNodeLedger, topology: Topology, staging_root: str, *, dry_run: bool = False, progress: Progress = quiet
+) -> Seed:
+    """Make the ledger of `topology` agree with its states, and say what that means.
+
+    Nothing may run meanwhile: pause the DAG. Transactions that were begun and that no state holds are forgotten; their
+    records are read again, because the position goes back to the last transaction that every state has. Their staged
+    batches are deleted, because their numbers are given out again.
+
+    :raises TransitionError: no state holds anything, or the ledger is not behind: nothing is to be repaired.
+    :raises CorruptError: the states contradict each other.
+    """
+    held = {name: _held(topology, name) for name in topology.states}
+    knowing = {name for name, spec in topology.states.items() if spec.factory.capabilities.knows_txids}
+    seed = seed_from({name: one for name, one in held.items() if one.incarnation or name in knowing})
+    if seed is None:
+        raise TransitionError(
+            f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
+        )
+    last = seed.next_txid - 1
+    progress(f"the states of topology {topology.name} hold transactions up to {last} (incarnation {seed.incarnation})")
+    if seed.unfinished is not None:
+        progress(f"transaction {last} is not in every state: it will be replayed, `airflow trident backfill` does it")
+    for first, to in seed.lost:
+        progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
+    if dry_run:
+        progress("dry run: nothing was changed")
+        return seed
+    ledger.seed(topology.definition(), seed)
+    first = seed.next_txid if seed.unfinished is None else last
+    StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
+    progress(f"the ledger goes on at transaction {seed.next_txid}")
+    return seed
+
+
+def _held(topology: Topology, name: str) -> Held:
+    spec = topology.states[name]
+    with spec.factory.make_state(spec) as state:
+        marker = state.marker()
+    if marker is None:
+        return Held(position={})
+    return Held(
+        incarnation=marker.incarnation,
+        high=marker.high,
+        fence=marker.fence,
+        holes=marker.holes,
+        position=marker.position,
+        attempt=marker.attempt,
+    )

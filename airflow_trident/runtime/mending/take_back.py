@@ -1,0 +1,57 @@
+"""Taking a commit back that can never succeed: what no state holds becomes FAILED, as if no commit of it had begun.
+
+Whoever began the commit may still be at work somewhere, and may bring the batch into a state at any moment. So the
+order is: the ledger gives out a higher fence and voids every ticket before it; each state records that fence, in its
+atomic step, and refuses if it holds the transaction; only then does the ledger let it go, if no newer
+ticket was given out meanwhile. Killed between any two of these, the transaction is what it was, and its commit can be
+run, or taken back, again.
+"""
+
+from __future__ import annotations
+
+from airflow_trident.contracts.state import StateKind
+from airflow_trident.engine.base import quiet
+from airflow_trident.errors import FencedError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.protocol.decide import Unknown
+from airflow_trident.protocol.records import Owner, TxRecord
+from airflow_trident.runtime.commit import OpenStates
+from airflow_trident.runtime.phases import Progress, unknown_transaction
+from airflow_trident.runtime.whole import require_agreement
+from airflow_trident.topology.topology import Topology
+
+
+def take_back(
+    ledger: Ledger, topology: Topology, txid: int, *, owner: Owner | str, reason: str, progress: Progress = quiet
+) -> TxRecord:
+    """Make a transaction FAILED whose commit has begun and which no state holds: then it can be replayed or skipped.
+
+    :param reason: for people; it becomes the transaction's error.
+    :raises HeldError: a state holds it: its commit can only go on.
+    :raises TransitionError: no commit of it has begun, it is COMMITTED, or it was never begun.
+    :raises FencedError: a committer is at work on it, or on another transaction with a higher fence.
+    :raises LedgerBehindStateError: a state holds what the ledger does not know.
+    :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED: it may have lost this one, too.
+    """
+    ledger.register(topology.definition())
+    view = ledger.view(txid)
+    if view.tx is None and not 1 <= txid < view.next_txid:
+        raise unknown_transaction(topology.name, Unknown(txid, view.next_txid))
+    require_agreement(ledger, topology)
+    ticket = ledger.bar(txid, owner=owner)
+    progress(f"transaction {txid}: tickets below fence {ticket.fence} are void")
+    with OpenStates(topology) as states:
+        for name, state in states.opened().items():
+            try:
+                state.bar(ticket)
+            except FencedError as error:
+                raise FencedError(
+                    f"transaction {txid} of topology {topology.name!r} was not taken back: {error.message}",
+                    "A committer is at work. Wait until it has ended, or stop it, and take it back again.",
+                ) from error
+            knows = topology.states[name].factory.capabilities.kind is not StateKind.NON_TRANSACTIONAL
+            promise = (
+                "does not hold it, and refuses it from now on" if knows else "may hold a part of it: it cannot say"
+            )
+            progress(f"transaction {txid}: state {name} {promise}")
+    return ledger.take_back(ticket, reason)

@@ -1,0 +1,172 @@
+"""The options of ``[trident]`` in Airflow's configuration: one table, read by provider info and by the shell.
+
+Values are read when they are used, never while a module is imported, so that a test or a launcher may set
+``AIRFLOW__TRIDENT__...`` first.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+
+SECTION = "trident"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option; `type` is string, integer, float or boolean, `default` its text."""
+
+    name: str
+    type: str
+    default: str
+    description: str
+    example: str | None = None
+
+
+ZOOKEEPER_CONN_ID = Option(
+    "zookeeper_conn_id", "string", "zookeeper_default", "The connection of type zookeeper that holds the ledger."
+)
+ROOT = Option(
+    "root",
+    "string",
+    "/airflow-trident",
+    "Path in ZooKeeper (below the connection's chroot) under which all topologies lie.",
+)
+STAGING_DIR = Option(
+    "staging_dir",
+    "string",
+    "",
+    "Folder of staged batches. Every worker and Spark executor must see it under the same path. "
+    "Empty: {AIRFLOW_HOME}/trident/staging.",
+    "/mnt/shared/trident/staging",
+)
+MAX_PENDING = Option(
+    "max_pending", "integer", str(DEFAULT_MAX_PENDING), "Transactions of a topology that may be uncommitted at once."
+)
+RETENTION = Option(
+    "retention", "integer", str(DEFAULT_RETENTION), "Committed transactions that are kept in the ledger and in staging."
+)
+TURN_WAIT_S = Option(
+    "turn_wait_s",
+    "float",
+    "20",
+    "Seconds that a task waits in its worker for its turn before it gives the worker slot back. Such a wait blocks on "
+    "a ZooKeeper watch.",
+)
+RESCHEDULE_S = Option(
+    "reschedule_s",
+    "float",
+    "15",
+    "Seconds after which a task that gave its worker slot back without a triggerer looks again. Airflow 3.3 may fail "
+    "a task that is rescheduled within about 5 seconds.",
+)
+DEFERRABLE = Option(
+    "deferrable",
+    "boolean",
+    "False",
+    "Whether tasks wait for their turn in the triggerer, without a worker slot. Needs a running triggerer.",
+)
+POLL_S = Option(
+    "poll_s",
+    "float",
+    "30",
+    "Seconds between looks of a waiting trigger that has seen no event: a net under the ZooKeeper watch; it also asks "
+    "Airflow whether anybody still works on what is waited for.",
+)
+
+ROWS_IN_ERRORS = Option(
+    "rows_in_errors",
+    "boolean",
+    "True",
+    "Whether what the ledger keeps of errors, and so the page and the commands show, may quote rows. False: texts that "
+    "may do so are in the logs of tasks alone.",
+)
+
+OPTIONS: tuple[Option, ...] = (
+    ZOOKEEPER_CONN_ID,
+    ROOT,
+    STAGING_DIR,
+    MAX_PENDING,
+    RETENTION,
+    TURN_WAIT_S,
+    RESCHEDULE_S,
+    DEFERRABLE,
+    POLL_S,
+    ROWS_IN_ERRORS,
+)
+
+
+def text(option: Option) -> str:
+    """The option's value as it was written; its default where it is not set."""
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get(SECTION, option.name, fallback=option.default))
+
+
+def number(option: Option, *, least: float) -> float:
+    """:raises ConfigurationError: no number, or below `least`."""
+    value = text(option)
+    try:
+        found = float(value)
+    except ValueError:
+        found = least - 1
+    if found < least or (option.type == "integer" and found != int(found)):
+        raise ConfigurationError(
+            f"[{SECTION}] {option.name} = {value!r} is not a number of at least {least:g}",
+            f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{option.name.upper()}; the default is {option.default}.",
+        )
+    return found
+
+
+def flag(option: Option) -> bool:
+    """:raises ConfigurationError: neither true nor false."""
+    value = text(option).strip().lower()
+    if value in ("true", "t", "1", "yes", "on"):
+        return True
+    if value in ("false", "f", "0", "no", "off", ""):
+        return False
+    raise ConfigurationError(
+        f"[{SECTION}] {option.name} = {value!r} is neither True nor False",
+        f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{option.name.upper()}.",
+    )
+
+
+def staging_root(given: str | None = None) -> str:
+    """The folder of staged batches: as given to the task, else as configured, else below AIRFLOW_HOME.
+
+    :raises ConfigurationError: it is no path of a file system.
+    """
+    configured = given or text(STAGING_DIR)
+    if configured:
+        return os.path.abspath(os.path.expanduser(require_local_path("staging_dir", configured)))
+    home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
+    return os.path.join(os.path.abspath(home), "trident", "staging")
+
+
+def turn_wait_s(given: float | None) -> float:
+    """Seconds that a task waits in its worker: its own argument, else as configured."""
+    return given if given is not None else number(TURN_WAIT_S, least=0)
+
+
+def parse_incarnation(value: object) -> str:
+    """The life of a topology as it comes out of a template or an XCom; "" if there is none."""
+    text = "" if value is None else str(value).strip()
+    return "" if text == "None" else text
+
+
+def parse_count(name: str, value: object) -> int:
+    """A templated whole number from 1 upwards.
+
+    :raises ConfigurationError: it is none.
+    """
+    try:
+        count = int(str(value).strip())
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ConfigurationError(f"{name} = {value!r} is not a whole number of at least 1", "Give a number like 2.")
+    return count

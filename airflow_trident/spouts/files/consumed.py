@@ -1,0 +1,370 @@
+"""Which of the files that are there have not been in a batch yet: pure, given a listing and what is known of before.
+
+A modification time says in which order files are read, but not when they came: files are moved in, copied with their
+old times, or come late. So four things are kept from transaction to transaction, beside the cursor (time and path of
+the last file read):
+
+- `seen`: names of the read files whose time is within `late_window` of the cursor. A file in the window that is not
+  among them is new, however late it came.
+- `settled`: every file of an older status-change time (ctime, which cannot be set back) was there when the last batch
+  was chosen, so an old file with an older ctime has been read. Read files with a newer one are in `seen` too.
+- `folders`: those that were there. A folder that is moved in brings files whose ctime is old.
+- `old`: how many files these rules take for read, and the sum of their names. The rules fail when the clock goes back:
+  then new files have times from before. Their number and sum tell that some were added, and mostly which.
+
+A file that is none of these (old, but of a new ctime or in a new folder) may be new or may have been read and touched
+since: nobody can tell, so a person decides (`late_files`). Nothing is read twice or lost in silence.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum, StrEnum, auto
+from functools import lru_cache
+from itertools import accumulate, takewhile
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.spouts.files.contents import TAKE_AS_IT_IS, RecordedFile
+from airflow_trident.spouts.files.listing import FoundFile, Listing
+from airflow_trident.types import Json
+
+MAX_SEEN = 10_000
+"""More files than this within the window make the window smaller, so that the metadata stays small."""
+_SLACK_NS = 5_000_000_000
+_CLOCKS_APART_NS = 60_000_000_000
+"""The clocks of a worker and of a file system may differ so much without having gone back."""
+_ENTRY, _NAME, _FOLDER, _CONTENT = 20, 16, 12, 4
+_NO_CONTENT = "...."
+
+
+class LateFiles(StrEnum):
+    """What to do about a file of which nobody can tell whether it was read."""
+
+    ERROR = "error"
+    TAKE = "take"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """A batch has at least one file, and otherwise at most `max_files` and `max_bytes`. Files younger than
+    `min_age_ns` are left for later: somebody may be writing them.
+    """
+
+    max_files: int
+    max_bytes: int
+    min_age_ns: int
+    late_window_ns: int
+    late_files: LateFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many files, and the sum of their names: the same for the same files in any order."""
+
+    files: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed:
+    """What has been read up to a transaction. See the module's text; hashes stand for names. `seen`: name -> what the
+    file looked like; `contents`: name -> its content, where that was recorded. `old`: None if an earlier version of the
+    package wrote this.
+    """
+
+    cursor: tuple[int, str] = (-1, "")
+    window_ns: int = 0
+    settled_ns: int = 0
+    folders: frozenset[str] = frozenset()
+    seen: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
+    old: Tally | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        names = sorted(self.seen)
+        body: dict[str, Json] = {
+            "cursor": {"mtime_ns": self.cursor[0], "path": self.cursor[1], "ctime_ns": self.settled_ns},
+            "window_ns": self.window_ns,
+            "folders": "".join(sorted(self.folders)),
+            "seen": "".join(name + self.seen[name] for name in names),
+            "contents": "".join(self.contents.get(name, _NO_CONTENT) for name in names),
+        }
+        if self.old is not None:
+            body["old"] = {"files": self.old.files, "total": f"{self.old.total:x}"}
+        return body
+
+    def knows(self, files: Iterable[RecordedFile]) -> Consumed:
+        """These have been read, as they are now said to be."""
+        seen, contents = dict(self.seen), dict(self.contents)
+        for file in files:
+            name = _name(file.path)
+            seen[name] = _stamp(file.size, file.mtime_ns)
+            contents.pop(name, None)
+            if file.digest:
+                contents[name] = file.digest[:_CONTENT]
+        return replace(self, seen=seen, contents=contents)
+
+
+def consumed_from_json(metadata: Any) -> Consumed:
+    """The inverse of `to_json`, given a whole metadata; None: nothing was read.
+
+    :raises SourceChangedError: it is not the metadata of a FileSpout.
+    """
+    if metadata is None:
+        return Consumed()
+    try:
+        cursor, folders, seen = metadata["cursor"], metadata["folders"], metadata["seen"]
+        entries = [seen[at : at + _ENTRY] for at in range(0, len(seen), _ENTRY)]
+        contents = metadata.get("contents", "")
+        stamps = [contents[at : at + _CONTENT] for at in range(0, len(contents), _CONTENT)]
+        old = metadata.get("old")
+        return Consumed(
+            cursor=(int(cursor["mtime_ns"]), str(cursor["path"])),
+            window_ns=int(metadata["window_ns"]),
+            settled_ns=int(cursor["ctime_ns"]),
+            folders=frozenset(folders[at : at + _FOLDER] for at in range(0, len(folders), _FOLDER)),
+            seen={entry[:_NAME]: entry[_NAME:] for entry in entries},
+            contents={
+                entry[:_NAME]: stamp for entry, stamp in zip(entries, stamps, strict=False) if stamp != _NO_CONTENT
+            },
+            old=None if old is None else Tally(int(old["files"]), int(old["total"], 16)),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceChangedError(
+            "the recorded metadata is not that of a FileSpout",
+            "Another spout had this stream's name: give the stream a new name.",
+        ) from error
+
+
+ContentOf = Callable[[FoundFile], str]
+"""The digest of a file's content, "" if it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The next batch: `files`, oldest first. `read`: those that had been; `left`: new ones that found no room."""
+
+    files: Sequence[FoundFile]
+    read: Sequence[FoundFile]
+    left: Sequence[FoundFile]
+    listing: Listing
+    before: Consumed
+    limits: BatchLimits
+
+    def after(self, digests: Mapping[str, str] | None = None) -> Consumed:
+        """What has been read with it.
+
+        :param digests: of the batch's files, by path.
+        """
+        after = self._marked(digests or {})
+        left = {file.path for file in self.left}
+        old = [file for file in self.listing.files if _kind(file, after) is _Kind.OLD and file.path not in left]
+        return replace(after, old=_tally(old))
+
+    def _marked(self, digests: Mapping[str, str]) -> Consumed:
+        before, found = self.before, self.listing.files
+        contents = {_name(path): digest[:_CONTENT] for path, digest in digests.items() if digest}
+        cursor = max(before.cursor, self.files[-1].place)
+        if any(file.place < cursor for file in self.left):
+            # Old files are still to be read: what told them from read ones must stay as it is.
+            marks = {_name(file.path): _stamp(file.size, file.mtime_ns) for file in self.files}
+            return replace(
+                before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
+            )
+        newest = max((file.ctime_ns for file in found), default=0)
+        settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
+        window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
+        read = [*self.read, *self.files]
+        times = sorted((file.mtime_ns for file in read if file.mtime_ns >= window), reverse=True)
+        if len(times) > MAX_SEEN:
+            window = times[MAX_SEEN] + 1
+        marked = [file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled]
+        seen = {_name(file.path): _stamp(file.size, file.mtime_ns) for file in marked}
+        contents = {**before.contents, **contents}
+        return Consumed(
+            cursor=cursor,
+            window_ns=window,
+            settled_ns=settled,
+            folders=frozenset(_folder(name) for name in {file.folder for file in found}),
+            seen=seen,
+            contents={name: contents[name] for name in seen if name in contents},
+        )
+
+
+def next_batch(
+    listing: Listing,
+    before: Consumed,
+    limits: BatchLimits,
+    *,
+    base: str,
+    now_ns: int,
+    content_of: ContentOf = lambda _: "",
+) -> Choice | None:
+    """The files of the next batch; None: there is nothing new.
+
+    :param base: the folder, for error texts.
+    :param content_of: asked where a read file has another time than it had.
+    :raises SourceChangedError: a file that was read has changed, or new files cannot be told from read ones.
+    :raises ConfigurationError: a late file, and `late_files` says error.
+    """
+    kinds: dict[_Kind, list[FoundFile]] = {kind: [] for kind in _Kind}
+    for file in listing.files:
+        kind = _kind(file, before)
+        if kind is _Kind.SEEN:
+            _require_unchanged(file, before, base, content_of)
+        kinds[kind].append(file)
+    hidden = {file.path for file in _hidden(kinds[_Kind.OLD], before, limits, base=base, now_ns=now_ns)}
+    late = kinds[_Kind.LATE]
+    if late and limits.late_files is LateFiles.ERROR:
+        raise _late(late, base)
+    taken_late = late if limits.late_files is LateFiles.TAKE else []
+    new = [*kinds[_Kind.NEW], *taken_late, *(file for file in kinds[_Kind.OLD] if file.path in hidden)]
+    offered = sorted(new, key=lambda file: file.place)
+    # None is passed over: the cursor must not move beyond a file that is left for later.
+    ready = takewhile(lambda file: _is_old_enough(file, limits, now_ns), offered)
+    batch = _cut(list(ready), limits)
+    if not batch:
+        return None
+    taken = {file.path for file in batch}
+    return Choice(
+        files=batch,
+        read=[*kinds[_Kind.SEEN], *(file for file in kinds[_Kind.OLD] if file.path not in hidden)],
+        left=[file for file in offered if file.path not in taken],
+        listing=listing,
+        before=before,
+        limits=limits,
+    )
+
+
+def _is_old_enough(file: FoundFile, limits: BatchLimits, now_ns: int) -> bool:
+    """A time that lies in the future says nothing about the age."""
+    return limits.min_age_ns == 0 or min(file.mtime_ns, file.ctime_ns) <= now_ns - limits.min_age_ns
+
+
+def _cut(files: Sequence[FoundFile], limits: BatchLimits) -> list[FoundFile]:
+    batch: list[FoundFile] = []
+    size = 0
+    for file in files[: limits.max_files]:
+        size += file.size
+        if batch and size > limits.max_bytes:
+            break
+        batch.append(file)
+    return batch
+
+
+# ---- clocks that went back -------------------------------------------------------------------------------------
+
+
+def _hidden(
+    old: Sequence[FoundFile], before: Consumed, limits: BatchLimits, *, base: str, now_ns: int
+) -> Sequence[FoundFile]:
+    """Those of the files that look read which are new all the same: they came when the clock stood before what the
+    last batch had seen. They came one after the other, so they are neighbours in the order of their ctimes.
+
+    :raises SourceChangedError: some are new, or may be, and which cannot be told.
+    """
+    if before.old is None:
+        return ()
+    found = _tally(old)
+    if found == before.old:
+        return ()
+    behind_ns = before.settled_ns - now_ns
+    added = found.files - before.old.files
+    if added < 0 and behind_ns <= limits.late_window_ns + _CLOCKS_APART_NS:
+        return ()  # read files were removed, as they may be
+    if added > 0:
+        ordered = sorted(old, key=lambda file: (file.ctime_ns, file.path))
+        sums = [0, *accumulate(_number(file.path) for file in ordered)]
+        wanted = found.total - before.old.total
+        for begin in range(len(ordered) - added + 1):
+            if sums[begin + added] - sums[begin] == wanted:
+                return ordered[begin : begin + added]
+    until = datetime.fromtimestamp(before.settled_ns / 1e9, tz=UTC).isoformat(timespec="seconds")
+    raise SourceChangedError(
+        f"the files in {base!r} that should have been read are not those that were: the clock was set back behind "
+        f"{until}, or the path of the spout was changed, and files came or went since",
+        f"Put read files that were removed back; or, when the clock is past {until}, `touch` each file that was in no "
+        "batch: then it is new.",
+    )
+
+
+def _tally(files: Iterable[FoundFile]) -> Tally:
+    numbers = [_number(file.path) for file in files]
+    return Tally(len(numbers), sum(numbers))
+
+
+# ---- one file --------------------------------------------------------------------------------------------------
+
+
+class _Kind(Enum):
+    SEEN = auto()
+    """Read, by its name."""
+    NEW = auto()
+    OLD = auto()
+    """Read, by its times."""
+    LATE = auto()
+    """Nobody can tell."""
+
+
+def _kind(file: FoundFile, before: Consumed) -> _Kind:
+    if _name(file.path) in before.seen:
+        return _Kind.SEEN
+    if before.cursor[0] < 0 or file.place > before.cursor or file.mtime_ns >= before.window_ns:
+        return _Kind.NEW
+    if file.ctime_ns < before.settled_ns and _folder(file.folder) in before.folders:
+        return _Kind.OLD
+    return _Kind.LATE
+
+
+def _require_unchanged(file: FoundFile, before: Consumed, base: str, content_of: ContentOf) -> None:
+    name = _name(file.path)
+    if before.seen[name] == _stamp(file.size, file.mtime_ns):
+        return
+    content = before.contents.get(name)
+    if content is None or content != content_of(file)[:_CONTENT]:
+        raise SourceChangedError(
+            f"the file {file.path!r} in {base!r} was consumed by an earlier transaction and changed since",
+            "Write new files instead of changing old ones; put the old content back, or remove the file. If that "
+            f"transaction is not committed, it may take the file as it is now: {TAKE_AS_IT_IS}.",
+        )
+
+
+def _late(files: Sequence[FoundFile], base: str) -> ConfigurationError:
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return ConfigurationError(
+        f"the file {files[0].path!r}{more} in {base!r} is older than what has been read, and came late or was touched: "
+        "nobody can tell whether it was read",
+        'Set late_files="take" if it is new, late_files="ignore" if it was read, or give it the present time '
+        "(`touch`) if it is new.",
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _name(path: str) -> str:
+    return _hash(path, 12)
+
+
+@lru_cache(maxsize=1 << 16)
+def _number(path: str) -> int:
+    return int.from_bytes(base64.urlsafe_b64decode(_name(path)), "big")
+
+
+@lru_cache(maxsize=1 << 10)
+def _folder(path: str) -> str:
+    return _hash("folder " + path, 9)
+
+
+@lru_cache(maxsize=1 << 16)
+def _stamp(size: int, mtime_ns: int) -> str:
+    return _hash(f"{size} {mtime_ns}", 3)
+
+
+def _hash(text: str, size: int) -> str:
+    digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=size).digest()
+    return base64.urlsafe_b64encode(digest).decode()

@@ -1,0 +1,168 @@
+"""Which file a transaction recorded: its size and time, and where the time is another one, its content.
+
+A file that is restored, checked out or copied has its content and another time. So the digest of each file of a batch
+is recorded when the transaction is claimed, and compared only where size and time do not already say that it is the
+same file: reading a batch costs nothing more.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts.files.listing import FoundFile
+from airflow_trident.staging.files import stays_inside
+from airflow_trident.types import Json
+
+DIGEST_BYTES = 1 << 30
+"""Larger files are known by size and time alone, unless `digest_bytes` says otherwise."""
+TAKE_AS_IT_IS = "`airflow trident accept-source TOPOLOGY TXID --reason WHY`"
+MENDED = (
+    f"Mend the file in its place and have the transaction take it as it is now ({TAKE_AS_IT_IS}), then replay it; or "
+    "skip the transaction and put what its files hold in anew, under new names."
+)
+"""The cure of a damaged file."""
+_THREADS = 4
+_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFile:
+    """A file of a transaction. `path`: below the spout's folder; `digest`: of its content, "" if none was taken."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    digest: str = ""
+
+    def to_json(self) -> Json:
+        return [self.path, self.size, self.mtime_ns, *([self.digest] if self.digest else [])]
+
+
+def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
+    """What a FileSpout's metadata names.
+
+    :raises SourceChangedError: it is not the metadata of a FileSpout.
+    :raises CorruptRecordError: it names a file outside of `base`.
+    """
+    try:
+        found = [
+            RecordedFile(
+                path=str(path), size=int(size), mtime_ns=int(mtime_ns), digest=str(digest[0]) if digest else ""
+            )
+            for path, size, mtime_ns, *digest in metadata["files"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceChangedError(
+            "the recorded metadata is not that of a FileSpout",
+            "Another spout had this stream's name: give the stream a new name.",
+        ) from error
+    for file in found:
+        if not stays_inside(file.path):
+            raise CorruptRecordError(
+                f"the recorded metadata names the file {file.path!r}, which is not below the spout's folder {base!r}",
+                "Nothing else is read: restore the ledger from a back-up, and see who may write it.",
+            )
+    return found
+
+
+def digests_of(base: str, files: Sequence[FoundFile], limit_bytes: int) -> dict[str, str]:
+    """Digests by path; "" for files above `limit_bytes`, and for those that this user may not read.
+
+    :raises SourceUnavailableError: a file changed meanwhile: it is still being written.
+    """
+
+    def one(file: FoundFile) -> str:
+        return "" if file.size > limit_bytes else _as_found(os.path.join(base, file.path), file)
+
+    if len(files) < 2:
+        return {file.path: one(file) for file in files}
+    with ThreadPoolExecutor(max_workers=min(_THREADS, len(files))) as pool:  # hashing lets other threads work
+        return dict(zip((file.path for file in files), pool.map(one, files), strict=True))
+
+
+def _as_found(path: str, file: FoundFile) -> str:
+    try:
+        digest = digest_of(path)
+        status = os.stat(path)
+        same = (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
+    except FileNotFoundError:
+        same = False
+    except OSError:
+        return ""  # whoever reads it says what is wrong
+    if not same:
+        raise SourceUnavailableError(
+            f"the file {path!r} changed while its transaction was claimed: it is still being written",
+            "Move files in whole, or set min_age_s, and never change them afterwards; nothing was claimed.",
+        )
+    return digest
+
+
+def digest_of(path: str) -> str:
+    """:raises OSError: it cannot be read."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    return base64.urlsafe_b64encode(digest[:_SIZE]).decode().rstrip("=")
+
+
+def require_same(path: str, file: RecordedFile) -> RecordedFile:
+    """What was recorded, with the time that the file has now.
+
+    :param path: where it is.
+    :raises SourceChangedError: it is gone, or has other content.
+    :raises SourceUnavailableError: it cannot be looked at.
+    """
+    status = status_of(path)
+    if (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns):
+        return file
+    try:
+        if file.digest and status.st_size == file.size and digest_of(path) == file.digest:
+            return replace(file, mtime_ns=status.st_mtime_ns)
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the file {path!r} cannot be read ({error.strerror})", "Let this user read it."
+        ) from error
+    if status.st_size != file.size:
+        what = f"{file.size} bytes then, {status.st_size} now"
+    else:
+        what = "its content is another" if file.digest else "its time is another, and its content was not recorded"
+    raise SourceChangedError(
+        f"the file {path!r} changed since the transaction recorded it: {what}",
+        f"Put it back as it was ({'its content' if file.digest else 'content and time'}) and replay, or have the "
+        f"transaction take it as it is now: {TAKE_AS_IT_IS}. Move files in whole, or set min_age_s.",
+    )
+
+
+def status_of(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceChangedError(
+            f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
+        ) from error
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the file {path!r} cannot be looked at ({error.strerror})", "Let this user read it."
+        ) from error
+
+
+def as_they_are(base: str, files: Sequence[RecordedFile], limit_bytes: int) -> list[RecordedFile]:
+    """The same files with what they are now.
+
+    :raises SourceChangedError: one is gone.
+    """
+    found = []
+    for file in files:
+        status = status_of(os.path.join(base, file.path))
+        found.append(FoundFile(file.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    digests: Mapping[str, str] = digests_of(base, found, limit_bytes)
+    return [
+        RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
+        for file in found
+    ]

@@ -1,0 +1,289 @@
+"""Reading a file, or a part of it, as record batches of the declared fields. Damage is an error, never fewer rows."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from airflow_trident.errors import DamagedInputError
+from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.spouts.files.columns import fitted, reading_type
+from airflow_trident.spouts.files.contents import MENDED
+from airflow_trident.spouts.files.json_maps import with_lists
+from airflow_trident.spouts.files.lines import LineTooLongError, lines_of, whole_lines
+from airflow_trident.spouts.files.statistics import groups_that_may_hold
+from airflow_trident.types import Schema, names_of, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_trident.operations.expr.tree import Expression
+
+BATCH_ROWS = 1 << 16
+_BROKEN = 'encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
+_CSV_BLOCK_BYTES = 8 << 20
+_NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?:\n|\Z)")
+_DAMAGE = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError, RecursionError)
+
+
+class FileFormat(StrEnum):
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+    @property
+    def has_lines(self) -> bool:
+        """Can a file be cut at the ends of lines?"""
+        return self in (FileFormat.TEXT, FileFormat.JSON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: columns that are not
+    declared are left out instead of refused. `replace_broken`: of text, bytes that are no UTF-8 become U+FFFD. Of
+    Parquet: `columns`, those of the schema that are read (None: all), and `filters`, column expressions of which rows
+    may be left out that do not fulfil all.
+    """
+
+    format: FileFormat
+    schema: Schema
+    header: bool
+    ignore_extra: bool
+    replace_broken: bool = False
+    columns: tuple[str, ...] | None = None
+    filters: tuple[Expression, ...] = ()
+
+    @property
+    def read_schema(self) -> Schema:
+        return self.schema if self.columns is None else select(self.schema, self.columns, "FileSpout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The bytes [begin, end) of the file at `path`; the whole file where `end` is None."""
+
+    path: str
+    begin: int = 0
+    end: int | None = None
+
+
+def read_part(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    """
+    :raises DamagedInputError: what is there is not in the format, or does not have the declared columns.
+    :raises OSError: it cannot be opened or read.
+    """
+    read = {
+        FileFormat.TEXT: _read_text,
+        FileFormat.CSV: _read_csv,
+        FileFormat.JSON: _read_json,
+        FileFormat.PARQUET: _read_parquet,
+    }[reading.format]
+    for batch in read(reading, part):
+        for begin in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(begin, BATCH_ROWS)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------
+
+
+def _read_text(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    schema = arrow_schema(reading.schema)
+    strict = not reading.replace_broken
+    for at, chunk in _chunks(part):
+        with _damage(part.path, f"in the lines from byte {at}", hint=_BROKEN):
+            lines = lines_of(chunk, strict=strict)
+        yield pa.record_batch([lines], schema=schema)
+
+
+def _chunks(part: Part) -> Iterator[tuple[int, bytes]]:
+    """Whole lines of a part, with the place of the first in the (unpacked) file."""
+    at = part.begin
+    with _damage(part.path), _open(part.path) as file:
+        file.seek(part.begin)
+        for chunk in whole_lines(file, None if part.end is None else part.end - part.begin):
+            yield at, chunk
+            at += len(chunk)
+
+
+# ---- JSON ------------------------------------------------------------------------------------------------------
+
+
+def _read_json(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    """One object per line; a field that an object lacks is null. Lines are cut here, so that none straddles a block."""
+    import pyarrow as pa
+    import pyarrow.json as pj
+
+    explicit = pa.schema([(field.name, reading_type(field.type, "json")) for field in reading.schema])
+    options = pj.ParseOptions(
+        explicit_schema=explicit, unexpected_field_behavior="ignore" if reading.ignore_extra else "error"
+    )
+    has_maps = any("map<" in field.type for field in reading.schema)
+    for at, chunk in _chunks(part):
+        with _damage(part.path, f"in the lines from byte {at}", hint="Each line holds one JSON object."):
+            if _NULL_LINE.search(b"\n" + chunk):
+                raise ValueError("a line is null")  # which would end the parser's process
+            lines = with_lists(chunk, reading.schema) if has_maps else chunk
+            if not lines:
+                continue
+            read_options = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+            table = pj.read_json(io.BytesIO(lines), read_options=read_options, parse_options=options)
+            # The parser passes broken UTF-8 on.
+            table.validate(full=True)
+        yield from _fitted_batches(reading, table, part.path)
+
+
+# ---- CSV -------------------------------------------------------------------------------------------------------
+
+
+class _CountingQuotes(io.RawIOBase):
+    """Counts quotes: the parser takes all that follows an unclosed one for one value, without a word."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.quotes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.quotes += block.count(b'"')
+        return block
+
+
+def _read_csv(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    with _damage(part.path), _open(part.path) as file:
+        if not file.read(1):
+            return  # an empty file has no columns to check
+        file.seek(0)
+        counting = _CountingQuotes(file)
+        with _csv_reader(reading, counting) as reader:
+            _require_columns(reading, reader.schema.names, part.path)
+            for batch in reader:
+                yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
+        if counting.quotes % 2:
+            _require_closed_quotes(part.path)
+
+
+@contextmanager
+def _csv_reader(reading: Reading, file: Any) -> Iterator[Any]:
+    import pyarrow.csv as pc
+
+    names = list(names_of(reading.schema))
+    read_options = pc.ReadOptions(
+        use_threads=False, block_size=_CSV_BLOCK_BYTES, column_names=None if reading.header else names
+    )
+    convert_options = pc.ConvertOptions(
+        column_types={field.name: reading_type(field.type, "csv") for field in reading.schema},
+        null_values=[""],
+        strings_can_be_null=False,
+        include_columns=names if reading.ignore_extra else None,
+    )
+    # Of several columns an empty line is no record; of one it is an empty value.
+    parse_options = pc.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
+    reader = pc.open_csv(file, read_options=read_options, parse_options=parse_options, convert_options=convert_options)
+    with reader:
+        yield reader
+
+
+def _require_closed_quotes(path: str) -> None:
+    """An odd number of quotes is right only if some stand inside unquoted values: parse again, strictly."""
+    import csv
+
+    with _open(path) as file, io.TextIOWrapper(cast("Any", file), encoding="utf-8", newline="") as text:
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            for _ in csv.reader(text, strict=True):
+                pass
+        except csv.Error as error:
+            raise DamagedInputError(
+                f"the file {path!r} ends inside a quoted value, or a quote is out of place ({error})",
+                MENDED,
+            ) from error
+        finally:
+            csv.field_size_limit(limit)
+
+
+# ---- Parquet ---------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _damage(part.path), open(part.path, "rb") as file, pq.ParquetFile(file) as parquet:
+        _require_columns(reading, parquet.schema_arrow.names, part.path)
+        groups = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters)
+        columns = list(names_of(reading.read_schema))
+        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
+            yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
+
+
+# ---- all -------------------------------------------------------------------------------------------------------
+
+
+def _open(path: str) -> BinaryIO:
+    """The bytes of a file, unpacked if its name ends with .gz."""
+    return cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb")
+
+
+def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    arrays = []
+    for field in reading.read_schema:
+        try:
+            arrays.append(fitted(table.column(field.name), arrow_type(field.type)))
+        except pa.ArrowException as error:
+            raise DamagedInputError(
+                f"the column {field.name!r} of {path!r} does not fit {field.type} ({error})",
+                f"Declare the type that it has. Or: {MENDED}",
+            ) from error
+    yield from pa.table(arrays, schema=arrow_schema(reading.read_schema)).to_batches()
+
+
+def _require_columns(reading: Reading, found: list[str], path: str) -> None:
+    declared = names_of(reading.schema)
+    missing = [name for name in declared if name not in found]
+    extra = [name for name in found if name not in declared]
+    doubled = [name for name in declared if found.count(name) > 1]
+    for names, what in ((missing, "lacks"), (doubled, "has twice"), (extra, "has undeclared")):
+        if names and not (names is extra and reading.ignore_extra):
+            raise DamagedInputError(
+                f"the file {path!r} {what} the column {names[0]!r}; it has ({', '.join(found)}) and "
+                f"({', '.join(declared)}) is declared",
+                f'Mend the fields of the spout; extra_columns="ignore" leaves out what is not declared. Or: {MENDED}',
+            )
+
+
+@contextmanager
+def _damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
+    """What a parser says about a file, with the file's name."""
+    import pyarrow as pa
+
+    place = f" {where}" if where else ""
+    try:
+        yield
+    except DamagedInputError:
+        raise
+    except (pa.ArrowException, *_DAMAGE) as error:
+        raise DamagedInputError(
+            f"the file {path!r} cannot be read{place}: {error}", f"{hint} {MENDED}".strip()
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # Arrow reports damage inside Parquet files as OSError without a number.
+        raise DamagedInputError(f"the file {path!r} cannot be read: {error}", MENDED) from error

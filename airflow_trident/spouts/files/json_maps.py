@@ -1,0 +1,86 @@
+"""Lines of JSON whose fields are maps, as Arrow's parser reads them: it knows no maps, but structs and lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import isinf
+from typing import Any, TypeAlias
+
+from airflow_trident.operations.expr.dtypes import kind
+from airflow_trident.types import Schema, members
+
+_Rewrite: TypeAlias = Callable[[Any], Any]
+
+
+class _Real(float):
+    """A number as it was written: a decimal may have more digits than a float."""
+
+    text: str
+
+    def __new__(cls, text: str) -> _Real:
+        made = super().__new__(cls, text)
+        if isinf(made) and text.lstrip("-") != "Infinity":
+            raise ValueError(f"the number {text} is too big")
+        made.text = text
+        return made
+
+
+_encode = json.JSONEncoder(check_circular=False).encode
+
+
+def with_lists(lines: bytes, schema: Schema) -> bytes:
+    """The lines, with ``{"key": [..], "value": [..]}`` in the place of each object that is a map in the schema.
+
+    :raises ValueError: a line is no JSON, or an object has a name twice.
+    """
+    decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Real).decode
+    rewrites = {field.name: rewrite for field in schema if (rewrite := _rewrite(field.type)) is not _same}
+    written = []
+    for line in lines.decode("utf-8-sig").split("\n"):
+        if not line.strip(" \t\r"):
+            continue
+        record = decode(line)
+        if isinstance(record, dict):
+            for name, rewrite in rewrites.items():
+                if name in record:
+                    record[name] = rewrite(record[name])
+        written.append(_encode(record))
+    return "\n".join(written).encode()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return made
+
+
+def _rewrite(type_text: str) -> _Rewrite:
+    """For values of the type. What is not of its shape is left to the parser, which refuses it."""
+    inner = {member.name: _rewrite(member.type) for member in members(type_text)}
+    shape = kind(type_text)
+    if shape == "decimal":
+        return lambda value: value.text if isinstance(value, _Real) else value
+    if shape == "array":
+        element = inner["element"]
+        return lambda value: [element(part) for part in value] if isinstance(value, list) else value
+    if shape == "map":
+        part = inner["value"]
+        return lambda value: _lists(value, part) if isinstance(value, dict) else value
+    if shape == "struct":
+        return lambda value: _members(value, inner) if isinstance(value, dict) else value
+    return _same
+
+
+def _lists(value: dict[str, Any], inner: _Rewrite) -> dict[str, list[Any]]:
+    return {"key": list(value), "value": list(value.values() if inner is _same else map(inner, value.values()))}
+
+
+def _members(value: dict[str, Any], inner: dict[str, _Rewrite]) -> dict[str, Any]:
+    return {name: inner.get(name, _same)(part) for name, part in value.items()}
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,370 @@
+"""A spout of files: text, CSV, JSON lines and Parquet, in batches, oldest first.
+
+Transactional: the metadata of a batch names its files with size, time and digest, so that a listing that changes
+between attempts cannot change a batch. Files must appear whole (written elsewhere and moved in, or under a temporary
+name) and stay as they are as long as their transaction may be replayed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, TextFiles
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+    TridentError,
+)
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.checks import require_simple_types
+from airflow_trident.spouts.files.consumed import BatchLimits, Choice, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.files.contents import (
+    DIGEST_BYTES,
+    RecordedFile,
+    as_they_are,
+    digest_of,
+    digests_of,
+    recorded_files,
+    require_same,
+)
+from airflow_trident.spouts.files.formats import FileFormat, Part, Reading, read_part
+from airflow_trident.spouts.files.lines import line_start, plain_text
+from airflow_trident.spouts.files.listing import FilePattern, FoundFile, Listing
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_MAX_FILES = 1000
+DEFAULT_MAX_BYTES = 256 << 20
+DEFAULT_SPLIT_BYTES = 32 << 20
+LARGE_FOLDER_FILES = 500
+LISTING_AGE = 20
+
+
+class FileSpout(Spout):
+    """Reads the files that a path means, each in exactly one transaction.
+
+    :param path: a file, a folder (its files; with `recursive` those of its folders too), or a pattern with ``*``,
+        ``?``, ``[...]``, ``**``. May begin with ``~``; relative to the working directory where it is used. Names that
+        begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_`` are left out.
+    :param format: ``text`` (one tuple per line), ``csv``, ``json`` (one object per line) or ``parquet``. Text, csv and
+        json files whose names end with ``.gz`` are unpacked.
+    :param fields: the columns with their types; for text one string field, by default ``"line string"``.
+    :param max_files, max_bytes: of one batch; a single larger file is a batch by itself.
+    :param min_age_s: leave younger files for later.
+    :param late_window_s: how much older than the newest read file a new file may be and still be known as new.
+    :param late_files: what to do about older ones that nobody can tell from touched ones: ``error``, ``take`` or
+        ``ignore``.
+    :param header: the first line of a csv file names its columns.
+    :param extra_columns: columns that are not declared are an ``error``, or ``ignore`` them.
+    :param split_bytes: larger text and json files are read in several parts.
+    :param encoding_errors: of text, bytes that are no UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
+    :param digest_bytes: of larger files no digest of the content is recorded: they are known by size and time alone.
+    :raises ConfigurationError: an argument is wrong, or arguments do not go together.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: str = "text",
+        fields: FieldSpec | None = None,
+        max_files: int = DEFAULT_MAX_FILES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        min_age_s: float = 0.0,
+        late_window_s: float = 3600.0,
+        late_files: str = "error",
+        header: bool = True,
+        recursive: bool = False,
+        extra_columns: str = "error",
+        split_bytes: int = DEFAULT_SPLIT_BYTES,
+        encoding_errors: str = "error",
+        digest_bytes: int = DIGEST_BYTES,
+    ) -> None:
+        kind = FileFormat(_one_of("format", format, tuple(FileFormat)))
+        for name, number, least in (
+            ("max_files", max_files, 1),
+            ("max_bytes", max_bytes, 1),
+            ("split_bytes", split_bytes, 1),
+            ("min_age_s", min_age_s, 0),
+            ("late_window_s", late_window_s, 0),
+            ("digest_bytes", digest_bytes, 0),
+        ):
+            if number < least:
+                raise ConfigurationError(f"FileSpout with {name}={number}", f"It must be at least {least}.")
+        self._pattern = FilePattern(require_local_path("FileSpout", path), recursive)
+        self._limits = BatchLimits(
+            max_files=max_files,
+            max_bytes=max_bytes,
+            min_age_ns=int(min_age_s * 1e9),
+            late_window_ns=int(late_window_s * 1e9),
+            late_files=LateFiles(_one_of("late_files", late_files, tuple(LateFiles))),
+        )
+        self._reading = Reading(
+            format=kind,
+            schema=_declared(kind, fields),
+            header=header,
+            ignore_extra=_one_of("extra_columns", extra_columns, ("error", "ignore")) == "ignore",
+            replace_broken=_one_of("encoding_errors", encoding_errors, ("error", "replace")) == "replace",
+        )
+        self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
+        self._listings = _Listings(self._pattern)
+
+    @property
+    def schema(self) -> Schema:
+        return self._reading.schema
+
+    def coordinator(self) -> FileCoordinator:
+        return FileCoordinator(self._pattern, self._limits, self._listings, self._digest_bytes)
+
+    def emitter(self) -> FileEmitter:
+        return FileEmitter(self._pattern, self._reading, self._split_bytes)
+
+    def describe(self) -> str:
+        return f"FileSpout({self._reading.format}, {self._pattern.text}{', recursive' * self._pattern.recursive})"
+
+
+class _Listings:
+    """The last listing of a large folder, for a drain that begins one transaction after the other: it is used again for
+    as long as it still gives a batch and is not older than LISTING_AGE times what it took. So listing takes at most a
+    small part of the time, however many files there are, and says no less than one that took so much longer."""
+
+    def __init__(self, pattern: FilePattern) -> None:
+        self._pattern = pattern
+        self._last: tuple[Listing, int] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Listings, (self._pattern,)
+
+    def remembered(self) -> Listing | None:
+        if self._last is None:
+            return None
+        listing, taken_ns = self._last
+        age_ns = time.monotonic_ns() - taken_ns
+        return listing.taken_ago(age_ns) if age_ns <= LISTING_AGE * listing.took_ns else None
+
+    def new(self) -> Listing:
+        listing = self._pattern.list()
+        self._last = (listing, time.monotonic_ns()) if len(listing.files) >= LARGE_FOLDER_FILES else None
+        return listing
+
+
+@dataclass(frozen=True)
+class FileCoordinator(Coordinator):
+    """Metadata: ``files`` as [path below the base, size in bytes, mtime in ns, digest], oldest first, and what has been
+    read with them (:class:`airflow_trident.spouts.files.consumed.Consumed`)."""
+
+    pattern: FilePattern
+    limits: BatchLimits
+    listings: _Listings
+    digest_bytes: int
+
+    def is_ready(self, previous: Json) -> bool:
+        base, _ = self.pattern.resolve()
+        return self._choose(self.listings.new(), previous, base) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """
+        :raises SourceChangedError: a file that was read has changed.
+        :raises SourceUnavailableError: a file is still being written.
+        :raises ConfigurationError: a file came too late, and `late_files` is "error".
+        """
+        base, _ = self.pattern.resolve()
+        choice = self._remembered(previous, base) or self._choose(self.listings.new(), previous, base)
+        if choice is None:
+            return None
+        digests = digests_of(base, choice.files, self.digest_bytes)
+        files = [
+            RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
+            for file in choice.files
+        ]
+        return {"files": [file.to_json() for file in files], **choice.after(digests).to_json()}
+
+    def accept_source(self, metadata: Json) -> Json:
+        base, _ = self.pattern.resolve()
+        files = as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
+        return {"files": [file.to_json() for file in files], **consumed_from_json(metadata).knows(files).to_json()}
+
+    def follow_source(self, later: Json, accepted: Json) -> Json:
+        base, _ = self.pattern.resolve()
+        assert isinstance(later, dict)
+        known = consumed_from_json(later).knows(recorded_files(accepted, base))
+        return {**later, **known.to_json()}
+
+    def lag(self, position: Json) -> Lag:
+        """Files that are too young (`min_age_s`) are not in it."""
+        base, _ = self.pattern.resolve()
+        unlimited = replace(self, limits=replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize))
+        rest = unlimited._choose(self.listings.remembered() or self.listings.new(), position, base)
+        files = [] if rest is None else rest.files
+        return {"files": len(files), "bytes": sum(file.size for file in files)}
+
+    def _remembered(self, previous: Json, base: str) -> Choice | None:
+        """From the last listing, if the files of the batch are still what it says."""
+        listing = self.listings.remembered()
+        if listing is None:
+            return None
+        with suppress(TridentError):  # what a new listing finds wrong is wrong
+            choice = self._choose(listing, previous, base)
+            if choice is not None and all(_is_as_listed(base, file) for file in choice.files):
+                return choice
+        return None
+
+    def _choose(self, listing: Listing, previous: Json, base: str) -> Choice | None:
+        return next_batch(
+            listing,
+            consumed_from_json(previous),
+            self.limits,
+            base=base,
+            now_ns=time.time_ns(),
+            content_of=lambda file: digest_of(os.path.join(base, file.path)),
+        )
+
+
+def _is_as_listed(base: str, file: FoundFile) -> bool:
+    try:
+        status = os.stat(os.path.join(base, file.path))
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
+
+
+@dataclass(frozen=True)
+class FileEmitter(Emitter):
+    """One split per file, several for large files whose lines can be told apart without reading from the start."""
+
+    pattern: FilePattern
+    reading: Reading
+    split_bytes: int
+
+    def prune(self, fields: tuple[str, ...]) -> Emitter:
+        """Of Parquet files only these columns are read; of others every column is checked, so it must be."""
+        if self.reading.format is not FileFormat.PARQUET:
+            return self
+        return replace(self, reading=replace(self.reading, columns=fields))
+
+    def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
+        """Row groups of Parquet files are passed over that cannot hold a row for them."""
+        return replace(self, reading=replace(self.reading, filters=filters))
+
+    def splits(self, metadata: Json) -> list[Split]:
+        base, _ = self._base()
+        bodies: list[tuple[Json, int]] = []
+        for recorded in recorded_files(metadata, base):
+            size, where = recorded.size, os.path.join(base, recorded.path)
+            file: dict[str, Json] = {"file": _checked_once(where, recorded).to_json(), "path": where}
+            if self.reading.format.has_lines and not where.endswith(".gz") and size > self.split_bytes:
+                begins = range(0, size, self.split_bytes)
+                parts = [(at, min(at + self.split_bytes, size)) for at in begins]
+                bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
+            else:
+                bodies.append((file, size))
+        return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
+
+    def text_files(self, metadata: Json) -> TextFiles | None:
+        """Unpacked files under names that mean nothing else to Spark, and none whose bytes it takes in another way."""
+        if self.reading.format is not FileFormat.TEXT:
+            return None
+        base, _ = self._base()
+        files = [(os.path.join(base, file.path), file) for file in recorded_files(metadata, base)]
+        files = [(path, require_same(path, file)) for path, file in files]
+        found = []
+        for path, _ in files:
+            text = plain_text(path)
+            if text is None:
+                return None
+            found.append(text)
+
+        def require_all_same() -> None:
+            for path, file in files:
+                require_same(path, file)
+
+        return TextFiles(
+            paths=tuple(path for path, _ in files),
+            rows=sum(text.lines for text in found),
+            returns=any(text.returns for text in found),
+            require_same=require_all_same,
+        )
+
+    def _base(self) -> tuple[str, tuple[str, ...]]:
+        try:
+            return self.pattern.resolve()
+        except SourceUnavailableError as error:
+            # A path without pattern is a single file, and it was there when the batch was recorded.
+            raise SourceChangedError(
+                f"{error.message}, which the transaction recorded", "Put it back as it was and replay."
+            ) from error
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        body = split.body
+        assert isinstance(body, dict)
+        path = str(body["path"])
+        file = require_same(path, recorded_files({"files": [body["file"]]}, "")[0])
+        try:
+            yield from read_part(self.reading, _part(path, file.size, body))
+        except DamagedInputError:
+            require_same(path, file)
+            raise
+        except OSError as error:
+            require_same(path, file)
+            raise SourceUnavailableError(
+                f"the file {path!r} cannot be read ({error.strerror or error})",
+                "Let this user read it, or mend its file system, and run the task again.",
+            ) from error
+        # Again, because it may have been changed while it was read.
+        require_same(path, file)
+
+
+def _checked_once(path: str, file: RecordedFile) -> RecordedFile:
+    """Not by each part of it: where only the time is another one, the content is compared. Whatever else is wrong with
+    it is said by whoever reads it."""
+    with suppress(SourceChangedError, SourceUnavailableError):
+        return require_same(path, file)
+    return file
+
+
+def _part(path: str, size: int, body: dict[str, Json]) -> Part:
+    """Cuts fall anywhere; a line belongs to the part in which it begins."""
+    begin, end = body.get("begin"), body.get("end")
+    if not isinstance(begin, int) or not isinstance(end, int):
+        return Part(path=path)
+    with open(path, "rb") as file:
+        return Part(path=path, begin=line_start(file, begin, size), end=line_start(file, end, size))
+
+
+def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:
+    if fields is None:
+        if kind is not FileFormat.TEXT:
+            raise ConfigurationError(
+                f"FileSpout of {kind} files does not know their columns",
+                'Declare them, as in FileSpout(path, format="csv", fields="id long, name string").',
+            )
+        return parse_declared("line string")
+    schema = parse_declared(fields, ["string"] if kind is FileFormat.TEXT else [])
+    if kind is FileFormat.TEXT and [field.type for field in schema] != ["string"]:
+        raise ConfigurationError(
+            f"FileSpout of text files has one string field, not ({', '.join(map(str, schema))})",
+            "Name one field, and take lines apart with each().",
+        )
+    if kind is FileFormat.CSV:
+        require_simple_types("csv files", schema)
+    return schema
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigurationError(f"FileSpout with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
+    return value

@@ -1,0 +1,64 @@
+"""Which row groups of a Parquet file may hold a row that a filter keeps, told from the smallest and largest values that
+the file itself records. In doubt a group is read: rows are filtered afterwards in any case."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_trident.operations.expr.tree import Expression, Op
+from airflow_trident.types import WHOLE_TYPES, Schema
+
+_TYPES: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), "date": datetime.date}
+"""Whose statistics mean what the values mean: not reals (NaN is left out of them), not text (it may be cut)."""
+_TURNED = {Op.LESS: Op.GREATER, Op.LESS_EQUAL: Op.GREATER_EQUAL, Op.GREATER: Op.LESS, Op.GREATER_EQUAL: Op.LESS_EQUAL}
+
+
+def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expression]) -> list[int]:
+    """
+    :param metadata: a `pyarrow.parquet.FileMetaData`.
+    """
+    wanted = [part for one in filters for part in _parts(one, schema)]
+    every = range(metadata.num_row_groups)
+    if not wanted:
+        return list(every)
+    return [number for number in every if all(_may_hold(metadata.row_group(number), *part) for part in wanted)]
+
+
+def _parts(expression: Expression, schema: Schema) -> list[tuple[str, Op, Any]]:
+    """Comparisons of a field with a literal that all must hold: (field, how, literal)."""
+    if expression.op is Op.AND:
+        return [part for one in expression.arguments for part in _parts(one, schema)]
+    if expression.op not in (*_TURNED, Op.EQUAL):
+        return []
+    left, right = expression.arguments
+    how = Op(expression.op)
+    if left.op is Op.LITERAL:
+        left, right, how = right, left, Op(_TURNED.get(how, how))
+    if left.op is not Op.COLUMN or right.op is not Op.LITERAL:
+        return []
+    types = {field.name: field.type for field in schema}
+    value, kind = right.options[0], _TYPES.get(types.get(left.options[0], ""))
+    return [(left.options[0], how, value)] if kind is not None and type(value) is kind else []
+
+
+def _may_hold(group: Any, name: str, how: Op, value: Any) -> bool:
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema != name:
+            continue
+        known = column.statistics
+        if known is None or not known.has_min_max or type(known.min) is not type(value):
+            return True
+        low, high = known.min, known.max
+        return bool(
+            {
+                Op.EQUAL: low <= value <= high,
+                Op.LESS: low < value,
+                Op.LESS_EQUAL: low <= value,
+                Op.GREATER: high > value,
+                Op.GREATER_EQUAL: high >= value,
+            }[how]
+        )
+    return True

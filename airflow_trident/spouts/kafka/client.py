@@ -1,0 +1,212 @@
+"""Asking a Kafka cluster: what topics, offsets and settings it has. Errors of the driver become ours here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.spouts.kafka.ranges import NO_ID, Log, Place, Range
+
+EXTRA = "airflow-trident[kafka]"
+_REFUSED = frozenset({
+    "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+    "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION", "_SSL", "_INVALID_ARG", "INVALID_CONFIG",
+})  # fmt: skip
+_OF_CONSUMERS = (
+    "group.", "auto.offset.", "enable.auto.", "enable.partition.eof", "isolation.level", "fetch.", "max.poll",
+    "session.timeout", "queued.", "check.crcs", "max.partition.fetch",
+)  # fmt: skip
+_LAGGING_S = 5.0
+_GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"})
+_Answer = TypeVar("_Answer")
+
+
+def quiet_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The driver says on stderr what it retries; whoever needs that sets `log_level`."""
+    return {"log_level": 2, "error_cb": _ignored, **settings}
+
+
+def _ignored(error: Any) -> None:
+    """Errors of connections: the driver tries again, and calls that wait end with an error of their own."""
+
+
+class KafkaCluster:
+    """One client for questions. Use as a context manager; opens connections when asked."""
+
+    def __init__(self, settings: Mapping[str, Any], what: str, timeout_s: float) -> None:
+        """
+        :param settings: of librdkafka, of a consumer.
+        :param what: for error texts; no secrets.
+        """
+        self._admin_module = require_extra("confluent_kafka.admin", EXTRA)
+        self._module = require_extra("confluent_kafka", EXTRA)
+        self._what = what
+        self._timeout_s = timeout_s
+        self._settings = quiet_settings(settings)
+        common = {name: value for name, value in self._settings.items() if not name.startswith(_OF_CONSUMERS)}
+        with driver_errors(what):
+            self._admin = self._admin_module.AdminClient(common)
+
+    def topics(self) -> dict[str, int]:
+        """Name -> number of partitions of every topic that this user may see, the cluster's own ones left out."""
+        with driver_errors(self._what):
+            found = self._admin.list_topics(timeout=self._timeout_s).topics
+        return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """Name -> id; topics that are not there are left out."""
+        ids: dict[str, str] = {}
+        if not names:
+            return ids
+        asked = self._module.TopicCollection(list(names))
+        with driver_errors(self._what):
+            answers = self._admin.describe_topics(asked, request_timeout=self._timeout_s)
+        for name, answer in answers.items():
+            try:
+                with driver_errors(self._what):
+                    ids[name] = str(answer.result(self._timeout_s).topic_id or NO_ID)
+            except TopicGoneError:
+                continue
+        return ids
+
+    def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[Place, Log]:
+        """What is in every partition of the topics.
+
+        :param partitions: as `topics` says.
+        :param committed: count only up to the first undecided transaction of a producer.
+        """
+        ids = self.topic_ids(sorted(partitions))
+        places = [Place(name, number) for name in sorted(ids) for number in range(partitions[name])]
+        begins = self.offsets(places, self._admin_module.OffsetSpec.earliest())
+        ends = self.offsets(places, self._admin_module.OffsetSpec.latest(), committed=committed)
+        return {place: Log(ids[place.topic], begins[place], max(ends[place], begins[place])) for place in places}
+
+    def offsets(self, places: Sequence[Place], of: Any, *, committed: bool = False) -> dict[Place, int]:
+        """One offset per partition; -1 where no record is of that time or later."""
+        levels = self._module.IsolationLevel
+        options = {"isolation_level": levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED}
+        partition = self._module.TopicPartition
+        if not places:
+            return {}
+        asked = {partition(place.topic, place.partition): of for place in places}
+        with driver_errors(self._what):
+            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s, **options)
+            return {
+                Place(one.topic, one.partition): int(answer.result(self._timeout_s).offset)
+                for one, answer in answers.items()
+            }
+
+    def offsets_of_time(self, places: Sequence[Place], time_ms: int) -> dict[Place, int]:
+        return self.offsets(places, self._admin_module.OffsetSpec.for_timestamp(time_ms))
+
+    def offsets_of_group(self, places: Sequence[Place]) -> dict[Place, int]:
+        """What the consumer group of the settings has committed; partitions without are left out."""
+        partition = self._module.TopicPartition
+        with self.consumer() as consumer, driver_errors(self._what):
+            asked = [partition(place.topic, place.partition) for place in places]
+            found = consumer.committed(asked, timeout=self._timeout_s)
+        return {Place(one.topic, one.partition): int(one.offset) for one in found if one.offset >= 0}
+
+    def is_compacted(self, topic: str) -> bool:
+        resource = self._admin_module.ConfigResource("topic", topic)
+        with driver_errors(self._what):
+            (answer,) = self._admin.describe_configs([resource], request_timeout=self._timeout_s).values()
+            return "compact" in str(answer.result(self._timeout_s)["cleanup.policy"].value)
+
+    def record_bytes(self, ranges: Mapping[Place, Range], sample: int = 300) -> float:
+        """About how large a record is: the mean of some at the beginnings of ranges; 0 if none came in time."""
+        partition = self._module.TopicPartition
+        read = _until(self._timeout_s)
+        sizes: list[int] = []
+        with self.consumer() as consumer, driver_errors(self._what):
+            consumer.assign([partition(place.topic, place.partition, each.begin) for place, each in ranges.items()])
+            while len(sizes) < sample and next(read, False):
+                messages = [m for m in consumer.consume(sample, 0.1) if m.error() is None]
+                if sizes and not messages:
+                    break
+                sizes += [len(m) + len(m.key() or b"") for m in messages]
+        return sum(sizes) / len(sizes) if sizes else 0.0
+
+    @contextmanager
+    def consumer(self, **more: Any) -> Iterator[Any]:
+        """A consumer that joins no group and commits nothing."""
+        with driver_errors(self._what):
+            consumer = self._module.Consumer(
+                {
+                    "group.id": "airflow-trident",
+                    **self._settings,
+                    **more,
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                }
+            )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """Connections close when the client is forgotten."""
+        self._admin = None
+
+    def __enter__(self) -> KafkaCluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def retried(self, ask: Callable[[], _Answer], is_good: Callable[[_Answer], bool]) -> _Answer:
+        """Ask until the answer is good, or time is up: after a change of leader, answers lag for a moment."""
+        answer, again = ask(), _until(min(self._timeout_s, _LAGGING_S))
+        while not is_good(answer) and next(again, False):
+            time.sleep(0.2)
+            answer = ask()
+        return answer
+
+
+def _until(seconds: float) -> Iterator[bool]:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield True
+
+
+class TopicGoneError(SourceUnavailableError):
+    """A topic or partition is not there; or its cluster has not told everybody yet."""
+
+
+@contextmanager
+def driver_errors(what: str) -> Iterator[None]:
+    """
+    :raises ConfigurationError: the cluster refuses this user, or the driver these settings.
+    :raises TopicGoneError: see there.
+    :raises SourceUnavailableError: no answer in time.
+    """
+    from concurrent.futures import TimeoutError as LateError
+
+    kafka = require_extra("confluent_kafka", EXTRA)
+    try:
+        yield
+    except TridentError:
+        raise
+    except kafka.KafkaException as error:
+        raise translated(error.args[0], what) from error
+    except (LateError, ValueError, TypeError) as error:
+        if isinstance(error, LateError):
+            raise SourceUnavailableError(f"{what} does not answer", "See that the cluster runs.") from error
+        raise ConfigurationError(f"{what}: the driver refuses a setting ({error})", "Correct it.") from error
+
+
+def translated(error: Any, what: str) -> TridentError:
+    """One of our errors for a KafkaError. Its text names brokers, never credentials."""
+    name = error.name()
+    if name in _REFUSED:
+        return ConfigurationError(
+            f"{what} refuses this user or these settings: {error.str()}", "Correct the connection or the access list."
+        )
+    if name in _GONE:
+        return TopicGoneError(f"{what}: {error.str()}", "Make the topic, or correct its name.")
+    return SourceUnavailableError(f"{what} does not answer: {error.str()}", "See that the cluster runs, and try again.")

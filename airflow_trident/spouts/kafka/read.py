@@ -1,0 +1,258 @@
+"""Reading one range of offsets completely: every offset in it is either a record, or there is a reason why not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.extras import require_extra
+from airflow_trident.spouts.kafka.client import EXTRA, KafkaCluster, TopicGoneError, driver_errors, translated
+from airflow_trident.spouts.kafka.ranges import NO_ID, Place, Range
+from airflow_trident.types import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_ONCE = 10_000
+_WAIT_S = 0.05
+_NEVER_STORED = (
+    "Nothing was committed. Let the topic keep its records as long as transactions may be replayed; for a topic that "
+    "drops records by design use OpaqueKafkaSpout."
+)
+_READING = {"enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a transaction recorded of one part: read exactly this, or say why not."""
+
+    place: Place
+    range: Range
+    topic_id: str
+    schema: Schema
+    strict: bool
+    """Whether missing records are an error (transactional) or are logged (opaque)."""
+
+
+class RangeReader:
+    """Reads one promise; see :meth:`batches`."""
+
+    def __init__(self, cluster: KafkaCluster, what: str, promise: Promise, isolation: str, timeout_s: float) -> None:
+        self._cluster = cluster
+        self._what = what
+        self._promise = promise
+        self._isolation = isolation
+        self._timeout_s = timeout_s
+        self._gaps: list[Range] = []
+        self._next = promise.range.begin
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records of the range in the order of offsets.
+
+        :raises SourceChangedError: strict, and a record that was there may be missing.
+        :raises SourceUnavailableError: the cluster does not answer.
+        """
+        if not self._is_same_topic():
+            return
+        if not self._promise.strict:
+            self._skip_expired()
+        with self._cluster.consumer(**_READING, **{"isolation.level": self._isolation}) as consumer:
+            with driver_errors(self._what):
+                consumer.assign([_partition(self._promise.place, self._next)])
+            for messages in self._messages(consumer):
+                yield _batch(self._promise, messages)
+        # Afterwards, because all of this may have changed while it was read.
+        self._explain_gaps()
+        if not self._is_same_topic():
+            raise SourceUnavailableError(
+                f"{self._promise.place} became another topic while it was read", "A new attempt reads what is there."
+            )
+
+    def _messages(self, consumer: Any) -> Iterator[Sequence[Any]]:
+        end = self._promise.range.end
+        until = time.monotonic() + self._timeout_s
+        while self._next < end:
+            with driver_errors(self._what):
+                messages = consumer.consume(min(_ROWS_AT_ONCE, end - self._next), _WAIT_S)
+            good = self._sorted_out(messages)
+            if good:
+                yield good
+                until = time.monotonic() + self._timeout_s
+            elif self._next < end and time.monotonic() > until:
+                raise self._stuck()
+
+    def _sorted_out(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """The records of the range; errors and gaps are noted."""
+        end = self._promise.range.end
+        # Offsets only rise, so from the first and the last one sees whether all between are there and are records.
+        if messages and messages[0].offset() == self._next and messages[-1].error() is None:
+            last = self._next + len(messages)
+            if messages[-1].offset() == last - 1 < end:
+                self._next = last
+                return messages
+        good = []
+        for message in messages:
+            if message.error() is not None:
+                self._judge(message)
+                continue
+            offset = message.offset()
+            self._reach(min(offset, end))
+            if offset == self._next < end:
+                good.append(message)
+                self._next = offset + 1
+        return good
+
+    def _reach(self, offset: int) -> None:
+        """Note what is not there between the last record and this offset."""
+        if offset > self._next:
+            self._gaps.append(Range(self._next, offset))
+            self._next = offset
+
+    def _judge(self, message: Any) -> None:
+        error = message.error()
+        if error.name() == "_PARTITION_EOF":
+            # The end of the log, perhaps only for a moment: a new leader learns late how far others have read.
+            if message.offset() >= self._promise.range.end:
+                self._reach(self._promise.range.end)
+        elif error.name() == "_AUTO_OFFSET_RESET":
+            raise self._out_of_range()
+        elif error.name() not in ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_TIMED_OUT"):
+            raise translated(error, self._what)
+
+    # ---- what is missing ---------------------------------------------------------------------------------------
+
+    def _log_now(self) -> Range:
+        place = self._promise.place
+        found = self._cluster.logs({place.topic: place.partition + 1}, committed=False).get(place)
+        if found is None:
+            raise TopicGoneError(f"{self._what}: there is no {place}", "Put it back.")
+        return Range(found.begin, found.end)
+
+    def _is_same_topic(self) -> bool:
+        recorded, topic = self._promise.topic_id, self._promise.place.topic
+        now = self._cluster.topic_ids([topic]).get(topic)
+        if now is None:
+            return self._missing(self._promise.range, "the topic is gone")
+        if NO_ID not in (now, recorded) and now != recorded:
+            return self._missing(self._promise.range, "the topic was deleted and made again")
+        return True
+
+    def _skip_expired(self) -> None:
+        begin = self._log_now().begin
+        if begin > self._next:
+            self._reach(min(begin, self._promise.range.end))
+
+    def _out_of_range(self) -> SourceChangedError | SourceUnavailableError:
+        now = self._log_now()
+        if now.begin > self._next:
+            gone = Range(self._next, min(now.begin, self._promise.range.end))
+            return self._lost(gone, "they expired or were deleted")
+        return self._stuck()
+
+    def _stuck(self) -> SourceChangedError | SourceUnavailableError:
+        """No record came in time."""
+        now = self._log_now()
+        if now.end < self._promise.range.end:
+            gone = Range(max(self._next, now.end), self._promise.range.end)
+            return self._lost(gone, f"the log ends at {now.end}: it was cut off")
+        return SourceUnavailableError(
+            f"{self._what}: {self._promise.place} gave nothing from offset {self._next} for {self._timeout_s:g} s",
+            "See that its leader runs; the task tries again.",
+        )
+
+    def _lost(self, gone: Range, why: str) -> SourceChangedError | SourceUnavailableError:
+        """What ends this reading: for good, or until an opaque spout decides its ranges anew."""
+        error = _changed(self._promise.place, gone, why)
+        if self._promise.strict:
+            return error
+        return SourceUnavailableError(error.message, "A new attempt takes what is there.")
+
+    def _explain_gaps(self) -> None:
+        """Offsets without a record: markers of producers' transactions, aborted records; or expired; or compacted."""
+        if not self._gaps:
+            return
+        begin = self._log_now().begin
+        expired = [Range(gap.begin, min(gap.end, begin)) for gap in self._gaps if gap.begin < begin]
+        for gap in expired:
+            self._missing(gap, "they expired or were deleted")
+        if len(expired) < len(self._gaps) and self._cluster.is_compacted(self._promise.place.topic):
+            self._missing(self._gaps[-1], "the topic is compacted, so nobody can tell what was there")
+
+    def _missing(self, gone: Range, why: str) -> bool:
+        error = _changed(self._promise.place, gone, why)
+        if self._promise.strict:
+            raise error
+        log.warning("An opaque batch goes on without some of its records: %s", error.message)
+        return False
+
+
+def _changed(place: Place, gone: Range, why: str) -> SourceChangedError:
+    return SourceChangedError(
+        f"{place} no longer has the offsets {gone.begin} to {gone.end - 1}, which the transaction recorded: {why}",
+        _NEVER_STORED,
+    )
+
+
+def _partition(place: Place, offset: int) -> Any:
+    kafka: Any = require_extra("confluent_kafka", EXTRA)
+
+    return kafka.TopicPartition(place.topic, place.partition, offset)
+
+
+# ---- records as rows -------------------------------------------------------------------------------------------
+
+
+def _batch(promise: Promise, messages: Sequence[Any]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    schema = arrow_schema(promise.schema)
+    columns = []
+    for field in schema:
+        values = _COLUMNS[field.name](messages)
+        try:
+            columns.append(pa.array(values, type=field.type))
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise _unreadable(promise.place, field.name, messages, values) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _unreadable(place: Place, name: str, messages: Sequence[Any], values: Sequence[Any]) -> DamagedInputError:
+    """Bytes where text was declared: say which record."""
+    offset = messages[0].offset()
+    for message, value in zip(messages, values, strict=True):
+        try:
+            (value or b"").decode()
+        except (UnicodeDecodeError, AttributeError):
+            offset = message.offset()
+            break
+    return DamagedInputError(
+        f"the {name} of the record at offset {offset} of {place} is not UTF-8 text",
+        f'Declare it as "{name} binary" and take it apart with each().',
+    )
+
+
+def _headers(messages: Sequence[Any], part: int) -> list[list[Any]]:
+    return [[header[part] for header in message.headers() or ()] for message in messages]
+
+
+def _times_us(messages: Sequence[Any]) -> list[int | None]:
+    stamps = [message.timestamp() for message in messages]
+    return [stamp * 1000 if kind else None for kind, stamp in stamps]
+
+
+_COLUMNS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
+    "key": lambda messages: [message.key() for message in messages],
+    "value": lambda messages: [message.value() for message in messages],
+    "topic": lambda messages: [message.topic() for message in messages],
+    "partition": lambda messages: [message.partition() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "timestamp": _times_us,
+    "header_keys": lambda messages: _headers(messages, 0),
+    "header_values": lambda messages: _headers(messages, 1),
+}

@@ -1,0 +1,380 @@
+"""Spouts of Kafka topics: a batch is a range of offsets of every partition (Storm: KafkaTridentSpoutTransactional and
+KafkaTridentSpoutOpaque). The ledger keeps the position; consumer groups are only asked where to begin, if wanted.
+
+Executors read the ranges with librdkafka, each offset is accounted for (:mod:`airflow_trident.spouts.kafka.read`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.io import connections
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.checks import require_at_least
+from airflow_trident.spouts.kafka.client import KafkaCluster, TopicGoneError
+from airflow_trident.spouts.kafka.ranges import (
+    Batch,
+    FirstPoll,
+    Log,
+    Place,
+    Range,
+    batch_of,
+    limited,
+    pieces,
+    resumed,
+)
+from airflow_trident.spouts.kafka.read import Promise, RangeReader
+from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_MAX_ROWS = 1_000_000
+DEFAULT_SPLIT_ROWS = 500_000
+_TYPES = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "offset": ("long",),
+    "timestamp": ("timestamp",),
+    "header_keys": ("array<string>",),
+    "header_values": ("array<binary>",),
+}
+_CALLBACKS = ("error_cb", "throttle_cb", "stats_cb", "log_cb", "oauth_cb", "on_commit")
+
+
+class OnDataLoss(StrEnum):
+    """What a coordinator does when records are gone that no transaction has read."""
+
+    ERROR = "error"
+    CONTINUE = "continue"
+    """Record what is lost in the metadata of the next transaction, and go on with what is there."""
+
+
+class KafkaSpout(Spout):
+    """Reads topics; the batch of a txid is always the same (Storm: KafkaTridentSpoutTransactional).
+
+    :param topics: a name or several; or see `pattern`.
+    :param pattern: a regular expression that whole names match: topics that appear are read from their oldest record.
+    :param conn_id: an Airflow connection of type ``kafka``: its extras are settings of librdkafka.
+    :param bootstrap_servers: ``host:port,host:port``, instead of or over what the connection says.
+    :param config: further settings of librdkafka, over those of the connection.
+    :param fields: which of key, value (``binary`` or ``string``), topic, partition, offset, timestamp, header_keys,
+        header_values.
+    :param first_poll: where the first transaction begins; see :class:`FirstPoll`. The consumer group of
+        ``uncommitted_...`` is the setting ``group.id``.
+    :param start_time: of ``timestamp``; with a time zone.
+    :param max_rows: offsets of one batch.
+    :param max_bytes: about as many bytes of one batch, judged by a sample of its records.
+    :param isolation: ``read_committed`` or ``read_uncommitted``: records of producers' transactions.
+    :param on_data_loss: ``error`` or ``continue``, for records that expired before any transaction had them.
+    :param split_rows: a larger range is read in several parts.
+    :param timeout_s: how long to wait for the cluster.
+    :raises ConfigurationError: an argument is wrong, or arguments do not go together.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+    default_on_data_loss = OnDataLoss.ERROR
+
+    def __init__(
+        self,
+        topics: str | Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        conn_id: str | None = None,
+        bootstrap_servers: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        fields: FieldSpec = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp",
+        first_poll: FirstPoll | str = FirstPoll.EARLIEST,
+        start_time: datetime | None = None,
+        max_rows: int = DEFAULT_MAX_ROWS,
+        max_bytes: int | None = None,
+        isolation: str = "read_committed",
+        on_data_loss: OnDataLoss | str | None = None,
+        split_rows: int = DEFAULT_SPLIT_ROWS,
+        timeout_s: float = 30.0,
+    ) -> None:
+        who = type(self).__name__
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._reach = Reach(
+            topics=names, pattern=pattern, conn_id=conn_id, settings=_settings(bootstrap_servers, config), who=who
+        )
+        self._reach.require_complete()
+        require_at_least(1, who, max_rows=max_rows, split_rows=split_rows, max_bytes=max_bytes)
+        first = FirstPoll(_one_of(who, "first_poll", str(first_poll).lower(), tuple(FirstPoll)))
+        if (first.otherwise is FirstPoll.TIMESTAMP) != (start_time is not None):
+            raise ConfigurationError(
+                f"{who} with first_poll={first.value!r} and start_time={start_time}", "They belong together."
+            )
+        if start_time is not None and start_time.tzinfo is None:
+            raise ConfigurationError(f"{who} with start_time={start_time}", "Give it a time zone.")
+        self._deciding = Deciding(
+            first_poll=first,
+            start_ms=int(start_time.timestamp() * 1000) if start_time else None,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            committed=_one_of(who, "isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed",
+            on_data_loss=OnDataLoss(
+                _one_of(who, "on_data_loss", on_data_loss or self.default_on_data_loss, tuple(OnDataLoss))
+            ),
+            timeout_s=timeout_s,
+        )
+        self._schema = _declared(who, fields)
+        self._split_rows = split_rows
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def coordinator(self) -> KafkaCoordinator:
+        return KafkaCoordinator(self._reach, self._deciding)
+
+    def emitter(self) -> KafkaEmitter:
+        return KafkaEmitter(
+            self._reach.resolved(), self._schema, self._deciding, self._split_rows, self.kind is not SpoutKind.OPAQUE
+        )
+
+    def describe(self) -> str:
+        return self._reach.describe()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where this is sent to, nobody may know the connection."""
+        return {**self.__dict__, "_reach": self._reach.resolved(required=False)}
+
+
+class OpaqueKafkaSpout(KafkaSpout):
+    """Reads topics that may lose records: compacted ones, or of short retention (Storm: KafkaTridentSpoutOpaque).
+
+    A new attempt decides its ranges anew. What has expired is left out: written to the log of the task, and into the
+    metadata where it was noticed before reading. No record is in two committed batches.
+    """
+
+    kind = SpoutKind.OPAQUE
+    default_on_data_loss = OnDataLoss.CONTINUE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Which topics of which cluster. `settings` may hold secrets."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    conn_id: str | None
+    settings: Mapping[str, Any] = field(repr=False)
+    who: str
+
+    def require_complete(self) -> None:
+        if bool(self.topics) == (self.pattern is not None):
+            raise ConfigurationError(f"{self.who} needs either topics or a pattern", "Give it one of them.")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ConfigurationError(f"{self.who} with pattern={self.pattern!r}: {error}", "Mend it.") from error
+        if self.conn_id is None and "bootstrap.servers" not in self.settings:
+            raise ConfigurationError(
+                f"{self.who} does not know its cluster", 'Give it conn_id="kafka_default" or bootstrap_servers.'
+            )
+
+    def describe(self) -> str:
+        return f"{self.who}({', '.join(self.topics) if self.pattern is None else f'pattern {self.pattern}'})"
+
+    def wants(self, topic: str) -> bool:
+        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+
+    def resolved(self, *, required: bool = True) -> Reach:
+        """With the connection's settings in it.
+
+        :raises ConfigurationError: `required`, and the connection is unknown or of no use.
+        """
+        if self.conn_id is None:
+            return self
+        try:
+            extra = connections.resolve(self.conn_id).extra
+        except ConfigurationError:
+            if required:
+                raise
+            return self
+        settings = {**extra, **self.settings}
+        if "bootstrap.servers" not in settings:
+            raise ConfigurationError(
+                f"the connection {self.conn_id!r} does not say bootstrap.servers in its extras", "Add it there."
+            )
+        if callbacks := [name for name in _CALLBACKS if isinstance(settings.get(name), str)]:
+            raise ConfigurationError(
+                f"the connection {self.conn_id!r} names a function as {callbacks[0]}, which is not looked up here",
+                f"Give the spout the function itself, as in config={{{callbacks[0]!r}: function}}.",
+            )
+        return replace(self, conn_id=None, settings=settings)
+
+    def open(self, timeout_s: float) -> KafkaCluster:
+        return KafkaCluster(self.resolved().settings, self.describe(), timeout_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deciding:
+    """How batches are decided; see the parameters of :class:`KafkaSpout`."""
+
+    first_poll: FirstPoll
+    start_ms: int | None
+    max_rows: int
+    max_bytes: int | None
+    committed: bool
+    on_data_loss: OnDataLoss
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class KafkaCoordinator(Coordinator):
+    """Metadata: see :mod:`airflow_trident.spouts.kafka.ranges`."""
+
+    reach: Reach
+    deciding: Deciding
+
+    def is_ready(self, previous: Json) -> bool:
+        return self._decide(0, previous, max_bytes=None) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """
+        :raises SourceChangedError: records are gone that no transaction has read, and `on_data_loss` is "error".
+        """
+        batch = self._decide(txid, previous, max_bytes=self.deciding.max_bytes)
+        return None if batch is None else batch.to_json()
+
+    def lag(self, position: Json) -> Lag:
+        """Offsets: where a topic is compacted, or written in transactions, there are fewer records."""
+        unlimited = replace(self, deciding=replace(self.deciding, max_rows=sys.maxsize))
+        batch = unlimited._decide(0, position, max_bytes=None)
+        return {"records": 0 if batch is None else sum(each.end - each.begin for each in batch.ranges.values())}
+
+    def _decide(self, txid: int, previous: Json, *, max_bytes: int | None) -> Batch | None:
+        before = batch_of(previous)
+        read = Batch(
+            before.ids, {place: each for place, each in before.ranges.items() if self.reach.wants(place.topic)}
+        )
+        with self.reach.open(self.deciding.timeout_s) as cluster:
+            logs = cluster.retried(lambda: self._logs(cluster, read), lambda logs: not _lags(read, logs))
+            begins, lost = resumed(read, logs)
+            if previous is None:
+                begins = self._first(cluster, logs)
+            if lost and self.deciding.on_data_loss is OnDataLoss.ERROR:
+                raise SourceChangedError(
+                    f"{self.reach.describe()} lost records that no transaction has read: {'; '.join(map(str, lost))}",
+                    'Nothing was begun. on_data_loss="continue" records the loss and goes on.',
+                )
+            new = {place: Range(begin, logs[place].end) for place, begin in begins.items() if begin < logs[place].end}
+            if not new and not (previous is None and self.deciding.first_poll.moves):
+                return None
+            chosen = limited(new, self._max_rows(cluster, new, max_bytes), txid)
+        # What is not read now keeps its place: a topic that comes back, or is wanted again, goes on there.
+        ranges = {place: Range(each.end, each.end) for place, each in before.ranges.items()}
+        ranges |= {place: Range(begin, begin) for place, begin in begins.items()} | chosen
+        ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
+        return Batch(ids, ranges, lost)
+
+    def _logs(self, cluster: KafkaCluster, before: Batch) -> dict[Place, Log]:
+        """
+        :raises SourceUnavailableError: a topic that was named was never there.
+        """
+        found = {name: count for name, count in cluster.topics().items() if self.reach.wants(name)}
+        if missing := [name for name in self.reach.topics if name not in found and name not in before.ids]:
+            raise TopicGoneError(
+                f"{self.reach.describe()}: there is no topic {missing[0]!r}", "Make it, or correct its name."
+            )
+        return cluster.logs(found, committed=self.deciding.committed)
+
+    def _first(self, cluster: KafkaCluster, logs: Mapping[Place, Log]) -> dict[Place, int]:
+        first, places = self.deciding.first_poll, sorted(logs)
+        found = dict[Place, int]()
+        if first.otherwise is FirstPoll.TIMESTAMP:
+            times = cluster.offsets_of_time(places, self.deciding.start_ms or 0)
+            found = {place: offset if offset >= 0 else logs[place].end for place, offset in times.items()}
+        elif first.otherwise is FirstPoll.LATEST:
+            found = {place: log.end for place, log in logs.items()}
+        if first.asks_the_group:
+            found |= cluster.offsets_of_group(places)
+        return {place: min(max(found.get(place, log.begin), log.begin), log.end) for place, log in logs.items()}
+
+    def _max_rows(self, cluster: KafkaCluster, new: Mapping[Place, Range], max_bytes: int | None) -> int:
+        if not max_bytes or not new:
+            return self.deciding.max_rows
+        bytes_each = cluster.record_bytes(new)
+        return min(self.deciding.max_rows, max(1, int(max_bytes / bytes_each))) if bytes_each else 1
+
+
+def _lags(before: Batch, logs: Mapping[Place, Log]) -> bool:
+    """Does the answer know less than an earlier one? Brokers that just started may."""
+    for place, known in before.ranges.items():
+        log = logs.get(place)
+        if log is None or (log.end < known.end and log.topic_id == before.ids[place.topic]):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class KafkaEmitter(Emitter):
+    """One split per partition with records, several for large ranges."""
+
+    reach: Reach
+    row_schema: Schema
+    deciding: Deciding
+    split_rows: int
+    strict: bool
+
+    def splits(self, metadata: Json) -> list[Split]:
+        batch = batch_of(metadata)
+        bodies: list[Json] = [
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "id": batch.ids[place.topic],
+                "from": part.begin,
+                "to": part.end,
+            }
+            for place, part in pieces(batch.ranges.items(), self.split_rows)
+        ]
+        return [Split(index, body) for index, body in enumerate(bodies)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        body: Any = split.body
+        promise = Promise(
+            place=Place(body["topic"], body["partition"]),
+            range=Range(body["from"], body["to"]),
+            topic_id=body["id"],
+            schema=self.row_schema,
+            strict=self.strict,
+        )
+        timeout_s = self.deciding.timeout_s
+        with self.reach.open(timeout_s) as cluster:
+            isolation = "read_committed" if self.deciding.committed else "read_uncommitted"
+            reader = RangeReader(cluster, self.reach.describe(), promise, isolation, timeout_s)
+            yield from reader.batches()
+
+
+def _settings(bootstrap_servers: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {**(config or {}), **({"bootstrap.servers": bootstrap_servers} if bootstrap_servers else {})}
+
+
+def _declared(who: str, fields: FieldSpec) -> Schema:
+    schema = parse_declared(fields, [])
+    for each in schema:
+        if each.type not in _TYPES.get(each.name, ()):
+            known = ", ".join(str(Field(name, kind)) for name, kinds in _TYPES.items() for kind in kinds)
+            raise ConfigurationError(f"{who} has no field {str(each)!r}", f"Use some of {known}.")
+    return schema
+
+
+def _one_of(who: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigurationError(f"{who} with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
+    return value

@@ -1,0 +1,276 @@
+"""Redis Streams: ranges of entry ids. A stream may be trimmed while it is read, and nothing is lost in silence.
+
+The metadata of a part has the range of ids, how many entries it has, and how many were added to the stream up to its
+end. The last number tells later whether entries were removed that no transaction had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.checks import require_simple_types
+from airflow_trident.spouts.files.columns import from_text
+from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AT_ONCE = 5000
+_MAX_ROWS = 10_000
+_BEGINNING = "0-0"
+_LOOK = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+local info, told = redis.call('XINFO', 'STREAM', KEYS[1]), {}
+for i = 1, #info, 2 do told[info[i]] = info[i + 1] end
+local found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+local bytes, rows = 0, #found
+if ARGV[3] ~= '' then
+  for i = 1, #found do
+    local size = 0
+    for _, text in ipairs(found[i][2]) do size = size + #text end
+    if bytes + size > tonumber(ARGV[3]) and i > tonumber(ARGV[4]) then rows = i - 1 break end
+    bytes = bytes + size
+  end
+end
+local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)
+return {rows, rows > 0 and found[rows][1] or '', #first > 0 and first[1][1] or '',
+  told['length'], told['entries-added'], told['last-generated-id'], bytes}
+"""
+"""One look at a stream, so that the numbers belong together; entries themselves do not travel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisStreamSpout(RedisSettings, PartitionedSpout):
+    """A transactional spout over streams of Redis 7 or Valkey; see :class:`RedisSettings` for how to reach the server.
+
+    :param streams: the key of a stream, or of several: each is a partition.
+    :param fields: of the entries, with types: what an entry lacks is null, what it has beside them is left.
+    :param id_field: the one of `fields` that gets the entry's id.
+    :param max_rows: entries of one batch.
+    :param max_bytes: of their fields, names and values; a single larger entry is a batch by itself.
+    """
+
+    streams: str | Sequence[str] = ()
+    fields: FieldSpec = ""
+    id_field: str | None = None
+    max_rows: int | None = _MAX_ROWS
+    max_bytes: int | None = None
+    max_partitions: int | None = None
+    max_splits: int = 32
+    resolved: RedisServer | None = field(default=None, repr=False)
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.partitions() or not self.schema:
+            raise ConfigurationError(
+                f"{type(self).__name__} with streams={self.streams!r} and fields={self.fields!r}",
+                'As in RedisStreamSpout(streams="tweets", fields="user string, text string").',
+            )
+        if self.id_field is not None and Field(self.id_field, "string") not in self.schema:
+            raise ConfigurationError(
+                f"id_field={self.id_field!r} is no string of fields={self.fields!r}", "Declare it."
+            )
+        require_simple_types("entries of a Redis stream", self.schema)
+        self.require_limits("max_bytes")
+
+    @property
+    def schema(self) -> Schema:
+        return parse_declared(self.fields)
+
+    def describe(self) -> str:
+        return f"{type(self).__name__}({self.place}, {', '.join(self.partitions())})"
+
+    def emitter(self) -> PartitionedEmitter:
+        return PartitionedEmitter(replace(self, resolved=self._server))
+
+    @property
+    def _server(self) -> RedisServer:
+        return self.resolved or self.resolve()
+
+    # ---- what there is -----------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[str]:
+        return [self.streams] if isinstance(self.streams, str) and self.streams else list(self.streams)
+
+    def next_part(self, partition: str, last: Json) -> Json:
+        return dict(self.next_parts([partition], {partition: last})).get(partition)
+
+    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+        """
+        :raises SourceChangedError: entries were removed that no transaction had (transactional).
+        """
+        server, left, left_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
+        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+            for stream in partitions:
+                before = _part(last[stream]) if last.get(stream) is not None else None
+                after = before.to if before else _BEGINNING
+                told = client.eval(_LOOK, 1, stream, after, left, "" if left_bytes is None else left_bytes, at_least)
+                look = _Look.of(told) if told else None
+                part = self._next(stream, before, look) if look else None
+                if part is not None and look is not None:
+                    left, at_least = left - part.rows, 0
+                    left_bytes = None if left_bytes is None else left_bytes - look.bytes
+                    yield stream, part.to_json()
+                if left <= 0:
+                    return
+
+    def lag(self, last: Mapping[str, Json]) -> Lag:
+        """With entries that were trimmed before any transaction had them."""
+        server, records = self._server, 0
+        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+            for stream in self.partitions():
+                before = _part(last[stream]) if last.get(stream) is not None else None
+                told = client.eval(_LOOK, 1, stream, before.to if before else _BEGINNING, 1, "", 1)
+                if told:
+                    look = _Look.of(told)
+                    records += max(0, look.added - before.added) if before else look.length
+        return {"records": records}
+
+    def _next(self, stream: str, before: _Part | None, look: _Look) -> _Part | None:
+        removed = look.added - look.length
+        if before is None:
+            known, lost = removed, 0
+        else:
+            if _order(look.newest) < _order(before.to):
+                raise SourceChangedError(
+                    f"stream {stream!r} of {self.describe()} was made anew: its newest id is {look.newest}, and "
+                    f"{before.to} was read",
+                    "Give the new stream another key, or this stream of the topology another name.",
+                )
+            is_cut = not look.first or _order(look.first) > _order(before.to)
+            lost = max(0, removed - before.added) if is_cut else 0
+            known = before.added + lost
+        if lost and self.kind is SpoutKind.TRANSACTIONAL:
+            raise SourceChangedError(
+                f"{lost} entries of stream {stream!r} of {self.describe()} were trimmed or deleted before any "
+                "transaction had them",
+                "Trim less; OpaqueRedisStreamSpout goes on without them, and records how many.",
+            )
+        if not look.rows:
+            return None
+        begin = before.to if before else _BEGINNING
+        return _Part(begin=begin, to=look.last, rows=look.rows, added=known + look.rows, lost=lost)
+
+    def rows_of(self, part: Json) -> int:
+        return _part(part).rows
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        known, server, read = _part(part), self._server, 0
+        begin = known.begin
+        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+            batches: list[pa.RecordBatch] = []
+            while read < known.rows:
+                entries = client.xrange(partition, f"({begin}", known.to, count=AT_ONCE)
+                if not entries:
+                    raise SourceChangedError(
+                        f"stream {partition!r} of {self.describe()} has {read} of the {known.rows} entries that a "
+                        f"transaction recorded ({known.begin} to {known.to})",
+                        "They were trimmed or deleted: skip the transaction, or use OpaqueRedisStreamSpout.",
+                    )
+                read += len(entries)
+                begin = entries[-1][0].decode()
+                batches.append(pa.RecordBatch.from_arrays(self._columns(partition, entries), schema=self._arrow))
+        yield from batches
+
+    @property
+    def _arrow(self) -> pa.Schema:
+        return arrow_schema(self.schema)
+
+    def _columns(self, stream: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[pa.Array]:
+        import pyarrow as pa
+
+        columns: list[pa.Array] = []
+        for one in self.schema:
+            name = one.name.encode()
+            given = [entry_id if one.name == self.id_field else entry.get(name) for entry_id, entry in entries]
+            try:
+                columns.append(_column(given, one.type))
+            except (pa.ArrowException, UnicodeDecodeError, ValueError) as error:
+                ids = f"{entries[0][0].decode()} to {entries[-1][0].decode()}"
+                raise DamagedInputError(
+                    f"an entry of stream {stream!r} ({ids}) has no {one.type} in its field {one.name!r}: {error}",
+                    "Declare the field as string, or skip the transaction.",
+                ) from error
+        return columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpaqueRedisStreamSpout(RedisStreamSpout, OpaquePartitionedSpout):
+    """The same, decided anew for each attempt: entries that were trimmed meanwhile are left out, and the metadata says
+    how many were lost."""
+
+    kind = SpoutKind.OPAQUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """`begin`: the id before the first entry; `added`: how many entries were ever added up to `to`; `lost`: how many
+    before the first one no transaction had."""
+
+    begin: str
+    to: str
+    rows: int
+    added: int
+    lost: int
+
+    def to_json(self) -> Json:
+        return {"after": self.begin, "to": self.to, "rows": self.rows, "added": self.added, "lost": self.lost}
+
+
+def _part(part: Json) -> _Part:
+    if isinstance(part, dict) and part.keys() == {"after", "to", "rows", "added", "lost"}:
+        begin, to, rows, added, lost = (part[name] for name in ("after", "to", "rows", "added", "lost"))
+        is_whole = isinstance(rows, int) and isinstance(added, int) and isinstance(lost, int)
+        if isinstance(begin, str) and isinstance(to, str) and is_whole:
+            return _Part(begin=begin, to=to, rows=int(str(rows)), added=int(str(added)), lost=int(str(lost)))
+    raise SourceChangedError(
+        f"the recorded metadata {part!r:.80} is not that of a RedisStreamSpout",
+        "Another spout had this stream's name: give the stream a new name.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    rows: int
+    last: str
+    first: str
+    length: int
+    added: int
+    newest: str
+    bytes: int
+
+    @classmethod
+    def of(cls, told: Sequence[Any]) -> _Look:
+        if len(told) < 7:
+            raise ConfigurationError("this server does not count the entries of streams", "Use Redis 7 or Valkey.")
+        rows, last, first, length, added, newest, size = told
+        return cls(int(rows), last.decode(), first.decode(), int(length), int(added), newest.decode(), int(size))
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    time_ms, _, number = entry_id.partition("-")
+    return int(time_ms), int(number or 0)
+
+
+def _column(given: list[bytes | None], type_text: str) -> pa.Array:
+    """Texts as values of a type."""
+    import pyarrow as pa
+
+    if type_text == "binary":
+        return pa.array(given, pa.binary())
+    texts = pa.array([None if one is None else one.decode() for one in given], pa.string())
+    return from_text(texts, arrow_type(type_text))

@@ -1,0 +1,283 @@
+"""The folder of a :class:`~airflow_trident.spouts.spool.spout.SpooledSpout`: ``<19 digits>.arrow`` is a batch,
+``<19 digits>.acked`` the mark that it is committed and the source was told. Numbers are dense and never used twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.io.arrow import arrow_schema, rows_to_table
+from airflow_trident.spouts.spool.sources import Polled
+from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_ROWS = 10_000
+"""Rows of one record batch in a file: what a worker reads at once."""
+ID = "__trident_id"
+"""The column of ids, where the source gives any."""
+_TOKEN = b"trident.token"
+_NAME = re.compile(r"(\d{19})\.(arrow|acked)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The metadata of a batch: its number in the folder, and what it must hold."""
+
+    number: int
+    rows: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Json]:
+        return {"batch": self.number, "rows": self.rows, "sha256": self.sha256}
+
+
+def batch_from_json(metadata: Json) -> Batch:
+    """:raises SourceChangedError: it is not the metadata of a spool."""
+    if isinstance(metadata, dict) and metadata.keys() == {"batch", "rows", "sha256"}:
+        number, rows, sha256 = metadata["batch"], metadata["rows"], metadata["sha256"]
+        if isinstance(number, int) and number >= 1 and isinstance(rows, int) and isinstance(sha256, str):
+            return Batch(number, rows, sha256)
+    raise SourceChangedError(
+        f"the recorded metadata {metadata!r:.80} is not that of a SpooledSpout",
+        "Another spout had this stream's name: give the stream a new name.",
+    )
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The folder. `schema`: of the rows; `keep`: how many acknowledged batches stay."""
+
+    folder: str
+    schema: Schema
+    keep: int
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def append(self, polled: Polled) -> bool:
+        """Make the rows that are not spooled yet the next batch, durably; False: all of them were.
+
+        Whoever is second on a number looks again: what the first one wrote may be the same rows.
+
+        :raises DamagedInputError: the rows do not fit the fields.
+        """
+        with self._storage():
+            make_folder(self.folder)
+            while True:
+                files, marks = self._listing()
+                rows, ids = self._unknown(polled, sorted(files))
+                if not rows:
+                    return False
+                number = max(files | marks, default=0) + 1
+                if put_if_absent(self._path(number, "arrow"), self._content(rows, ids, polled.token)):
+                    return True
+
+    def mark_acknowledged(self, number: int) -> None:
+        """The batch is committed and the source was told; older ones are removed down to `keep`."""
+        with self._storage():
+            put_if_absent(self._path(number, "acked"), b"")
+            _, marks = self._listing()
+            for old in sorted(marks):
+                if old < max(marks) - self.keep:
+                    # The mark last: a batch without a file and without a mark would be one that was lost.
+                    for kind in ("arrow", "acked"):
+                        with suppress(FileNotFoundError):
+                            os.unlink(self._path(old, kind))
+            sync_folder(self.folder)
+
+    def _unknown(self, polled: Polled, numbers: Sequence[int]) -> tuple[list[tuple[Any, ...]], list[str] | None]:
+        if polled.ids is None:
+            return list(polled.rows), None
+        known = {one for number in numbers for one in self._ids(number)}
+        rows: list[tuple[Any, ...]] = []
+        ids: list[str] = []
+        for row, one in zip(polled.rows, polled.ids, strict=True):
+            if one not in known:
+                known.add(one)
+                rows.append(row)
+                ids.append(one)
+        return rows, ids
+
+    def _content(self, rows: list[tuple[Any, ...]], ids: list[str] | None, token: Json) -> bytes:
+        import pyarrow as pa
+
+        try:
+            table = rows_to_table(self.schema, rows)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            fields = ", ".join(map(str, self.schema))
+            raise DamagedInputError(
+                f"what the source of the spool {self.folder!r} gave does not fit its fields ({fields}): {error}",
+                "Declare the fields as they come; nothing was spooled or acknowledged.",
+            ) from error
+        if ids is not None:
+            table = table.append_column(ID, pa.array(ids, pa.string()))
+        table = table.replace_schema_metadata({_TOKEN: json.dumps(token).encode()})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=PART_ROWS)
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def has(self, number: int) -> bool:
+        """Is the batch spooled? False: it is the next one.
+
+        :raises SourceChangedError: it is gone, or lower ones are missing.
+        """
+        with self._storage():
+            files, marks = self._listing()
+        highest = max(files | marks, default=0)
+        if number not in files and number != highest + 1:
+            raise SourceChangedError(
+                f"the next batch of the stream is number {number} of the spool {self.folder!r}, whose last is {highest}"
+                f"{'' if number > highest else ', and which keeps it no longer'}: folder and ledger do not belong "
+                "together",
+                "Mount the right folder; for a new ledger, give the spout a new one.",
+            )
+        return number in files
+
+    def batch(self, number: int) -> Batch:
+        with self._storage():
+            sync_folder(self.folder)  # whoever published it may have been killed before its name was there to stay
+        content = self._read(number)
+        return Batch(number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest())
+
+    def parts(self, batch: Batch) -> list[str]:
+        """What :meth:`part` is to find: a digest for each part of the batch, which is as it was recorded.
+
+        :raises SourceChangedError: it is gone, or has changed.
+        """
+        content = self._read(batch.number)
+        if hashlib.sha256(content).hexdigest() != batch.sha256:
+            raise self._changed(batch.number)
+        reader = self._opened(batch.number, content)
+        names = [name for name in reader.schema.names if name != ID]
+        if [reader.schema.field(name) for name in names] != list(arrow_schema(self.schema)):
+            raise SourceChangedError(
+                f"the file {self._path(batch.number, 'arrow')!r} has other fields than the source declares now",
+                "Give the source the fields that it had until its spooled batches are committed.",
+            )
+        return [_digest(reader.get_batch(part)) for part in range(reader.num_record_batches)]
+
+    def part(self, number: int, part: int, digest: str) -> pa.RecordBatch:
+        """One part of a batch, of whose file nothing else is read.
+
+        :raises SourceChangedError: it is gone, or has changed.
+        """
+        import pyarrow as pa
+
+        path = self._path(number, "arrow")
+        try:
+            with pa.OSFile(path, "rb") as file:
+                found: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
+                if _digest(found) == digest:
+                    return found
+        except FileNotFoundError as error:
+            raise self._gone(path) from error
+        except (pa.ArrowException, ValueError) as error:
+            raise self._changed(number) from error
+        except OSError as error:
+            if error.errno is None:  # Arrow about what is in the file
+                raise self._changed(number) from error
+            raise _unreadable(path, error) from error
+        raise self._changed(number)
+
+    def token(self, number: int) -> Json:
+        token: Json = json.loads((self._opened(number, self._read(number)).schema.metadata or {})[_TOKEN])
+        return token
+
+    def is_acknowledged(self, number: int) -> bool:
+        """Committed, and the source was told. A batch below all that are kept is, too."""
+        with self._storage():
+            files, marks = self._listing()
+        return number in marks or (number not in files and number < max(marks, default=0))
+
+    def are_acknowledged(self, ids: Iterable[str]) -> bool:
+        """Are all these rows in acknowledged batches?"""
+        with self._storage():
+            files, marks = self._listing()
+        waiting = {one for number in files - marks for one in self._ids(number)}
+        return waiting.isdisjoint(ids)
+
+    def _ids(self, number: int) -> list[str]:
+        try:
+            reader = self._opened(number, self._read(number))
+        except SourceChangedError:
+            return []  # removed meanwhile
+        if ID not in reader.schema.names:
+            return []
+        return [one for part in range(reader.num_record_batches) for one in reader.get_batch(part)[ID].to_pylist()]
+
+    def _opened(self, number: int, content: bytes) -> pa.ipc.RecordBatchFileReader:
+        import pyarrow as pa
+
+        try:
+            return pa.ipc.open_file(content)
+        except pa.ArrowException as error:
+            raise DamagedInputError(
+                f"the file {self._path(number, 'arrow')!r} is no whole batch ({error})",
+                "Put it back as it was. If no transaction has it yet, remove it: the source was not told to forget it.",
+            ) from error
+
+    # ---- the folder --------------------------------------------------------------------------------------------
+
+    def _read(self, number: int) -> bytes:
+        path = self._path(number, "arrow")
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError as error:
+            raise self._gone(path) from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def _gone(self, path: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
+        )
+
+    def _changed(self, number: int) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {self._path(number, 'arrow')!r} changed since the transaction recorded it",
+            "Put it back as it was and replay.",
+        )
+
+    def _path(self, number: int, kind: str) -> str:
+        return os.path.join(self.folder, f"{number:019d}.{kind}")
+
+    def _listing(self) -> tuple[set[int], set[int]]:
+        """Numbers with a file, numbers with a mark."""
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return set(), set()
+        found = [match for match in map(_NAME.match, names) if match]
+        files, marks = ({int(match[1]) for match in found if match[2] == kind} for kind in ("arrow", "acked"))
+        return files, marks
+
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, self.folder, "the spool") from error
+
+
+def _digest(batch: pa.RecordBatch) -> str:
+    return hashlib.sha256(memoryview(batch.serialize())).hexdigest()
+
+
+def _unreadable(path: str, error: OSError) -> SourceUnavailableError:
+    return SourceUnavailableError(
+        f"the file {path!r} cannot be read ({error.strerror or error})", "Let this user read it."
+    )

@@ -1,0 +1,134 @@
+"""A spout that makes sources transactional which cannot be replayed: each batch is a durable file before it gets its
+txid, and the source is told to forget it only after the commit.
+
+The steps, each of which may be the last before a kill:
+
+1. `poll`: the source gives items; it holds them until they are acknowledged, if it can.
+2. The batch is written, synced and published by put-if-absent as the next file of the folder.
+3. The ledger records the transaction with the file's number, rows and sha256. A file that is there already, because
+   somebody died between 2 and 3 or was faster, is taken instead of polling.
+4. After the commit a later coordinator acknowledges, then leaves a mark beside the file. A kill in between makes it
+   acknowledge again.
+
+Killed between 1 and 2: the source gives the items again, or has lost them if it has no `ack`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.spool.sources import SpoolSource
+from airflow_trident.spouts.spool.spool import Spool, batch_from_json
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SpooledSpout(Spout):
+    """Batches of a source through a folder.
+
+    :param source: a :class:`SpoolSource`.
+    :param folder: for this stream alone, the same for coordinators, workers and executors; durable storage.
+    :param max_rows: what the source is asked for per batch.
+    :param keep: how many committed batches are kept, to be read again and to know their ids; one that was not
+        acknowledged is kept anyway.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __init__(self, source: SpoolSource, folder: str, *, max_rows: int = 10_000, keep: int = 20) -> None:
+        if not isinstance(source, SpoolSource):
+            raise ConfigurationError(f"SpooledSpout of {source!r}", "Give it a CallableSource or another SpoolSource.")
+        if max_rows < 1 or keep < 1:
+            raise ConfigurationError(f"SpooledSpout with max_rows={max_rows}, keep={keep}", "Both must be at least 1.")
+        self._source, self._max_rows = source, max_rows
+        self._spool = Spool(os.path.expanduser(require_local_path("SpooledSpout", folder)), source.schema, keep)
+
+    @property
+    def schema(self) -> Schema:
+        return self._source.schema
+
+    def coordinator(self) -> SpoolCoordinator:
+        return SpoolCoordinator(self._source, self._spool, self._max_rows)
+
+    def emitter(self) -> SpoolEmitter:
+        return SpoolEmitter(self._spool)
+
+    def describe(self) -> str:
+        return f"SpooledSpout({self._source.describe()}, {self._spool.folder})"
+
+
+@dataclass(frozen=True)
+class SpoolCoordinator(Coordinator):
+    """Metadata: :class:`airflow_trident.spouts.spool.spool.Batch`."""
+
+    source: SpoolSource
+    spool: Spool
+    max_rows: int
+
+    def is_ready(self, previous: Json) -> bool:
+        """Polls if nothing is spooled: what it gets is not lost, but the next batch."""
+        return self.initialize_transaction(0, previous) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """Its only effect is a file that the next caller finds, so that it may be called as often as need be.
+
+        :raises SourceChangedError: the folder is not the one that the ledger knows.
+        """
+        wanted = 1 if previous is None else batch_from_json(previous).number + 1
+        if not self.spool.has(wanted) and not self._fill():
+            return None
+        return self.spool.batch(wanted).to_json()
+
+    def _fill(self) -> bool:
+        polled = self.source.poll(self.max_rows)
+        if polled is None or not polled.rows:
+            return False
+        if self.spool.append(polled):
+            return True
+        # All of it was spooled before. What is committed need not come again; the rest is kept by the source.
+        if polled.token is not None and self.spool.are_acknowledged(polled.ids or ()):
+            self.source.ack(polled.token)
+        return False
+
+    def success(self, txid: int, metadata: Json) -> None:
+        number = batch_from_json(metadata).number
+        if self.spool.is_acknowledged(number):
+            return
+        token = self.spool.token(number)
+        if token is not None:
+            self.source.ack(token)
+        self.spool.mark_acknowledged(number)
+
+    def close(self) -> None:
+        self.source.close()
+
+
+@dataclass(frozen=True)
+class SpoolEmitter(Emitter):
+    """One split per record batch of the file."""
+
+    spool: Spool
+
+    def splits(self, metadata: Json) -> list[Split]:
+        batch = batch_from_json(metadata)
+        return [
+            Split(index, {"batch": batch.number, "part": index, "sha256": digest})
+            for index, digest in enumerate(self.spool.parts(batch))
+        ]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        assert isinstance(split.body, dict)
+        number, part, digest = split.body["batch"], split.body["part"], split.body["sha256"]
+        assert isinstance(number, int)
+        assert isinstance(part, int)
+        found = self.spool.part(number, part, str(digest))
+        yield found.select([field.name for field in self.spool.schema])

@@ -1,0 +1,193 @@
+"""A table or query of a database as `JdbcSpout` reads it: counts and rows of ranges of keys, through SQLAlchemy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError, SourceUnavailableError
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.sql import EXTRA, make_engine, said
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+_LOOK_AGAIN_S = 0.05
+# Whoever inserts into a table holds this lock from before its key is drawn until its transaction ends.
+_WRITERS = (
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = to_regclass(:name)"
+)
+
+
+@dataclass(frozen=True)
+class JdbcSource:
+    """What is read. Picklable; secrets are in `where` only, which shows none.
+
+    `table` may be ``schema.table``; exactly one of `table` and `query` is set.
+    """
+
+    where: Connection
+    table: str
+    query: str
+    key: str
+    fields: Schema
+
+    # ---- the coordinator's questions ---------------------------------------------------------------------------
+
+    def has_more(self, after: int | None) -> bool:
+        """Is there a key above `after`?"""
+        with self._open() as connection:
+            return self._ends(connection, after, 1) is not None
+
+    def next_range(self, after: int | None, max_rows: int, settle_s: float) -> tuple[int, int, int] | None:
+        """(from, to, rows): the next keys above `after`, of about `max_rows` rows, among which none will appear later.
+
+        None: there are none, or transactions that may add to them have not ended within `settle_s` seconds.
+        """
+        with self._open() as connection:
+            ends = self._ends(connection, after, max_rows)
+            if ends is None or not self._settled(connection, settle_s):
+                return None
+            # Once more: while it waited a lower key may have come.
+            least = self._ends(connection, after, 1) or ends
+            begin = least[0] - 1 if after is None else after
+            return begin, ends[1], self._count(connection, begin, ends[1])
+
+    def sample(self, after: int | None, max_rows: int) -> list[tuple[Any, ...]]:
+        """Some of the next rows above `after`."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        columns = [source.c[name] for name in names_of(self.fields)]
+        above = key.is_not(None) if after is None else key > after
+        with self._open() as connection:
+            rows = connection.execute(sa.select(*columns).where(above).order_by(key).limit(max_rows))
+            return [tuple(row) for row in rows]
+
+    def cut(self, begin: int, end: int, parts: int) -> list[tuple[int, int]]:
+        """Ranges (from, to] that cover (begin, end], at most `parts`, with about as many rows each: rows of one key are
+        never apart."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        tile = sa.func.ntile(sa.literal_column(str(parts))).over(order_by=key).label("tile")
+        tiles = sa.select(key.label("one"), tile).select_from(source).where(key > begin, key <= end).subquery("tiles")
+        with self._open() as connection:
+            highest = connection.execute(sa.select(sa.func.max(tiles.c.one)).group_by(tiles.c.tile)).scalars()
+            ends = sorted({*(int(key) for key in highest), end})
+        return list(zip([begin, *ends[:-1]], ends, strict=True))
+
+    def counts(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """How many rows each range (from, to] has now."""
+        with self._open() as connection:
+            return [self._count(connection, begin, end) for begin, end in ranges]
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def rows(self, begin: int, end: int, at_once: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of (begin, end], in pieces; the server's cursor holds the rest where the driver has one."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        columns = [source.c[name] for name in names_of(self.fields)]
+        statement = sa.select(*columns).where(key > begin, key <= end)
+        # Not AUTOCOMMIT: the server's cursors live in transactions.
+        with self._open(stream_results=True, max_row_buffer=at_once) as connection:
+            for piece in connection.execute(statement).partitions(at_once):
+                yield [tuple(row) for row in piece]
+
+    # ---- how ---------------------------------------------------------------------------------------------------
+
+    def _source(self) -> tuple[Any, Any]:
+        """The table or query, and its key column."""
+        import sqlalchemy as sa
+
+        # Types that not every driver gives as Python's: SQLite has texts, MySQL times as intervals.
+        types = {"date": sa.Date, "time": sa.Time, "timestamp": sa.DateTime}
+        known = {field.name: field.type for field in self.fields}
+        columns: list[Any] = [
+            sa.column(name, types.get(known.get(name, "")))
+            for name in dict.fromkeys((*names_of(self.fields), self.key))
+        ]
+        if self.query:
+            source: Any = sa.text(self.query).columns(*columns).subquery("source")
+        else:
+            schema, _, name = self.table.rpartition(".")
+            source = sa.table(name, *columns, schema=schema or None)
+        return source, source.c[self.key]
+
+    def _ends(self, connection: sqlalchemy.Connection, after: int | None, max_rows: int) -> tuple[int, int] | None:
+        """The least and the highest of the next `max_rows` keys above `after`."""
+        import sqlalchemy as sa
+
+        _, key = self._source()
+        above = key.is_not(None) if after is None else key > after
+        some = sa.select(key.label("one")).where(above).order_by(key).limit(max_rows).subquery("some")
+        least, most = connection.execute(sa.select(sa.func.min(some.c.one), sa.func.max(some.c.one))).one()
+        if most is None:
+            return None
+        if not isinstance(most, int):
+            raise ConfigurationError(
+                f"{self.describe()}: the key {self.key!r} holds {most!r}", "Name a column of whole numbers that rises."
+            )
+        return int(least), most
+
+    def _count(self, connection: sqlalchemy.Connection, begin: int, end: int) -> int:
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        statement = sa.select(sa.func.count()).select_from(source).where(key > begin, key <= end)
+        return int(connection.execute(statement).scalar_one())
+
+    def _settled(self, connection: sqlalchemy.Connection, settle_s: float) -> bool:
+        """Wait until transactions that have drawn a lower key than what is visible have ended. Keys are drawn before
+        the commit, so that a lower one can appear after a higher one."""
+        import sqlalchemy as sa
+
+        if connection.dialect.name == "sqlite" or settle_s == 0:
+            return True  # SQLite has one writer at a time
+        if connection.dialect.name != "postgresql" or not self.table:
+            time.sleep(settle_s)
+            return True
+        deadline = time.monotonic() + settle_s
+        statement, name = sa.text(_WRITERS), {"name": self.table}
+        waited_for = set(connection.execute(statement, name).scalars())
+        while waited_for:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+            waited_for &= set(connection.execute(statement, name).scalars())
+        return True
+
+    def describe(self) -> str:
+        return f"JdbcSpout({self.where.conn_id or self.where.describe()}, {self.table or 'query'}, key {self.key})"
+
+    @contextmanager
+    def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
+        """
+        :raises SourceUnavailableError: the database does not answer.
+        :raises ConfigurationError: it is not known, or has no such table or column.
+        """
+        sa: Any = require_extra("sqlalchemy", EXTRA)
+        engine = make_engine(self.where, self.describe(), poolclass=sa.NullPool)
+        try:
+            connection = engine.connect()
+            try:
+                yield connection.execution_options(**(options or {"isolation_level": "AUTOCOMMIT"}))
+            finally:
+                connection.close()
+        except sa.exc.ProgrammingError as error:
+            raise ConfigurationError(
+                f"{self.describe()} cannot be read: {said(error, self.where)}",
+                "Mend the table, the query or the fields.",
+            ) from error
+        except sa.exc.DBAPIError as error:
+            raise SourceUnavailableError(
+                f"{self.describe()} cannot be read: {said(error, self.where)}", "Mend the database or the connection."
+            ) from None

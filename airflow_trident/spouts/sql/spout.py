@@ -1,0 +1,205 @@
+"""A spout of new rows of a database table, by ranges of a key that rises.
+
+Transactional: the metadata of a batch is a range of keys and how many rows it had, so that a replay reads the same rows
+or says that they are gone. Rows must be added with rising keys, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.operations.expr.conversions import interval_of
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.checks import require_at_least
+from airflow_trident.spouts.sql.source import JdbcSource
+from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SAMPLE_ROWS = 100
+_ROWS_AT_ONCE = 10_000
+
+
+class JdbcSpout(Spout):
+    """Reads what is added to a table, each row in exactly one transaction. Through SQLAlchemy and a Python driver: no
+    JVM takes part.
+
+    :param conn_id: an Airflow connection: postgres, mysql, sqlite, ...
+    :param table: its name, or ``schema.table``; or else `query`, a SELECT without ORDER BY.
+    :param key: a column of whole numbers; new rows get higher ones (identity, serial, AUTO_INCREMENT).
+    :param fields: the columns with their types.
+    :param max_rows: of one batch, about.
+    :param max_bytes: about as many bytes of one batch, judged by a sample of its rows.
+    :param splits: into how many parts a batch is cut.
+    :param settle_s: how long to wait for transactions that may still commit lower keys than those that are visible.
+    :param connection: explicit settings instead of `conn_id`.
+    :raises ConfigurationError: arguments are wrong, or do not go together.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        fields: FieldSpec,
+        table: str = "",
+        query: str = "",
+        key: str = "id",
+        max_rows: int = 1_000_000,
+        max_bytes: int | None = None,
+        splits: int = 4,
+        settle_s: float = 5.0,
+        connection: Connection | None = None,
+    ) -> None:
+        if bool(table) == bool(query):
+            raise ConfigurationError("JdbcSpout with both or none of table and query", "Give one of them.")
+        require_at_least(1, "JdbcSpout", max_rows=max_rows, max_bytes=max_bytes, splits=splits)
+        require_at_least(0, "JdbcSpout", settle_s=settle_s)
+        self._conn_id = conn_id
+        self._connection = connection
+        self._schema = parse_declared(fields)
+        self._what = (table, query, key)
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._splits = splits
+        self._settle_s = settle_s
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def coordinator(self) -> JdbcCoordinator:
+        return JdbcCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes)
+
+    def emitter(self) -> JdbcEmitter:
+        return JdbcEmitter(self._source(), self._splits)
+
+    def _source(self) -> JdbcSource:
+        """With the connection: executors cannot ask Airflow for it."""
+        table, query, key = self._what
+        where = self._connection or resolve(self._conn_id)
+        return JdbcSource(where=where, table=table, query=query, key=key, fields=self._schema)
+
+    def describe(self) -> str:
+        table, query, key = self._what
+        return f"JdbcSpout({self._conn_id}, {table or query}, key {key})"
+
+
+@dataclass(frozen=True)
+class JdbcCoordinator(Coordinator):
+    """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t."""
+
+    source: JdbcSource
+    max_rows: int
+    settle_s: float
+    max_bytes: int | None = None
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.source.has_more(_range(previous)[1] if previous is not None else None)
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """
+        :raises SourceUnavailableError: the database does not answer.
+        """
+        after = _range(previous)[1] if previous is not None else None
+        max_rows = self.max_rows
+        with _fitting(self.source):
+            if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
+                bytes_each = _table(self.source, sample).nbytes / len(sample)
+                max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
+        found = self.source.next_range(after, max_rows, self.settle_s)
+        if found is None:
+            return None
+        begin, end, rows = found
+        return {"from": begin, "to": end, "rows": rows}
+
+
+@dataclass(frozen=True)
+class JdbcEmitter(Emitter):
+    """Cuts a batch into ranges of about as many rows each, however its keys lie; their rows are counted first, so that
+    none can be missing later."""
+
+    source: JdbcSource
+    most_splits: int
+
+    def splits(self, metadata: Json) -> list[Split]:
+        """
+        :raises SourceChangedError: the range has not as many rows as were recorded.
+        """
+        begin, end, rows = _range(metadata)
+        ranges = self.source.cut(begin, end, self.most_splits)
+        counts = self.source.counts(ranges)
+        if sum(counts) != rows:
+            raise _changed(self.source, begin, end, rows, sum(counts))
+        bodies: list[Json] = [
+            {"from": at, "to": to, "rows": n} for (at, to), n in zip(ranges, counts, strict=True) if n
+        ]
+        return [Split(index, body) for index, body in enumerate(bodies)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        begin, end, rows = _range(split.body)
+        found = 0
+        with _fitting(self.source):
+            for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
+                found += len(piece)
+                yield from _table(self.source, piece).to_batches()
+        if found != rows:
+            raise _changed(self.source, begin, end, rows, found)
+
+
+def _table(source: JdbcSource, rows: list[tuple[object, ...]]) -> pa.Table:
+    intervals = [place for place, field in enumerate(source.fields) if field.type == INTERVAL]
+    return rows_to_table(source.fields, [_with_intervals(row, intervals) for row in rows] if intervals else rows)
+
+
+def _with_intervals(row: tuple[object, ...], places: list[int]) -> tuple[object, ...]:
+    """Databases without intervals have whole numbers of microseconds."""
+    parts = list(row)
+    for place in places:
+        part = parts[place]
+        parts[place] = interval_of(part) if isinstance(part, int) and not isinstance(part, bool) else part
+    return tuple(parts)
+
+
+@contextmanager
+def _fitting(source: JdbcSource) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    # NotImplementedError: of a driver that cannot read what the database sends
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        fields = ", ".join(map(str, source.fields))
+        raise DamagedInputError(
+            f"{source.describe()}: rows do not fit the fields ({fields}): {error}",
+            "Declare the types that the database has, or convert them in a query.",
+        ) from error
+
+
+def _changed(source: JdbcSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:
+    return SourceChangedError(
+        f"{source.describe()} has {found} rows with keys above {begin} and up to {end}, and the transaction recorded "
+        f"{recorded}",
+        "Put them back as they were and replay. Rows must not be deleted, and no row may come with a lower key than "
+        "others that are older than settle_s.",
+    )
+
+
+def _range(metadata: Json) -> tuple[int, int, int]:
+    if isinstance(metadata, dict):
+        begin, end, rows = (metadata.get(name) for name in ("from", "to", "rows"))
+        if isinstance(begin, int) and isinstance(end, int) and isinstance(rows, int):
+            return begin, end, rows
+    raise SourceChangedError(
+        f"the recorded metadata {metadata!r:.80} is not that of a JdbcSpout",
+        "Another spout had this stream's name: give the stream a new name.",
+    )

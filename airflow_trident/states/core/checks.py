@@ -1,0 +1,33 @@
+"""What every store asks of a state's fields."""
+
+from __future__ import annotations
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.types import is_nested
+
+
+def require_plain_keys(spec: StateSpec) -> None:
+    """:raises ConfigurationError: a key field has parts: it has no canonical text that every store keeps apart."""
+    for field in spec.keys:
+        if is_nested(field.type):
+            raise ConfigurationError(
+                f"state {spec.name!r} has the key field {field.name!r} of type {field.type}",
+                "Group by fields of simple types.",
+            )
+
+
+LONGEST_NAME = 255
+"""Bytes of a file's or folder's name, on every file system that is in use."""
+
+
+def require_short_name(spec: StateSpec, name: str, *, beside: int = 0) -> None:
+    """:param beside: so many characters are put to it.
+    :raises ConfigurationError: no file system takes a file or folder of this name."""
+    most = LONGEST_NAME - beside
+    if len(name.encode()) > most:
+        raise ConfigurationError(
+            f"state {spec.name[:40]!r}... of topology {spec.topology[:40]!r}... would have files named "
+            f"{name[:60]!r}..., which has {len(name.encode())} characters where {most} are possible",
+            "Shorten the name of the topology or of the state.",
+        )

@@ -1,0 +1,145 @@
+"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5, T9, T11)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.contracts.state import Marker, State, StateSpec, Verdict
+from airflow_trident.errors import FencedError, HeldError, LateBatchError, LedgerBehindStateError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.protocol.txids import Txids
+from airflow_trident.protocol.whole import state_behind
+
+
+class AdmittingState(State):
+    """A state whose `apply` leaves its decision to :func:`admit`, in its atomic step: so `bar` is an `apply` that can
+    only write the marker."""
+
+    _spec: StateSpec
+
+    def bar(self, ticket: CommitTicket) -> None:
+        self.apply(replace(ticket, bars=True), arrow_schema(self._spec.staged).empty_table())
+
+
+def admit(
+    marker: Marker | None, ticket: CommitTicket, *, state: str, commutes: bool, opaque: bool = False
+) -> tuple[Marker, Verdict]:
+    """The marker to write, and what to do with the batch.
+
+    :param opaque: `StateSpec.opaque`: the batch of the highest txid may be replaced by that of a newer attempt.
+    :raises FencedError: the ticket's fence is lower than the marker's.
+    :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
+    :raises StateBehindLedgerError: the state lacks what the ticket needs.
+    :raises LateBatchError: a late batch for a state whose aggregate does not commute.
+    :raises HeldError: the ticket bars, and its transaction is applied.
+    """
+    if ticket.bars:
+        return _barred(marker, ticket, state), Verdict.SKIP
+    attempt = ticket.attempt if opaque else NO_ATTEMPT
+    if marker is None:
+        _require_whole(marker, ticket, state)
+        return _highest(ticket, ((1, ticket.txid - 1),) if ticket.txid > 1 else (), attempt), Verdict.APPLY
+    _require_newest(marker, ticket, state)
+    _require_whole(marker, ticket, state)
+    if opaque and ticket.txid == marker.high and NO_ATTEMPT < marker.attempt < ticket.attempt:
+        return _highest(ticket, marker.holes, attempt), Verdict.REPLACE
+    _require_own(marker, ticket, state, opaque)
+    if marker.has(ticket.txid):
+        return replace(marker, fence=ticket.fence, holes=_from(ticket.floor, marker.holes)), Verdict.SKIP
+    if ticket.txid > marker.high:
+        gap = ((marker.high + 1, ticket.txid - 1),) if ticket.txid > marker.high + 1 else ()
+        return _highest(ticket, marker.holes + gap, attempt), Verdict.APPLY
+    if not commutes:
+        raise late_batch(ticket.txid, marker.high, state)
+    left = _from(ticket.floor, _without(marker.holes, ticket.txid))
+    return replace(marker, fence=ticket.fence, holes=left), Verdict.APPLY
+
+
+def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
+    """The marker with the ticket's fence, in a state that does not hold its transaction."""
+    _require_whole(marker, ticket, state)
+    if marker is None:
+        return Marker(incarnation=ticket.incarnation, high=0, fence=ticket.fence)
+    _require_newest(marker, ticket, state)
+    if marker.has(ticket.txid):
+        raise HeldError(
+            f"state {state!r} holds transaction {ticket.txid} of topology {ticket.topology!r}: its commit cannot be "
+            "taken back",
+            "Mend what keeps the other states from taking it, and run its commit again: `airflow trident backfill "
+            f"{ticket.topology} --txid {ticket.txid}`.",
+        )
+    return replace(marker, fence=ticket.fence)
+
+
+def _require_newest(marker: Marker, ticket: CommitTicket, state: str) -> None:
+    if marker.incarnation != ticket.incarnation:
+        raise LedgerBehindStateError(
+            f"state {state!r} belongs to incarnation {marker.incarnation} of the ledger of topology "
+            f"{ticket.topology!r} and the ledger is incarnation {ticket.incarnation}: the ledger was wiped or replaced",
+            "Seed the ledger from the states with `airflow trident repair`, or give the topology new states.",
+        )
+    if ticket.fence < marker.fence:
+        raise FencedError(
+            f"state {state!r} was reached by a newer committer (fence {marker.fence}) than this one "
+            f"(fence {ticket.fence}, transaction {ticket.txid})",
+            "Nothing was changed; the newer committer finishes the work.",
+        )
+
+
+def _require_whole(marker: Marker | None, ticket: CommitTicket, state: str) -> None:
+    """What is missing below a batch is a gap only if the ledger says so; else the state was restored, or lost."""
+    needed = ticket.needed.get(state, Txids())
+    lacking = needed if marker is None else marker.lacks(needed)
+    if lacking:
+        raise state_behind(ticket.topology, state, lacking, 0 if marker is None else marker.high)
+
+
+def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool) -> None:
+    """Below the highest txid only a late one may come, into a hole or again; the highest is known by its batch, and by
+    its attempt where two attempts may have different batches."""
+    if ticket.txid > marker.high:
+        return
+    if ticket.txid < marker.high:
+        used = not ticket.late
+    else:
+        used = ticket.position != marker.position or (opaque and ticket.attempt < marker.attempt)
+    if used:
+        raise LedgerBehindStateError(
+            f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}, or later "
+            f"ones (up to {marker.high}): the ledger was restored from an old copy and gives used txids to new data",
+            "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
+        )
+
+
+def late_batch(txid: int, high: int, state: str) -> LateBatchError:
+    return LateBatchError(
+        f"transaction {txid} comes late (after {high}) and state {state!r} depends on the order of batches",
+        "It stays SKIPPED; only rebuilding the state from its sources can take it in.",
+    )
+
+
+def _highest(ticket: CommitTicket, holes: tuple[tuple[int, int], ...], attempt: int) -> Marker:
+    return Marker(
+        incarnation=ticket.incarnation,
+        high=ticket.txid,
+        fence=ticket.fence,
+        holes=_from(ticket.floor, holes),
+        position=ticket.position,
+        attempt=attempt,
+    )
+
+
+def _from(floor: int, holes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Without what is below `floor`: nothing can fill it any more."""
+    return tuple((max(first, floor), last) for first, last in holes if last >= floor)
+
+
+def _without(holes: tuple[tuple[int, int], ...], txid: int) -> tuple[tuple[int, int], ...]:
+    kept: list[tuple[int, int]] = []
+    for first, last in holes:
+        if not first <= txid <= last:
+            kept.append((first, last))
+            continue
+        kept.extend(part for part in ((first, txid - 1), (txid + 1, last)) if part[0] <= part[1])
+    return tuple(kept)

@@ -1,0 +1,267 @@
+"""How a staged batch changes a stored map: pure, so that every store without arithmetic of its own merges alike.
+
+A key is a tuple of key fields (the empty tuple where the state has none), a value a tuple of value fields.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from airflow_trident.contracts.state import StateSpec, StateUpdater
+from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.operations.api import OperationContext, TransactionAttempt
+from airflow_trident.operations.calls.border import Border, prepared
+from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
+from airflow_trident.plan.show.describe import function_name
+from airflow_trident.protocol.records import NO_ATTEMPT
+from airflow_trident.types import names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+Key: TypeAlias = tuple[Any, ...]
+Value: TypeAlias = tuple[Any, ...]
+Changes: TypeAlias = "dict[Key, Value | None]"
+"""What to write: the new value of a key, or None to remove it."""
+Lookup: TypeAlias = Callable[[Sequence[Key]], "list[Value | None]"]
+"""The stored values of keys; asked about keys of the batch only, so that the cost does not depend on the state (T6)."""
+
+EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow])
+"""Default decimal arithmetic rounds to 28 digits; sums of decimal(38,s) must be exact."""
+
+
+class OfAttempt(Protocol):
+    """Which attempt of which transaction a batch belongs to; a CommitTicket says it."""
+
+    @property
+    def txid(self) -> int: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+NOBODY: OfAttempt = TransactionAttempt(txid=0, attempt=NO_ATTEMPT)
+"""Values are combined in no transaction: to be read, or to be stored in less place."""
+
+
+def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup, whose: OfAttempt) -> Changes:
+    """What a staged batch (schema `spec.staged`) does to the stored map. What the user wrote is copied, prepared for
+    the attempt `whose`, and cleaned up (T10).
+
+    :raises UserCodeError: the user's aggregator or updater raised, or gave what does not fit the state's fields.
+    """
+    rows = table_to_rows(batch)
+    with decimal.localcontext(EXACT), _prepared(spec, whose) as own, user_code(spec):
+        if own.combiners:
+            changes = _combine(own, rows, lookup)
+        elif own.reducer is not None:
+            changes = _reduce(own, rows, lookup)
+        else:
+            changes = _update(own, rows, lookup)
+    return _fitting(spec, changes)
+
+
+@contextmanager
+def _prepared(spec: StateSpec, whose: OfAttempt) -> Iterator[StateSpec]:
+    """The spec with copies of what the user wrote."""
+    context = OperationContext(partition_index=0, num_partitions=1, txid=whose.txid, attempt=whose.attempt)
+    with ExitStack() as lives:
+
+        def own(part: T) -> T:
+            border = Border(spec.name, function_name(part), names_of(spec.staged), whose.txid)
+            return lives.enter_context(prepared(part, context, border))
+
+        combiners = tuple(own(combiner) for combiner in spec.combiners)
+        yield replace(spec, combiners=combiners, reducer=own(spec.reducer), updater=own(spec.updater))
+
+
+def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAttempt) -> Changes:
+    """What a late batch does to the values before the highest txid (T9), of the keys that are kept only: taking the
+    highest txid back must not take the late one with it."""
+    if not before:
+        return {}
+    changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys], whose)
+    return {key: value for key, value in changes.items() if key in before}
+
+
+@contextmanager
+def user_code(spec: StateSpec) -> Iterator[None]:
+    """The border around user code: errors of this package pass, all others become UserCodeError."""
+    try:
+        yield
+    except TridentError:
+        raise
+    except USER_ERRORS as error:
+        raise UserCodeError(
+            f"{_who(spec)} of state {spec.name!r} raised {error_text(error)}",
+            "Nothing was applied: mend the function and run the task again.",
+            node=spec.name,
+            fields=", ".join(names_of(spec.staged)),
+        ) from error
+
+
+def _who(spec: StateSpec) -> str:
+    part: object = spec.updater
+    if spec.combiners:
+        part = spec.combiners[0]
+    elif spec.reducer is not None:
+        part = spec.reducer
+    return str(getattr(part, "__qualname__", type(part).__qualname__))
+
+
+# ---- combiners and reducers ------------------------------------------------------------------------------------
+
+
+def _combine(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Changes:
+    key_of, value_of = _key_picker(spec), _picker(spec, spec.value_names)
+    new = _stored(lookup, (key_of(row) for row in rows))
+    for row in rows:
+        key, staged = key_of(row), value_of(row)
+        known = new[key]
+        if known is None:
+            new[key] = staged
+        else:
+            parts = zip(spec.combiners, known, staged, strict=True)
+            new[key] = tuple(combiner.combine(left, right) for combiner, left, right in parts)
+    return new
+
+
+def _reduce(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Changes:
+    reducer = spec.reducer
+    assert reducer is not None
+    key_of, reads_of = _key_picker(spec), _picker(spec, spec.reads)
+    new = _stored(lookup, (key_of(row) for row in rows))
+    for row in rows:
+        key = key_of(row)
+        known = new[key]
+        current = reducer.init() if known is None else known[0]
+        new[key] = (reducer.reduce(current, *reads_of(row)),)
+    return new
+
+
+def _stored(lookup: Lookup, keys: Iterable[Key]) -> Changes:
+    distinct = list(dict.fromkeys(keys))
+    return dict(zip(distinct, lookup(distinct), strict=True))
+
+
+def _picker(spec: StateSpec, names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    staged = names_of(spec.staged)
+    places = [staged.index(name) for name in names]
+    return lambda row: tuple([row[place] for place in places])
+
+
+def _key_picker(spec: StateSpec) -> Callable[[tuple[Any, ...]], Key]:
+    pick = _picker(spec, spec.key_names)
+    return lambda row: canonical_key(pick(row))
+
+
+# ---- updaters --------------------------------------------------------------------------------------------------
+
+
+def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Changes:
+    if spec.updater is None:
+        raise ConfigurationError(
+            f"state {spec.name!r} has neither combiners, nor a reducer, nor an updater", "Give it one."
+        )
+    view = BufferedMap(spec, lookup)
+    update = spec.updater.update_state if isinstance(spec.updater, StateUpdater) else spec.updater
+    update(view, iter(rows))
+    if spec.told:
+        _require_own_keys(spec, rows, view.changes)
+    return view.changes
+
+
+def _require_own_keys(spec: StateSpec, rows: list[tuple[Any, ...]], changes: Changes) -> None:
+    key_of = _key_picker(spec)
+    others = changes.keys() - {key_of(row) for row in rows}
+    if others:
+        named = ", ".join(
+            f"{name}={value!r:.60}" for name, value in zip(spec.key_names, min(others, key=repr), strict=True)
+        )
+        raise UserCodeError(
+            f"{_who(spec)} changed the key ({named}) of state {spec.name!r}, which no tuple of the batch has, and a "
+            "stream of its new values would not be told",
+            "Nothing was applied: keep such keys in a state of their own, or make tuples of them before.",
+            node=spec.name,
+            fields=", ".join(spec.key_names),
+            row=named,
+        )
+
+
+class BufferedMap:
+    """The MapState of an updater: puts are kept back until the whole batch is done, reads see them."""
+
+    def __init__(self, spec: StateSpec, lookup: Lookup) -> None:
+        self.changes: Changes = {}
+        self._lookup = lookup
+        self._key_width = len(spec.keys)
+        self._value_width = len(spec.values)
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Value | None]:
+        asked = [self._key(key) for key in keys]
+        unknown = [key for key in dict.fromkeys(asked) if key not in self.changes]
+        stored = dict(zip(unknown, self._lookup(unknown), strict=True))
+        return [self.changes[key] if key in self.changes else stored[key] for key in asked]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Value]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            if not isinstance(value, (tuple, list)) or len(value) != self._value_width:
+                raise ValueError(f"a value is a tuple of {self._value_width} fields, got {value!r}")
+            self.changes[self._key(key)] = tuple(value)
+
+    def multi_remove(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self.changes[self._key(key)] = None
+
+    def _key(self, key: Key) -> Key:
+        if not isinstance(key, (tuple, list)) or len(key) != self._key_width:
+            raise ValueError(f"a key is a tuple of {self._key_width} fields, got {key!r}")
+        return canonical_key(key)
+
+
+# ---- what user code gave must fit the fields -------------------------------------------------------------------
+
+
+def _fitting(spec: StateSpec, changes: Changes) -> Changes:
+    """The changes with every value in its field's type (an int in a double field becomes a float)."""
+    import pyarrow as pa
+
+    schema = (*spec.keys, *spec.values)
+    width = len(spec.keys)
+    removed: Changes = {key: None for key, value in changes.items() if value is None}
+    rows = [(*key, *value) for key, value in changes.items() if value is not None]
+    try:
+        fitted = table_to_rows(rows_to_table(schema, rows)) if rows else []
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise does_not_fit(spec, _unfit(spec, rows) or str(error)) from error
+    return {**{canonical_key(row[:width]): tuple(row[width:]) for row in fitted}, **removed}
+
+
+def does_not_fit(spec: StateSpec, what: str) -> UserCodeError:
+    """The error of a value that a state's field cannot hold, such as a sum that overflows."""
+    return UserCodeError(
+        f"a new value of state {spec.name!r} does not fit its field: {what}",
+        "Nothing was applied: declare a wider type (a sum of decimal(38,0) or double), or mend the aggregator.",
+        node=spec.name,
+        fields=", ".join(spec.value_names),
+    )
+
+
+def _unfit(spec: StateSpec, rows: list[tuple[Any, ...]]) -> str:
+    """The first value that does not fit, in words."""
+    import pyarrow as pa
+
+    schema = (*spec.keys, *spec.values)
+    for row in rows:
+        for field, value in zip(schema, row, strict=True):
+            try:
+                rows_to_table((field,), [(value,)])
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                return f"{field.name} {field.type} cannot hold {value!r} (key {row[: len(spec.keys)]!r})"
+    return ""

@@ -1,0 +1,313 @@
+"""The files of a Delta state: each is a *run*, the rows of one batch or of several that were folded into one.
+
+A run is written once. Its place in the order is a partition value of the table, so the list of runs comes from the
+table's log alone. The marker of the state is in the footer of the run that was written last, so that it changes with
+the data in one commit. Rows are sorted by the first key: a look-up reads the row groups that may hold a key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Marker, StateSpec
+from airflow_trident.errors import CorruptRecordError
+from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.operations.api import MergeKind
+from airflow_trident.states.core.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, merge
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+COMMIT, ORDER, TXID = "_commit", "_order", "_txid"
+DELETED = Field("_deleted", "boolean")
+PARTITIONS: Schema = (Field(COMMIT, "long"), Field(ORDER, "long"), Field(TXID, "long"))
+_FOOTER = b"trident"
+_GROUP_ROWS = 8192
+_ORDERED = (*WHOLE_TYPES, "date", "timestamp")
+_FAST: dict[MergeKind | None, tuple[str, ...]] = {
+    MergeKind.ADD: (*WHOLE_TYPES, *REAL_TYPES),
+    MergeKind.MIN: _ORDERED,
+    MergeKind.MAX: _ORDERED,
+}
+"""What Arrow folds as we do: no extremes of floating point, where it skips NaN, and no sums of decimals."""
+_VERBS = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A file. `commit`: the number of the commit that wrote it. `txid`: whose rows it has, None if it was folded."""
+
+    path: str
+    commit: int
+    order: int
+    txid: int | None
+    rows: int
+    bytes: int
+
+    @property
+    def partition(self) -> dict[str, str | None]:
+        return {COMMIT: str(self.commit), ORDER: str(self.order), TXID: None if self.txid is None else str(self.txid)}
+
+    @property
+    def stats(self) -> str:
+        return json.dumps({"numRecords": self.rows})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What a commit knows. `bounds`: per value field, what no sum's absolute value is above; 0 where none is added."""
+
+    marker: Marker | None
+    bounds: tuple[int, ...]
+
+    def to_bytes(self) -> bytes:
+        marker = None if self.marker is None else asdict(self.marker)
+        return json.dumps({"v": 1, "marker": marker, "bounds": self.bounds}).encode()
+
+
+def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
+    """
+    :raises CorruptRecordError: the file was written by somebody else.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with files.open_input_file(run.path) as file:
+            known = json.loads(pq.read_schema(file).metadata[_FOOTER])
+        marker = known["marker"]
+        if marker is not None:
+            marker = Marker(**{**marker, "holes": tuple((first, last) for first, last in marker["holes"])})
+        return Footer(marker=marker, bounds=tuple(known["bounds"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRecordError(
+            f"the file {run.path!r} of a Delta state was not written by it ({error!r})",
+            "Somebody rewrote the table: restore an older version of it.",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How the rows of one state are kept and folded. Combiners: partial values, which are combined; else, whoever
+    comes last wins, and what was removed has a row that says so."""
+
+    spec: StateSpec
+
+    @property
+    def adds(self) -> bool:
+        return bool(self.spec.combiners)
+
+    @property
+    def rows(self) -> Schema:
+        """The columns of a file."""
+        return (*self.spec.keys, *self.spec.values, *(() if self.adds else (DELETED,)))
+
+    @property
+    def is_builtin(self) -> bool:
+        """Can no combination raise, but for sums that overflow?"""
+        return self.adds and all(combiner.merge_kind is not None for combiner in self.spec.combiners)
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def write(self, files: pafs.FileSystem, table: pa.Table, footer: Footer, **place: Any) -> Run:
+        import pyarrow.parquet as pq
+
+        path = f"{uuid.uuid4().hex}.parquet"
+        if self.spec.keys:
+            table = table.sort_by(self.spec.keys[0].name)
+        table = table.replace_schema_metadata({_FOOTER: footer.to_bytes()})
+        with files.open_output_stream(path) as file:
+            pq.write_table(table, file, row_group_size=_GROUP_ROWS)
+            size = file.tell()
+        return Run(path=path, rows=table.num_rows, bytes=size, **place)
+
+    def partials(self, batch: pa.Table, whose: OfAttempt) -> pa.Table:
+        """A staged batch of partial values as rows, each key once."""
+        table = batch.select(list(names_of(self.rows))).cast(arrow_schema(self.rows))
+        return self.fold(self._canonical(table), whose)
+
+    def changes(self, changes: dict[Key, Value | None]) -> pa.Table:
+        """New values as rows."""
+        nothing = (None,) * len(self.spec.values)
+        return rows_to_table(
+            self.rows, [(*key, *(nothing if value is None else value), value is None) for key, value in changes.items()]
+        )
+
+    def _canonical(self, table: pa.Table) -> pa.Table:
+        """Keys that are equal, with equal bits."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for place, each in enumerate(self.spec.keys):
+            if each.type in REAL_TYPES:
+                column = table.column(each.name)
+                plain = pc.add(column, pa.scalar(0.0, column.type))
+                column = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), plain)
+                table = table.set_column(place, each.name, column)
+        return table
+
+    def bounds(self, table: pa.Table) -> tuple[int, ...]:
+        """Per value field, the largest absolute value of a sum, without its decimal point."""
+        import pyarrow.compute as pc
+
+        found = []
+        for combiner, each in zip(self.spec.combiners, self.spec.values, strict=True):
+            most = 0
+            if combiner.merge_kind is MergeKind.ADD and _scale(each.type) is not None and table.num_rows:
+                extremes = pc.min_max(table.column(each.name)).as_py().values()
+                scale = _scale(each.type) or 0
+                most = max((abs(int(EXACT.scaleb(Decimal(value), scale))) for value in extremes if value), default=0)
+            found.append(most)
+        return tuple(found)
+
+    def may_overflow(self, bounds: Sequence[int]) -> bool:
+        return any(bound > _largest(each.type) for bound, each in zip(bounds, self.spec.values, strict=True))
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, files: pafs.FileSystem, runs: Sequence[Run]) -> pa.Table:
+        """All rows, in order; not folded."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = arrow_schema(self.rows)
+        parts = [schema.empty_table()]
+        for run in sorted(runs, key=lambda run: run.order):
+            if run.rows:
+                with files.open_input_file(run.path) as file:
+                    parts.append(pq.read_table(file).replace_schema_metadata(None).cast(schema))
+        return pa.concat_tables(parts)
+
+    def look_up(self, files: pafs.FileSystem, runs: Sequence[Run], keys: Sequence[Key]) -> dict[Key, Value]:
+        """The values of those keys that have one."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        if not keys:
+            return {}
+        if not self.spec.keys:
+            return self.mapping(self.read(files, runs))
+        first, schema = self.spec.keys[0], arrow_schema(self.rows)
+        wanted = pa.array([key[0] for key in keys], type=schema.field(0).type).unique()
+        parts = [schema.empty_table()]
+        for run in sorted(runs, key=lambda run: run.order):
+            if not run.rows:
+                continue
+            with files.open_input_file(run.path) as file:
+                parquet = pq.ParquetFile(file)
+                groups = _groups(parquet.metadata, wanted.to_pylist())
+                table = parquet.read_row_groups(groups).replace_schema_metadata(None).cast(schema)
+            parts.append(table.filter(pc.is_in(table.column(first.name), value_set=wanted)))
+        return self.mapping(pa.concat_tables(parts))
+
+    def fold(self, table: pa.Table, whose: OfAttempt = NOBODY) -> pa.Table:
+        """Each key once. Rows of removed keys stay: they hide those of runs that are not here."""
+        if not table.num_rows:
+            return table
+        if not self.adds:
+            return self._last_of_each(table)
+        kinds = zip(self.spec.combiners, self.spec.values, strict=True)
+        if self.spec.keys and all(each.type in _FAST.get(combiner.merge_kind, ()) for combiner, each in kinds):
+            return self._fold_by_arrow(table)
+        staged = table.select(list(names_of(self.spec.staged)))
+        folded = merge(self.spec, staged, lambda keys: [None] * len(keys), whose)
+        return rows_to_table(self.rows, [(*key, *value) for key, value in folded.items() if value is not None])
+
+    def _last_of_each(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
+        last = numbered.group_by(list(self.spec.key_names), use_threads=False).aggregate([("_row", "max")])
+        return table.take(last.column("_row_max"))
+
+    def _fold_by_arrow(self, table: pa.Table) -> pa.Table:
+        keys = list(self.spec.key_names)
+        verbs = [
+            (each.name, _VERBS[combiner.merge_kind])
+            for combiner, each in zip(self.spec.combiners, self.spec.values, strict=True)
+            if combiner.merge_kind is not None
+        ]
+        folded = table.group_by(keys, use_threads=False).aggregate(verbs)
+        columns = [folded.column(key) for key in keys] + [folded.column(f"{name}_{verb}") for name, verb in verbs]
+        return type(table).from_arrays(columns, names=list(names_of(self.rows))).cast(arrow_schema(self.rows))
+
+    def mapping(self, table: pa.Table) -> dict[Key, Value]:
+        """Folded, without what was removed."""
+        width, values = len(self.spec.keys), len(self.spec.values)
+        rows = table_to_rows(self.fold(table))
+        return {
+            canonical_key(row[:width]): tuple(row[width : width + values]) for row in rows if self.adds or not row[-1]
+        }
+
+
+def runs_of(table: Any) -> list[Run]:
+    """The runs of an open table, oldest commit first."""
+    import pyarrow as pa
+
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    try:
+        runs = [
+            Run(
+                path=file["path"],
+                commit=int(file[f"partition.{COMMIT}"]),
+                order=int(file[f"partition.{ORDER}"]),
+                txid=file[f"partition.{TXID}"],
+                rows=int(file["num_records"]),
+                bytes=int(file["size_bytes"]),
+            )
+            for file in files
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRecordError(
+            f"the Delta table of a state has files that are not its own ({error!r})",
+            "Somebody wrote into it: restore an older version of it.",
+        ) from error
+    return sorted(runs, key=lambda run: run.commit)
+
+
+def now_ms() -> int:
+    """For the log's own times; nothing is decided by them."""
+    return time.time_ns() // 1_000_000
+
+
+def _scale(type_text: str) -> int | None:
+    """Digits behind the point of a type whose sums may overflow; None for others."""
+    if type_text in WHOLE_TYPES:
+        return 0
+    return int(type_text.rstrip(")").split(",")[1]) if type_text.startswith("decimal(") else None
+
+
+def _largest(type_text: str) -> int:
+    if type_text.startswith("decimal("):
+        return int("9" * int(type_text.removeprefix("decimal(").split(",")[0]))
+    return WHOLE_TYPES.get(type_text, 2**63) - 1
+
+
+def _groups(metadata: Any, wanted: Sequence[Any]) -> list[int]:
+    """The row groups that may have one of the values in their first column."""
+    everything = list(range(metadata.num_row_groups))
+    plain = [value for value in wanted if value is not None and value == value]
+    if len(plain) < len(wanted):
+        return everything  # nulls and NaN are not in the statistics
+    try:
+        plain.sort()
+        return [number for number in everything if _may_have(metadata.row_group(number).column(0).statistics, plain)]
+    except TypeError:  # statistics of a type that does not compare with its values
+        return everything
+
+
+def _may_have(stats: Any, wanted: Sequence[Any]) -> bool:
+    if stats is None or not stats.has_min_max:
+        return True
+    place = bisect_left(wanted, stats.min)
+    return place < len(wanted) and bool(wanted[place] <= stats.max)

@@ -1,0 +1,378 @@
+"""States as Delta tables: every batch is appended with its marker in one commit, and folded later.
+
+What decides about a batch was read from one snapshot, and the commit says so: it succeeds only as the version right
+after that snapshot (and as the next app transaction), so nothing can come between. A handle that is opened later would
+accept an older app transaction; none is asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    DefinitionChangedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TridentError,
+)
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.delta import EXTRA, DeltaPlace
+from airflow_trident.io.extras import require_extra
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.states.core.checks import require_plain_keys, require_short_name
+from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
+from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
+from airflow_trident.types import INTERVAL, has_times, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TRIES = 50
+_HOURS_KEPT = 168
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeltaState(StateFactory):
+    """Delta tables in a folder or object store, one per state: ``<path>/<topology>_<state>``.
+
+    :param path: a folder that all committers share, or a URI such as ``s3://bucket/states``.
+    :param table: the table's name below it.
+    :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
+    :param storage_options: over those of the connection.
+    :param fold_at: with so many files, a commit is followed by folding some of them; None: only `fold()` does it.
+    :param keep_removed_h: how long files that were folded stay for who still reads them.
+    """
+
+    path: str
+    table: str | None = None
+    conn_id: str | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
+    fold_at: int | None = 32
+    keep_removed_h: int = _HOURS_KEPT
+
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+
+    def __post_init__(self) -> None:
+        if self.fold_at is not None and self.fold_at < 2:
+            raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
+        DeltaPlace(uri=self.path)  # refuses what is no place
+
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+        require_short_name(spec, self.table or f"{spec.topology}_{spec.name}")
+        _require_columns(spec)
+
+    def make_state(self, spec: StateSpec) -> OpenDeltaState:
+        """
+        :raises DefinitionChangedError: the table was made for other fields.
+        """
+        self.validate(spec)
+        place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {}).resolved()
+        return OpenDeltaState(place.below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
+
+    def describe(self) -> str:
+        return f"DeltaState({self.path}{f', {self.table}' if self.table else ''})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where this is sent to, nobody may know the connection."""
+        place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
+        found = place.resolved(required=False)
+        return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
+
+
+class _Overtaken(Exception):
+    """Somebody committed first. Never leaves this file."""
+
+
+class OpenDeltaState(AdmittingState):
+    """See :class:`DeltaState`. Not for several threads at the same time."""
+
+    def __init__(self, place: DeltaPlace, spec: StateSpec, factory: DeltaState) -> None:
+        self.place = place
+        self._spec = spec
+        self._factory = factory
+        self._runs = Runs(spec)
+        self._app = f"airflow-trident/{spec.topology}/{spec.name}"
+        with place.errors():
+            self._table = self._open()
+            self._files = place.files()
+
+    # ---- opening -----------------------------------------------------------------------------------------------
+
+    def _open(self) -> Any:
+        module: Any = require_extra("deltalake", EXTRA)
+        errors: Any = require_extra("deltalake.exceptions", EXTRA)
+        wanted = {
+            "topology": self._spec.topology,
+            "state": self._spec.name,
+            "fields": ", ".join(map(str, self._spec.keys)) + " -> " + ", ".join(map(str, self._spec.values)),
+            "kept": "as partial values" if self._runs.adds else "as values",
+        }
+        try:
+            table = self.place.table()
+        except errors.TableNotFoundError:
+            self._make_folder()
+            try:
+                table = module.DeltaTable.create(
+                    self.place.where,
+                    schema=arrow_schema((*self._runs.rows, *PARTITIONS)),
+                    partition_by=list(names_of(PARTITIONS)),
+                    description=json.dumps(wanted),
+                    storage_options=dict(self.place.options) or None,
+                )
+            except errors.DeltaError:
+                table = self.place.table()  # another process was first
+        self._require_own(table.metadata().description, wanted)
+        return table
+
+    def _make_folder(self) -> None:
+        """So that a folder that may not be written to is told from one that is not there."""
+        if "://" not in self.place.where:
+            os.makedirs(self.place.where, exist_ok=True)
+
+    def _require_own(self, found: str | None, wanted: dict[str, str]) -> None:
+        try:
+            known = json.loads(found or "")
+            owner = known["topology"], known["state"]
+        except (ValueError, KeyError, TypeError):
+            known, owner = {}, None
+        if owner != (self._spec.topology, self._spec.name):
+            whose = f"state {owner[1]!r} of topology {owner[0]!r}" if owner else "something else"
+            raise ConfigurationError(
+                f"the Delta table {self.place.where!r} belongs to {whose}, not to state {self._spec.name!r} "
+                f"of topology {self._spec.topology!r}",
+                "Give the state another table, as in DeltaState(path, table=...).",
+            )
+        if known != wanted:
+            raise DefinitionChangedError(
+                f"state {self._spec.name!r} of topology {self._spec.topology!r} in {self.place.where!r} has the fields "
+                f"{known.get('fields')}, {known.get('kept')}, and now it should have {wanted['fields']}, "
+                f"{wanted['kept']}",
+                "Give the state a new name, or another path.",
+            )
+
+    def _snapshot(self) -> tuple[list[Run], Footer]:
+        """The runs, and what the last commit knew; all later questions are about the same snapshot."""
+        with self.place.errors():
+            self._table.update_incremental()
+            runs = runs_of(self._table)
+            last = int(self._table.transaction_version(self._app) or 0)
+            if last != (runs[-1].commit if runs else 0):
+                raise CorruptRecordError(
+                    f"the Delta table {self.place.where!r} is at commit {last} and has files up to "
+                    f"{runs[-1].commit if runs else 0}",
+                    "Somebody changed it: restore an older version of it.",
+                )
+            nothing = Footer(marker=None, bounds=(0,) * len(self._spec.values))
+            return runs, footer_of(self._files, runs[-1]) if runs else nothing
+
+    def marker(self) -> Marker | None:
+        return self._snapshot()[1].marker
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        applied: Applied = self._again(lambda: self._apply(ticket, batch))
+        if applied is Applied.APPLIED and self._factory.fold_at is not None:
+            try:
+                self.fold(at=self._factory.fold_at)
+            except TridentError as error:
+                log.warning("Transaction %d is applied, and its state was not folded: %s", ticket.txid, error)
+        return applied
+
+    def _apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        spec, known = self._spec, self._runs
+        runs, footer = self._snapshot()
+        # Without partial values, what came late cannot be told from what the highest txid did with it.
+        commutes = spec.commutes and (known.adds or not spec.opaque)
+        marker, verdict = admit(footer.marker, ticket, state=spec.name, commutes=commutes, opaque=spec.opaque)
+        if verdict is Verdict.SKIP and marker == footer.marker:
+            return Applied.ALREADY
+        # The marker of a commit without rows is of no use any more, unless it is about to be taken back as a batch.
+        gone = [run for run in runs if not run.rows]
+        table, txid = arrow_schema(known.rows).empty_table(), None
+        if verdict is not Verdict.SKIP:
+            if verdict is Verdict.REPLACE:
+                gone += [run for run in runs if run.rows and run.txid == ticket.txid]
+            kept, txid = [run for run in runs if run not in gone], ticket.txid
+            table = self._rows_of(ticket, batch, kept, footer)
+        bounds = footer.bounds
+        if known.adds:
+            bounds = tuple(old + new for old, new in zip(bounds, known.bounds(table), strict=True))
+        commit = runs[-1].commit + 1 if runs else 1
+        self._commit(table, Footer(marker=marker, bounds=bounds), gone, commit=commit, order=commit, txid=txid)
+        return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
+
+    def _rows_of(self, ticket: CommitTicket, batch: pa.Table, kept: Sequence[Run], footer: Footer) -> pa.Table:
+        """What to append, after everything that can raise."""
+
+        def lookup(keys: Sequence[Key]) -> list[Value | None]:
+            with self.place.errors():
+                found = self._runs.look_up(self._files, kept, keys)
+            return [found.get(key) for key in keys]
+
+        if not self._runs.adds:
+            return self._runs.changes(merge(self._spec, batch, lookup, ticket))
+        table = self._runs.partials(batch, ticket)
+        if self._runs.is_builtin:
+            new = self._runs.bounds(table)
+            if not self._runs.may_overflow([old + more for old, more in zip(footer.bounds, new, strict=True)]):
+                return table
+        # Only to see that it can be combined: what is appended stays partial, so that it can be taken back.
+        merge(self._spec, batch, lookup, ticket)
+        return table
+
+    def _commit(self, table: pa.Table, footer: Footer, gone: Sequence[Run], **place: Any) -> None:
+        """One commit of a new run without those that are `gone`.
+
+        :raises _Overtaken: it is not the next version of the table.
+        """
+        transaction: Any = require_extra("deltalake.transaction", EXTRA)
+        errors: Any = require_extra("deltalake.exceptions", EXTRA)
+        with self.place.errors():
+            run = self._runs.write(self._files, table, footer, **place)
+            times = now_ms()
+            # Who follows the table's changes need not see a fold.
+            changes = place["txid"] is not None
+            added = transaction.AddAction(run.path, run.bytes, run.partition, times, changes, run.stats)
+            removed = [
+                transaction.RemoveAction(old.path, changes and old.rows > 0, times, old.bytes, old.partition)
+                for old in gone
+            ]
+            application = transaction.Transaction(self._app, run.commit)
+            try:
+                self._table.create_write_transaction(
+                    [added, *removed],
+                    mode="append",
+                    schema=arrow_schema((*self._runs.rows, *PARTITIONS)),
+                    partition_by=list(names_of(PARTITIONS)),
+                    commit_properties=transaction.CommitProperties(
+                        app_transactions=[application], max_commit_retries=0
+                    ),
+                )
+            except errors.CommitFailedError as error:
+                with contextlib.suppress(OSError):
+                    self._files.delete_file(run.path)
+                raise _Overtaken from error
+            except (OSError, errors.DeltaError) as error:
+                raise OutcomeUnknownError(
+                    f"the commit to the Delta table {self.place.where!r} ended without an answer "
+                    f"({self.place.conceal(str(error))})",
+                    "Run the task again: the table knows what is applied.",
+                ) from None
+
+    def _again(self, act: Callable[[], Any]) -> Any:
+        """Until nobody is faster: each time, all is decided anew."""
+        for number in range(_TRIES):
+            try:
+                return act()
+            except _Overtaken:
+                time.sleep(random.random() * min(0.5, 0.005 * 2**number))
+        raise StoreUnavailableError(
+            f"others commit to the Delta table {self.place.where!r} all the time",
+            "One committer at a time is meant to: see who else writes. Nothing was applied.",
+        )
+
+    # ---- folding -----------------------------------------------------------------------------------------------
+
+    def fold(self, *, at: int = 2) -> bool:
+        """Make one run of several, in a transaction of its own that changes no value; if there are at least `at`.
+
+        With `at` above 2 the newest runs and those older ones that are not much larger than them: so each row is
+        written again only a few times (the logarithm of the state's size). Returns whether anything was folded.
+        """
+        return bool(self._again(lambda: self._fold(at)))
+
+    def _fold(self, at: int) -> bool:
+        runs, footer = self._snapshot()
+        # What may be taken back stays by itself.
+        marker = footer.marker
+        own = [marker.high] if marker is not None and marker.attempt != NO_ATTEMPT else []
+        parts = sorted((run for run in runs if run.rows and run.txid not in own), key=lambda run: -run.order)
+        if len(parts) < at:
+            return False
+        chosen, rows = list[Run](), 0
+        for number, run in enumerate(parts):
+            if at > 2 and number >= at // 2 and run.rows > 2 * rows:
+                break
+            chosen.append(run)
+            rows += run.rows
+        with self.place.errors():
+            table = self._runs.fold(self._runs.read(self._files, chosen))
+        whole = len(chosen) == len(parts)
+        if whole and not self._runs.adds:
+            import pyarrow.compute as pc
+
+            table = table.filter(pc.invert(table.column(DELETED.name)))
+        if whole and self._runs.adds:
+            footer = replace(footer, bounds=self._bounds(table, [run for run in runs if run not in chosen]))
+        commit, order = runs[-1].commit + 1, max(run.order for run in chosen)
+        gone = [*chosen, *(run for run in runs if not run.rows)]
+        self._commit(table, footer, gone, commit=commit, order=order, txid=None)
+        if whole:
+            self._remove_old_files()
+        return True
+
+    def _bounds(self, folded: pa.Table, others: Sequence[Run]) -> tuple[int, ...]:
+        with self.place.errors():
+            parts = [folded, self._runs.read(self._files, others)]
+        return tuple(map(sum, zip(*map(self._runs.bounds, parts), strict=True)))
+
+    def _remove_old_files(self) -> None:
+        errors: Any = require_extra("deltalake.exceptions", EXTRA)
+        with self.place.errors(), contextlib.suppress(errors.CommitFailedError):
+            self._table.update_incremental()
+            hours = self._factory.keep_removed_h
+            # All: what killed committers wrote and never committed is in no log.
+            self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The value of each key, None where there is none."""
+        asked = [canonical_key(key) for key in keys]
+        runs, _ = self._snapshot()
+        with self.place.errors():
+            found = self._runs.look_up(self._files, runs, asked)
+        return [found.get(key) for key in asked]
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        runs, _ = self._snapshot()
+        with self.place.errors():
+            found = self._runs.mapping(self._runs.read(self._files, runs))
+        return iter(found.items())
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _require_columns(spec: StateSpec) -> None:
+    """:raises ConfigurationError: the fields cannot be columns of a Delta table beside each other."""
+    seen = {each.name for each in (*PARTITIONS, DELETED)}
+    for each in (*spec.keys, *spec.values):
+        if has_times(each.type) or INTERVAL in each.type:
+            raise ConfigurationError(
+                f"state {spec.name!r} has the field {each.name!r} of type {each.type}; Delta tables have neither times "
+                "nor intervals",
+                "Keep a long of microseconds, or a text.",
+            )
+        if each.name.lower() in seen:
+            raise ConfigurationError(
+                f"state {spec.name!r} has the field {each.name!r}, which a Delta table cannot tell from another column "
+                "(names of columns have no case)",
+                "Rename the field.",
+            )
+        seen.add(each.name.lower())

@@ -1,0 +1,361 @@
+"""Exactly-once files: one per transaction, which appears in the folder whole or not at all.
+
+What is applied is a record in ``_trident`` of the folder, ``<topology>-<state>.<19 digits>.json``: of several the
+highest counts. The next one is published by put-if-absent, so a committer that decided on a record which is no longer
+the last cannot write its own (T3): nothing is locked, and nobody waits for a committer that was stopped. A record also
+names the file that is to appear and the one that is to go, so that whoever comes after a crash finishes that first.
+Names that begin with ``_`` are no data for Spark, pyarrow and `FileSpout`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.errors import (
+    ConfigurationError,
+    DefinitionChangedError,
+    StoreUnavailableError,
+)
+from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.operations.expr.conversions import microseconds_of
+from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.staging.files import (
+    make_folder,
+    put_if_absent,
+    stays_inside,
+    storage_error,
+    sync_folder,
+    write_durably,
+)
+from airflow_trident.states.core.checks import require_short_name
+from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.types import ddl, is_nested
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+META = "_trident"
+_SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
+_FORMAT = Format(
+    noun="the record",
+    version=2,
+    key="version",
+    cure="Restore the folder from a copy. If the file is empty or cut off, on a file system without hard links, its "
+    "committer died while it wrote: remove it when nobody commits.",
+)
+KEEP = 10
+"""Records that stay behind the last one, for people; older ones are removed."""
+_BESIDE = len(f".{'0' * 19}.json.{'0' * 32}.tmp")
+"""Characters of the longest file name besides the sink's own."""
+TRIES = 100
+"""Each time that a committer must decide anew, another one has committed."""
+
+
+@dataclass(frozen=True)
+class FileSink(StateFactory):
+    """A folder with a file per transaction: ``<topology>-<state>-<txid 19 digits>-<attempt>.parquet``.
+
+    :param path: the folder; may begin with ``~``; made if missing. On a file system that all committers share and on
+        which a hard link fails where the name is taken.
+    :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
+    """
+
+    path: str
+    format: str = "parquet"
+
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True)
+
+    def __post_init__(self) -> None:
+        require_local_path("FileSink", self.path)
+        if self.format not in _SUFFIXES:
+            raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
+
+    def validate(self, spec: StateSpec) -> None:
+        require_short_name(spec, f"{spec.topology}-{spec.name}", beside=_BESIDE)
+        if self.format == "csv" and any(is_nested(field.type) or field.type == "binary" for field in spec.staged):
+            raise ConfigurationError(
+                f"FileSink {spec.name!r} cannot write nested values and bytes as csv",
+                "Use parquet, or convert the fields.",
+            )
+        if self.format == "json" and any("binary" in field.type for field in spec.staged):
+            raise ConfigurationError(
+                f"FileSink {spec.name!r} cannot write bytes as json", "Use parquet, or convert the field."
+            )
+
+    def make_state(self, spec: StateSpec) -> OpenFileSink:
+        self.validate(spec)
+        return OpenFileSink(os.path.abspath(os.path.expanduser(self.path)), self.format, spec)
+
+    def describe(self) -> str:
+        return f"FileSink({self.path}, {self.format})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """The content of the sink's own file. `highest`: the file of the marker's highest txid. To be finished: `publish`,
+    the hidden and the final name of a file that appears, and `remove`, a file that goes."""
+
+    marker: Marker | None = None
+    highest: str | None = None
+    publish: tuple[str, str] | None = None
+    remove: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """As it is in the file. `of`: topology and state; version 0.1 of the package did not write it."""
+
+    of: tuple[str, str] | None = None
+    fields: str
+    marker: dict[str, Any]
+    highest: str | None
+    publish: tuple[str, str] | None
+    remove: str | None
+
+
+class OpenFileSink(AdmittingState):
+    """See :class:`FileSink`."""
+
+    def __init__(self, folder: str, format: str, spec: StateSpec) -> None:
+        self.folder = folder
+        self._format = format
+        self._spec = spec
+        self._name = f"{spec.topology}-{spec.name}"
+        self._meta = os.path.join(folder, META)
+        self._record = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\Z")
+        self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\..*\.tmp\Z")
+        self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
+        with self._errors():
+            make_folder(self._meta, private=False)
+        self._read()
+
+    def marker(self) -> Marker | None:
+        return self._read()[1].marker
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        with self._errors():
+            for _ in range(TRIES):
+                version, known = self._read()
+                self._finish(known)
+                applied = self._apply(ticket, batch, version + 1, known)
+                if applied is not None:
+                    return applied
+        raise StoreUnavailableError(
+            f"sink {self._spec.name!r} in {self.folder!r} was written {TRIES} times by others while transaction "
+            f"{ticket.txid} was to be committed",
+            "Find out who commits so much, and run the task again.",
+        )
+
+    def _apply(self, ticket: CommitTicket, batch: pa.Table, version: int, known: _Record) -> Applied | None:
+        """None: another committer has published this version of the record."""
+        spec = self._spec
+        marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+        if verdict is Verdict.SKIP:
+            record = _Record(marker=marker, highest=known.highest)
+            return Applied.ALREADY if self._publish(version, record) else None
+        publish = self._prepare(ticket, batch, version) if batch.num_rows else None
+        late = ticket.txid < marker.high
+        record = _Record(
+            marker=marker,
+            highest=known.highest if late else (publish[1] if publish else None),
+            publish=publish,
+            remove=known.highest if verdict is Verdict.REPLACE else None,
+        )
+        return Applied.APPLIED if self._publish(version, record) else None
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, ticket: CommitTicket, batch: pa.Table, version: int) -> tuple[str, str]:
+        """Write the file under a hidden name. :returns: that, and the name under which it will appear."""
+        hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
+        write_durably(os.path.join(self._meta, hidden), lambda file: self._encode(batch, file), private=False)
+        final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
+        return hidden, final
+
+    def _encode(self, batch: pa.Table, file: BinaryIO) -> None:
+        table = batch.cast(arrow_schema(self._spec.staged))
+        if self._format == "parquet":
+            import pyarrow.parquet as pq
+
+            pq.write_table(table, file, compression="zstd")
+        elif self._format == "csv":
+            import pyarrow.csv as pa_csv
+
+            pa_csv.write_csv(table, file)
+        else:
+            has_maps = any("map<" in field.type for field in self._spec.staged)
+            for row in table.to_pylist(maps_as_pydicts="strict"):
+                record = _with_text_keys(row) if has_maps else row
+                file.write(json.dumps(record, default=_plain, ensure_ascii=False).encode() + b"\n")
+
+    def _finish(self, record: _Record) -> None:
+        """Do what the record says, unless it is done."""
+        if record.remove is not None:
+            _unlink(os.path.join(self.folder, record.remove))
+        if record.publish is not None:
+            hidden, final = record.publish
+            with suppress(FileNotFoundError):  # then it is done
+                os.replace(os.path.join(self._meta, hidden), os.path.join(self.folder, final))
+        sync_folder(self.folder)
+
+    def _clean(self, version: int) -> None:
+        """Of what was prepared for this version or an earlier one nothing is published but what a record says."""
+        for name in os.listdir(self._meta):
+            for pattern, upto in (
+                (self._hidden, version),
+                (self._record, version - KEEP),
+                (self._unfinished, version - KEEP),
+            ):
+                found = pattern.match(name)
+                if found and int(found[1]) <= upto:
+                    _unlink(os.path.join(self._meta, name))
+
+    # ---- the record --------------------------------------------------------------------------------------------
+
+    def _publish(self, version: int, record: _Record) -> bool:
+        """The atomic step, and what follows from it; False: it is not for this committer."""
+        won = self._write(version, record)
+        if won:
+            self._finish(record)
+            if version == 1 and os.path.exists(self._record_path(0)):
+                # a committer of version 0.1 refuses what it finds there now
+                os.replace(self._copied(version), self._record_path(0))
+            self._clean(version)
+        elif record.publish is not None:
+            _unlink(os.path.join(self._meta, record.publish[0]))
+        return won
+
+    def _write(self, version: int, record: _Record) -> bool:
+        assert record.marker is not None
+        marker = {name: getattr(record.marker, name) for name in Marker.__slots__}
+        content = {
+            "version": _FORMAT.version,
+            "of": [self._spec.topology, self._spec.name],
+            "fields": ddl(self._spec.staged),
+            "marker": marker,
+            "highest": record.highest,
+            "publish": record.publish,
+            "remove": record.remove,
+        }
+        try:
+            if not put_if_absent(self._record_path(version), json.dumps(content).encode(), private=False):
+                return False
+        except FileNotFoundError:
+            return False  # so slow that others have cleaned behind it
+        # One that is so late that the record of this version was removed has published it behind the last one.
+        return max(self._versions(), default=0) == version
+
+    def _copied(self, version: int) -> str:
+        copy = os.path.join(self._meta, f"{self._name}.{version:019d}.json.{uuid.uuid4().hex}.tmp")
+        shutil.copyfile(self._record_path(version), copy)
+        return copy
+
+    def _record_path(self, version: int) -> str:
+        """Version 0: what version 0.1 of the package wrote, in one file."""
+        return os.path.join(self._meta, f"{self._name}.{version:019d}.json" if version else f"{self._name}.json")
+
+    def _versions(self) -> list[int]:
+        return [int(found[1]) for found in map(self._record.match, os.listdir(self._meta)) if found]
+
+    def _read(self) -> tuple[int, _Record]:
+        """The last record, and its version."""
+        while True:
+            version = max(self._versions(), default=0)
+            path = self._record_path(version)
+            try:
+                with self._errors(), open(path, "rb") as file:
+                    return version, self._decode(file.read(), path)
+            except FileNotFoundError:
+                if not version:
+                    return 0, _Record()
+                # removed since its name was read: others have gone on
+
+    def _decode(self, data: bytes, path: str) -> _Record:
+        place = f"of sink {self._spec.name!r} ({path!r})"
+        content = _FORMAT.build(_Content, _FORMAT.load(data, place)[1], place)
+        record = _Record(
+            marker=_FORMAT.build(Marker, content.marker, place, needed=("holes",)),
+            highest=content.highest,
+            publish=content.publish,
+            remove=content.remove,
+        )
+        names = (record.highest, record.remove, *(record.publish or ()))
+        if not all(name is None or (stays_inside(name) and "/" not in name) for name in names):
+            raise _FORMAT.damaged(place, f"it names files elsewhere ({names})")
+        if content.of not in (None, (self._spec.topology, self._spec.name)):
+            topology, state = content.of
+            raise ConfigurationError(
+                f"sink {self._spec.name!r} of topology {self._spec.topology!r} would have the files {self._name}-* in "
+                f"{self.folder!r}, and these are of sink {state!r} of topology {topology!r}",
+                "Give one of them another name, or another folder.",
+            )
+        if content.fields != ddl(self._spec.staged):
+            raise DefinitionChangedError(
+                f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content.fields}), and now it should "
+                f"have ({ddl(self._spec.staged)})",
+                "Give it a new name, or another folder.",
+            )
+        return record
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """((), row) for each row of each file; parquet only."""
+        import pyarrow.parquet as pq
+
+        if self._format != "parquet":
+            raise ConfigurationError(f"rows of {self._format} files are not read back", "Read the files themselves.")
+        for name in sorted(os.listdir(self.folder)):
+            if re.match(re.escape(self._name) + r"-\d{19}-\d+\.", name):
+                with pq.ParquetFile(os.path.join(self.folder, name)) as file:
+                    yield from (((), row) for row in table_to_rows(file.read()))
+
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """:raises ConfigurationError: rows of a sink have no keys."""
+        raise ConfigurationError(f"sink {self._spec.name!r} cannot be queried by key", "Use a state with keys.")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(error, self.folder, "the folder of the sink") from error
+
+
+def _plain(value: Any) -> str | int:
+    """In JSON dates, times and decimals are text; an interval is its microseconds."""
+    if isinstance(value, datetime.timedelta):
+        return microseconds_of(value)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Maps as objects, whose names are texts."""
+    if isinstance(value, list):
+        return [_with_text_keys(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    plain = (str, bool, int)  # which the encoder makes texts of
+    return {key if isinstance(key, plain) else str(_plain(key)): _with_text_keys(part) for key, part in value.items()}
+
+
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

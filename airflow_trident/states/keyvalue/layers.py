@@ -1,0 +1,105 @@
+"""What all stores of key-value states share: the pending layer, and the order in which layers are read.
+
+A store only says how prepared and committed text is kept; see :class:`LayeredState`. Texts are those of
+:mod:`airflow_trident.states.keyvalue.codec`; None is a tombstone.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from airflow_trident.protocol.checkpoint import Step
+from airflow_trident.states.keyvalue.base import KeyValueState
+from airflow_trident.states.keyvalue.codec import decode_key, decode_value, encode_key, encode_value
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Writes: TypeAlias = "Mapping[str, str | None]"
+
+
+class LayeredState(KeyValueState[K, V]):
+    """A KeyValueState over a store of texts. The store's steps decide by the functions of `protocol.checkpoint`."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self._pending: dict[str, str | None] = {}
+
+    # ---- the store ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _find(self, key: str) -> str | None:
+        """What the prepared layer says about the key, else the committed one."""
+
+    @abstractmethod
+    def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
+        """Keys with values, ascending: of the prepared over the committed layer, or of the committed one alone."""
+
+    @abstractmethod
+    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step: ...
+
+    @abstractmethod
+    def _commit(self, txid: int, fence: int) -> Step: ...
+
+    @abstractmethod
+    def _commit_directly(self, fence: int, writes: Writes) -> None: ...
+
+    @abstractmethod
+    def _rollback(self, fence: int) -> None: ...
+
+    # ---- reads and writes --------------------------------------------------------------------------------------
+
+    def get(self, key: K, default: Any = None) -> Any:
+        text = self._text(encode_key(key))
+        return default if text is None else decode_value(text, self.namespace)
+
+    def _text(self, key: str) -> str | None:
+        return self._pending[key] if key in self._pending else self._find(key)
+
+    def put(self, key: K, value: V) -> None:
+        self._pending[encode_key(key)] = encode_value(value)
+
+    def delete(self, key: K) -> V | None:
+        name = encode_key(key)
+        text = self._text(name)
+        self._pending[name] = None
+        return None if text is None else decode_value(text, self.namespace)
+
+    def iterator(self) -> Iterator[tuple[K, V]]:
+        pending = dict(self._pending)  # as it is now: writes meanwhile must not give a key twice
+        for key, value in pending.items():
+            if value is not None:
+                yield self._decoded(key, value)
+        for key, value in self._scan(committed_only=False):
+            if key not in pending:
+                yield self._decoded(key, value)
+
+    def committed_items(self) -> Iterator[tuple[K, V]]:
+        for key, value in self._scan(committed_only=True):
+            yield self._decoded(key, value)
+
+    def _decoded(self, key: str, value: str) -> tuple[K, V]:
+        return decode_key(key, self.namespace), decode_value(value, self.namespace)
+
+    # ---- steps -------------------------------------------------------------------------------------------------
+
+    def prepare_commit(self, txid: int, *, fence: int) -> Step:
+        step = self._prepare(txid, fence, self._pending)
+        self._pending = {}
+        return step
+
+    def commit(self, txid: int | None = None, *, fence: int) -> Step:
+        if txid is None:
+            self._commit_directly(fence, self._pending)
+            self._pending = {}
+            return Step.DONE
+        return self._commit(txid, fence)
+
+    def rollback(self, *, fence: int) -> None:
+        self._rollback(fence)
+        self._pending = {}
+
+    def discard(self) -> None:
+        self._pending = {}

@@ -1,0 +1,132 @@
+"""Key-value states in the memory of this process: for tests and notebooks (Storm: InMemoryKeyValueState)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_trident.contracts.state import Capabilities
+from airflow_trident.protocol.checkpoint import (
+    Marks,
+    Step,
+    admit_commit,
+    admit_direct,
+    admit_prepare,
+    admit_rollback,
+)
+from airflow_trident.states.keyvalue.base import StateProvider
+from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+
+
+@dataclass
+class _Kept:
+    """One namespace."""
+
+    marks: Marks = field(default_factory=Marks)
+    prepared: dict[str, str | None] = field(default_factory=dict)
+    committed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Store:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    namespaces: dict[str, _Kept] = field(default_factory=dict)
+
+
+_STORES: dict[str, _Store] = {}
+_REGISTRY = threading.Lock()
+
+
+@dataclass(frozen=True)
+class MemoryStateProvider(StateProvider):
+    """A named store of this process; all who use the name share it. Gone when the process ends."""
+
+    name: str = "default"
+
+    capabilities = Capabilities(durable=False, atomic=True)
+
+    def new_state(self, namespace: str) -> MemoryKeyValueState:
+        with _REGISTRY:
+            store = _STORES.setdefault(self.name, _Store())
+        return MemoryKeyValueState(namespace, store)
+
+    def describe(self) -> str:
+        return f"memory {self.name}"
+
+    def forget(self) -> None:
+        """Drop everything under this name."""
+        with _REGISTRY:
+            _STORES.pop(self.name, None)
+
+
+class MemoryKeyValueState(LayeredState[Any, Any]):
+    """See :class:`MemoryStateProvider`."""
+
+    def __init__(self, namespace: str, store: _Store) -> None:
+        super().__init__(namespace)
+        self._lock = store.lock
+        with self._lock:
+            self._kept = store.namespaces.setdefault(namespace, _Kept())
+
+    def marks(self) -> Marks:
+        return self._kept.marks
+
+    def _find(self, key: str) -> str | None:
+        with self._lock:
+            if key in self._kept.prepared:
+                return self._kept.prepared[key]
+            return self._kept.committed.get(key)
+
+    def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
+        with self._lock:
+            merged: dict[str, str | None] = dict(self._kept.committed)
+            if not committed_only:
+                merged.update(self._kept.prepared)
+        for key in sorted(merged):
+            value = merged[key]
+            if value is not None:
+                yield key, value
+
+    # ---- steps: whatever can raise does so before the first write ----------------------------------------------
+
+    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step:
+        def keep() -> None:
+            self._kept.prepared.update(writes)
+
+        return self._step(lambda marks: admit_prepare(marks, txid, fence, self.namespace), keep)
+
+    def _commit(self, txid: int, fence: int) -> Step:
+        return self._step(lambda marks: admit_commit(marks, txid, fence, self.namespace), self._move)
+
+    def _move(self) -> None:
+        prepared, self._kept.prepared = self._kept.prepared, {}
+        self._write(prepared)
+
+    def _commit_directly(self, fence: int, writes: Writes) -> None:
+        self._step(lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), lambda: self._write(writes))
+
+    def _rollback(self, fence: int) -> None:
+        def drop() -> None:
+            self._kept.prepared = {}
+
+        self._step(lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), drop)
+
+    def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], write: Callable[[], None]) -> Step:
+        with self._lock:
+            marks, step = admit(self._kept.marks)
+            if step is Step.DONE:
+                write()
+            self._kept.marks = marks
+        return step
+
+    def _write(self, writes: Writes) -> None:
+        for key, value in writes.items():
+            if value is None:
+                self._kept.committed.pop(key, None)
+            else:
+                self._kept.committed[key] = value
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -1,0 +1,111 @@
+"""One partition of a stateful node: a copy of the user's function, and its state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from airflow_trident.errors import USER_ERRORS, CorruptRecordError, TridentError
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.stateful import StatefulFunction
+from airflow_trident.protocol.checkpoint import Action, require_fence
+from airflow_trident.states.keyvalue.base import KeyValueState
+
+
+class Part:
+    """What a checkpoint asks of a partition, hooks included. Lives for one transaction."""
+
+    def __init__(
+        self,
+        function: StatefulFunction[Any, Any],
+        state: KeyValueState[Any, Any],
+        context: OperationContext,
+        border: Border,
+    ) -> None:
+        self._state = state
+        self._border = border
+        self._context = context
+        self._window = Window(state)
+        self._function: StatefulFunction[Any, Any] = self._call("copy", copy.deepcopy, function)
+
+    # ---- the function's life -----------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self._call("prepare", self._function.prepare, self._context)
+
+    def execute(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """:raises UserCodeError: the function raised, or returned something."""
+        for row in rows:
+            given = self._border.one(self._function.execute, row)
+            if given is not None:
+                raise self._border.error(row, f"returned {given!r:.80}, where nothing is expected: it has no output")
+
+    def cleanup(self) -> None:
+        self._call("cleanup", self._function.cleanup)
+
+    # ---- the checkpoint ----------------------------------------------------------------------------------------
+
+    def act(self, action: Action, txid: int, fence: int) -> None:
+        """Hook, then step."""
+        if action is Action.INITSTATE:
+            self._initialise(txid, fence)
+        elif action is Action.PREPARE:
+            self._call("pre_prepare", self._function.pre_prepare, txid)
+            self._window.writable = False
+            self._state.prepare_commit(txid, fence=fence)
+        elif action is Action.COMMIT:
+            self._call("pre_commit", self._function.pre_commit, txid)
+            self._state.commit(txid, fence=fence)
+        else:
+            self._call("pre_rollback", self._function.pre_rollback)
+            self._state.rollback(fence=fence)
+
+    def _initialise(self, txid: int, fence: int) -> None:
+        marks = self._state.marks()
+        require_fence(marks, fence, self._state.namespace, f"begin after {txid}")
+        if marks.committed != txid or marks.prepared is not None:
+            raise CorruptRecordError(
+                f"namespace {self._state.namespace!r} holds transaction {marks.committed} (prepared: {marks.prepared}) "
+                f"where the checkpoint record of its node says {txid}: a part of the store was lost or restored",
+                "Restore the whole store from one copy, or give the topology a new state.",
+            )
+        self._state.discard()  # of a try that failed in this process
+        self._window.writable = True
+        self._call("init_state", self._function.init_state, self._window)
+
+    def _call(self, method: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except TridentError:
+            raise
+        except USER_ERRORS as error:
+            raise self._border.raised((), error, method) from error
+
+
+class Window:
+    """What the function sees of its state: `operations.stateful.KeyValues`. It can be written from `init_state` to
+    `pre_prepare`; a later write would belong to no transaction."""
+
+    def __init__(self, state: KeyValueState[Any, Any]) -> None:
+        self._state = state
+        self.writable = False
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._state.get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        self._require_writable()
+        self._state.put(key, value)
+
+    def delete(self, key: Any) -> Any:
+        self._require_writable()
+        return self._state.delete(key)
+
+    def iterator(self) -> Iterator[tuple[Any, Any]]:
+        return self._state.iterator()
+
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise RuntimeError("a state can be written from init_state to pre_prepare; later belongs to no transaction")

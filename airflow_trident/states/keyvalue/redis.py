@@ -1,0 +1,244 @@
+"""Key-value states in Redis or Valkey (Storm: RedisKeyValueStateProvider, RedisKeyValueState).
+
+A namespace is a hash of committed data, a hash of prepared writes, and a record with its marks, all under one hash tag.
+Every step is one script that compares the record with what was decided on; what it writes is staged under a key of its
+own first. A step costs what was written since the last commit.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from airflow_trident.contracts.state import Capabilities
+from airflow_trident.errors import CorruptRecordError, NewerRecordError, StoreUnavailableError
+from airflow_trident.io.redis import RedisServer, RedisSettings
+from airflow_trident.protocol.checkpoint import (
+    Marks,
+    Step,
+    admit_commit,
+    admit_direct,
+    admit_prepare,
+    admit_rollback,
+)
+from airflow_trident.states.keyvalue.base import StateProvider
+from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+from airflow_trident.states.redis.map import AT_ONCE, parts, stage
+from airflow_trident.states.redis.scripts import COMMON, Said
+from airflow_trident.states.redis.session import Session
+from airflow_trident.states.redis.text import GONE
+
+VERSION = 1
+
+
+class _Act(StrEnum):
+    MARK = "mark"
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    DIRECT = "direct"
+    ROLLBACK = "rollback"
+
+
+_STEP = (
+    COMMON
+    + """
+local record, stage, prepared, committed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local expected, new, act, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local function ended(said)
+  redis.call('UNLINK', stage)
+  return said
+end
+if (redis.call('GET', record) or '') ~= expected then return ended('MOVED') end
+if redis.call('HLEN', stage) ~= count then return ended('UNSTAGED') end
+-- a key that is no hash fails here, before anything is written
+redis.call('HLEN', prepared)
+redis.call('HLEN', committed)
+local _, staged = pairs_of(stage)
+if act == 'prepare' then
+  local flat = {}
+  for name, value in pairs(staged) do
+    flat[#flat + 1] = name
+    flat[#flat + 1] = value
+  end
+  in_chunks(flat, function(...) redis.call('HSET', prepared, ...) end)
+elseif act == 'commit' then
+  local _, values = pairs_of(prepared)
+  write_hash(committed, values)
+  redis.call('UNLINK', prepared)
+elseif act == 'direct' then
+  write_hash(committed, staged)
+elseif act == 'rollback' then
+  redis.call('UNLINK', prepared)
+end
+redis.call('SET', record, new)
+return ended('DONE')
+"""
+)
+"""KEYS: record, stage, prepared, committed. ARGV: expected and new record, act, how many keys `stage` must have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisStateProvider(RedisSettings, StateProvider):
+    """Any number of namespaces of a server; see :class:`RedisSettings` for how to reach it.
+
+    :param prefix: what the names of all keys begin with.
+    """
+
+    prefix: str = "trident"
+
+    capabilities = Capabilities(durable=True, atomic=True)
+
+    def new_state(self, namespace: str) -> RedisKeyValueState:
+        return RedisKeyValueState(namespace, f"{self.prefix}{{{namespace}}}", self.resolve())
+
+    def describe(self) -> str:
+        return f"redis {self.place} {self.prefix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    text: bytes
+    marks: Marks
+    op: str
+
+
+class RedisKeyValueState(LayeredState[Any, Any]):
+    """See :class:`RedisStateProvider`. Keys and values are JSON texts."""
+
+    def __init__(self, namespace: str, base: str, server: RedisServer) -> None:
+        super().__init__(namespace)
+        self._base = base
+        self._record, self._prepared, self._committed = (
+            f"{base}:{name}" for name in ("record", "prepared", "committed")
+        )
+        self._session = Session(server)
+        with self._session.opening():
+            self._read()
+
+    @property
+    def _client(self) -> Any:
+        return self._session.client
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def marks(self) -> Marks:
+        return self._session.patiently(self._read).marks
+
+    def _read(self) -> _Record:
+        text = self._session.call(lambda: self._client.get(self._record))
+        if text is None:
+            return _Record(text=b"", marks=Marks(), op="")
+        where = f"the record {self._record} of Redis at {self._session.server.place}"
+        try:
+            content = json.loads(text)
+            if content["v"] > VERSION:
+                raise NewerRecordError(
+                    f"{where} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
+                    "Install the airflow-trident version that wrote it, or a newer one.",
+                )
+            marks = Marks(
+                prepared=content["prepared"], committed=int(content["committed"]), fence=int(content["fence"])
+            )
+            return _Record(text=text, marks=marks, op=str(content["op"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptRecordError(
+                f"{where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
+            ) from error
+
+    def _find(self, key: str) -> str | None:
+        def find() -> bytes | None:
+            pipe = self._client.pipeline(transaction=True)
+            pipe.hget(self._prepared, key)
+            pipe.hget(self._committed, key)
+            prepared, committed = pipe.execute()
+            found: bytes | None = committed if prepared is None else prepared
+            return found
+
+        return _text(self._session.patiently(find))
+
+    def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
+        names = self._session.patiently(lambda: self._names(committed_only))
+        for some in parts(names):
+            found = self._session.patiently(partial(self._values, some, committed_only))
+            for name, text in zip(some, found, strict=True):
+                if text is not None:
+                    yield name.decode(), text
+
+    def _names(self, committed_only: bool) -> list[bytes]:
+        hashes = [self._committed] if committed_only else [self._prepared, self._committed]
+        return sorted({name for one in hashes for name, _ in self._client.hscan_iter(one, count=AT_ONCE)})
+
+    def _values(self, names: Sequence[bytes], committed_only: bool) -> list[str | None]:
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hmget(self._committed, names)
+        if not committed_only:
+            pipe.hmget(self._prepared, names)
+        found = pipe.execute()
+        committed, prepared = found[0], found[-1]
+        return [_text(old if new is None else new) for old, new in zip(committed, prepared, strict=True)]
+
+    # ---- steps -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step:
+        return self._step(lambda marks: admit_prepare(marks, txid, fence, self.namespace), _Act.PREPARE, writes)
+
+    def _commit(self, txid: int, fence: int) -> Step:
+        return self._step(lambda marks: admit_commit(marks, txid, fence, self.namespace), _Act.COMMIT)
+
+    def _commit_directly(self, fence: int, writes: Writes) -> None:
+        self._step(lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), _Act.DIRECT, writes)
+
+    def _rollback(self, fence: int) -> None:
+        self._step(lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), _Act.ROLLBACK)
+
+    def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], act: _Act, writes: Writes | None = None) -> Step:
+        op = uuid.uuid4().hex
+        name = f"{self._base}:stage:{op}"
+        decided: list[Step] = []
+
+        def attempt() -> Step | None:
+            known = self._read()
+            if known.op == op:  # the answer of an earlier one was lost
+                return decided[-1]
+            marks, step = admit(known.marks)
+            if step is Step.ALREADY and marks == known.marks:
+                return step
+            decided.append(step)
+            done = step is Step.DONE
+            content = {key.encode(): GONE if text is None else text.encode() for key, text in (writes or {}).items()}
+            content = content if done else {}
+            self._session.call(partial(stage, self._client, name, content))
+            request = (known.text, _encode(marks, op), (act if done else _Act.MARK).value, len(content))
+            keys = (self._record, name, self._prepared, self._committed)
+            said = Said(self._session.send(lambda: self._client.eval(_STEP, len(keys), *keys, *request)).decode())
+            if said is Said.UNSTAGED:
+                raise StoreUnavailableError(
+                    f"what was staged for namespace {self.namespace!r} is gone from Redis",
+                    "Give the server more memory: it removes keys that have a time to live.",
+                )
+            return step if said is Said.DONE else None
+
+        return self._session.until_certain(attempt, f"a step of namespace {self.namespace!r}")
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _encode(marks: Marks, op: str) -> bytes:
+    content = {
+        "v": VERSION,
+        "prepared": marks.prepared,
+        "committed": marks.committed,
+        "fence": marks.fence,
+        "op": op,
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _text(found: bytes | None) -> str | None:
+    return None if found is None or found == GONE else found.decode()

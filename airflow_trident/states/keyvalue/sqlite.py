@@ -1,0 +1,259 @@
+"""Key-value states in an SQLite file.
+
+All namespaces of a file share three tables: committed data, prepared writes (a null value is a tombstone), and one row
+of marks for each namespace. Every step is one transaction of the file (write-ahead log, full sync) and touches the
+prepared rows only, never the rest of the committed ones.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.contracts.state import Capabilities
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, OutcomeUnknownError
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.private_files import touch_private
+from airflow_trident.protocol.checkpoint import (
+    Marks,
+    Step,
+    admit_commit,
+    admit_direct,
+    admit_prepare,
+    admit_rollback,
+)
+from airflow_trident.staging.files import make_folder, storage_error
+from airflow_trident.states.keyvalue.base import StateProvider
+from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+from airflow_trident.states.sql.sqlite_errors import is_certain, store_error
+from airflow_trident.states.sql.sqlite_open import open_wal
+
+VERSION = 1
+_PREFIX = "trident_keyvalue"
+_FORMAT, _MARKS = f"{_PREFIX}_format", f"{_PREFIX}_marks"
+_COMMITTED, _PREPARED = f"{_PREFIX}_committed", f"{_PREFIX}_prepared"
+_TABLES = (
+    f"CREATE TABLE IF NOT EXISTS {_MARKS} (namespace TEXT NOT NULL PRIMARY KEY, prepared INTEGER, "
+    "committed INTEGER NOT NULL, fence INTEGER NOT NULL) WITHOUT ROWID",
+    f"CREATE TABLE IF NOT EXISTS {_COMMITTED} (namespace TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, "
+    "PRIMARY KEY (namespace, key)) WITHOUT ROWID",
+    f"CREATE TABLE IF NOT EXISTS {_PREPARED} (namespace TEXT NOT NULL, key TEXT NOT NULL, value TEXT, "
+    "PRIMARY KEY (namespace, key)) WITHOUT ROWID",
+    f"CREATE TABLE IF NOT EXISTS {_FORMAT} (version INTEGER NOT NULL)",
+    f"INSERT INTO {_FORMAT} SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM {_FORMAT})",
+)
+_FIND = (
+    f"SELECT value, 1 AS layer FROM {_PREPARED} WHERE namespace = ?1 AND key = ?2 UNION ALL "
+    f"SELECT value, 2 AS layer FROM {_COMMITTED} WHERE namespace = ?1 AND key = ?2 ORDER BY layer LIMIT 1"
+)
+_SCAN_COMMITTED = f"SELECT key, value FROM {_COMMITTED} WHERE namespace = ?1 AND key > ?2 ORDER BY key LIMIT ?3"
+_SCAN_BOTH = (
+    f"SELECT key, value FROM {_PREPARED} WHERE namespace = ?1 AND key > ?2 UNION ALL "
+    f"SELECT key, value FROM {_COMMITTED} AS c WHERE namespace = ?1 AND key > ?2 AND NOT EXISTS "
+    f"(SELECT 1 FROM {_PREPARED} AS p WHERE p.namespace = c.namespace AND p.key = c.key) ORDER BY key LIMIT ?3"
+)
+_KEYS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class SqliteStateProvider(StateProvider):
+    """A file of any number of namespaces. May be the file of an SqliteState: the tables do not meet.
+
+    :param path: may begin with ``~``, and is relative to the working directory where it is used. The file and its
+        folder are made if missing.
+    :param busy_timeout_s: how long to wait for another writer of the file.
+    """
+
+    path: str
+    busy_timeout_s: float = 30.0
+
+    capabilities = Capabilities(durable=True, atomic=True)
+
+    def __post_init__(self) -> None:
+        if require_local_path("the provider 'sqlite'", self.path).startswith((":memory:", "file:")):
+            raise ConfigurationError(
+                f"the provider 'sqlite' cannot keep states in {self.path!r}",
+                "Give it the path of a file; the provider 'memory' keeps states in memory.",
+            )
+
+    def new_state(self, namespace: str) -> SqliteKeyValueState:
+        return SqliteKeyValueState(namespace, os.path.abspath(os.path.expanduser(self.path)), self.busy_timeout_s)
+
+    def describe(self) -> str:
+        return f"sqlite {self.path}"
+
+
+class SqliteKeyValueState(LayeredState[Any, Any]):
+    """See :class:`SqliteStateProvider`. One connection; no statement stays open between calls, so that a forgotten
+    iterator holds no lock."""
+
+    def __init__(self, namespace: str, path: str, busy_timeout_s: float) -> None:
+        super().__init__(namespace)
+        self.path = path
+        self._connection = self._open(busy_timeout_s)
+        try:
+            with self._errors():
+                self._make_tables()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self, busy_timeout_s: float) -> sqlite3.Connection:
+        folder = os.path.dirname(self.path)
+        try:
+            make_folder(folder)
+            touch_private(self.path)
+        except OSError as error:
+            raise storage_error(error, folder, "the folder of the state") from error
+        with self._errors():
+            return open_wal(self.path, busy_timeout_s)
+
+    def _make_tables(self) -> None:
+        known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        if self._one(known, _FORMAT) is None:
+            with self._transaction():
+                for statement in _TABLES:
+                    self._connection.execute(statement)
+        found = self._one(f"SELECT version FROM {_FORMAT}")
+        if found is None or not isinstance(found[0], int) or found[0] < 1:
+            raise CorruptRecordError(f"{_FORMAT} in {self.path!r} has no version", "Restore the file from a copy.")
+        if found[0] > VERSION:
+            raise NewerRecordError(
+                f"the key-value states in {self.path!r} have version {found[0]}, and this airflow-trident reads up to "
+                f"{VERSION}",
+                "Install the airflow-trident version that wrote them, or a newer one.",
+            )
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def marks(self) -> Marks:
+        with self._errors():
+            return self._marks()
+
+    def _marks(self) -> Marks:
+        row = self._one(f"SELECT prepared, committed, fence FROM {_MARKS} WHERE namespace = ?", self.namespace)
+        return Marks() if row is None else Marks(prepared=row[0], committed=row[1], fence=row[2])
+
+    def _find(self, key: str) -> str | None:
+        with self._errors():
+            row = self._one(_FIND, self.namespace, key)
+        return None if row is None else row[0]
+
+    def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
+        statement = _SCAN_COMMITTED if committed_only else _SCAN_BOTH
+        last = ""
+        while True:
+            with self._errors():
+                rows = self._connection.execute(statement, (self.namespace, last, _KEYS_AT_ONCE)).fetchall()
+            for key, value in rows:
+                if value is not None:
+                    yield key, value
+            if len(rows) < _KEYS_AT_ONCE:
+                return
+            last = rows[-1][0]
+
+    def _one(self, statement: str, *parameters: Any) -> Any:
+        rows = self._connection.execute(statement, parameters).fetchall()
+        return rows[0] if rows else None
+
+    # ---- steps -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step:
+        def keep() -> None:
+            self._connection.executemany(
+                f"INSERT INTO {_PREPARED} (namespace, key, value) VALUES (?, ?, ?) "
+                "ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value",
+                ((self.namespace, key, value) for key, value in writes.items()),
+            )
+
+        return self._step(lambda marks: admit_prepare(marks, txid, fence, self.namespace), keep)
+
+    def _commit(self, txid: int, fence: int) -> Step:
+        return self._step(lambda marks: admit_commit(marks, txid, fence, self.namespace), self._move)
+
+    def _commit_directly(self, fence: int, writes: Writes) -> None:
+        def write() -> None:
+            """By way of the prepared layer, which is empty."""
+            self._connection.executemany(
+                f"INSERT INTO {_PREPARED} (namespace, key, value) VALUES (?, ?, ?)",
+                ((self.namespace, key, value) for key, value in writes.items()),
+            )
+            self._move()
+
+        self._step(lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), write)
+
+    def _rollback(self, fence: int) -> None:
+        self._step(lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), self._drop)
+
+    def _move(self) -> None:
+        me = (self.namespace,)
+        self._connection.execute(
+            f"DELETE FROM {_COMMITTED} WHERE namespace = ?1 AND key IN "
+            f"(SELECT key FROM {_PREPARED} WHERE namespace = ?1 AND value IS NULL)",
+            me,
+        )
+        self._connection.execute(
+            f"INSERT INTO {_COMMITTED} (namespace, key, value) "
+            f"SELECT namespace, key, value FROM {_PREPARED} WHERE namespace = ? AND value IS NOT NULL "
+            "ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value",
+            me,
+        )
+        self._drop()
+
+    def _drop(self) -> None:
+        self._connection.execute(f"DELETE FROM {_PREPARED} WHERE namespace = ?", (self.namespace,))
+
+    def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], write: Callable[[], None]) -> Step:
+        """One transaction: read the marks, decide, write data and marks."""
+        with self._errors(), self._transaction():
+            known = self._marks()
+            marks, step = admit(known)
+            if step is Step.DONE:
+                write()
+            if marks != known:
+                self._connection.execute(
+                    f"INSERT INTO {_MARKS} (namespace, prepared, committed, fence) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT (namespace) DO UPDATE SET prepared = excluded.prepared, "
+                    "committed = excluded.committed, fence = excluded.fence",
+                    (self.namespace, marks.prepared, marks.committed, marks.fence),
+                )
+        return step
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """IMMEDIATE: what is decided on what was read stays true until the commit."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._undo()
+            raise
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo()
+            if is_certain(error):
+                raise
+            raise OutcomeUnknownError(
+                f"a step of namespace {self.namespace!r} in {self.path!r} ended without an answer ({error})",
+                "Run the task again: the file knows how far it is.",
+            ) from error
+
+    def _undo(self) -> None:
+        # Some errors have rolled back already.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,211 @@
+"""Stateful functions as a state of a topology: `stream.stateful(...)` stages tuples, the commit phase runs them.
+
+A stateful function depends on what came before, so it runs when its predecessor has committed: in the commit phase,
+over the staged tuples. The whole of it is one `State.apply`: its atomic step is the journal's write of COMMITTING (see
+`checkpoints`), before which nothing of the batch can be seen and after which all of it is.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.errors import ConfigurationError, StoreUnavailableError, UserCodeError
+from airflow_trident.io.arrow import table_to_rows
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
+from airflow_trident.protocol.checkpoint import Marks, require_fence
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.marker import admit
+from airflow_trident.states.core.merge import canonical_key
+from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, namespace_of
+from airflow_trident.states.keyvalue.checkpoints import Checkpoints, Journal, Saved, shows_prepared
+from airflow_trident.states.keyvalue.part import Part
+from airflow_trident.states.keyvalue.providers import make_provider
+from airflow_trident.types import names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+JOURNAL = "$checkpoint"
+_READ_TRIES = 10
+
+
+@dataclass(frozen=True)
+class KeyValueStates(StateFactory):
+    """Where stateful functions keep their states: ``KeyValueStates("sqlite", {"path": "visits.db"})``.
+
+    :param provider: "memory", "sqlite", the name of another package's provider, or ``package.module:Class``
+        (Storm: topology.state.provider).
+    :param config: its arguments (Storm: topology.state.provider.config).
+    :raises ConfigurationError: no such provider, or not its configuration; raised on the user's line.
+    """
+
+    provider: str = "memory"
+    config: ProviderConfig = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        made = make_provider(self.provider, self.config)
+        capabilities = Capabilities(durable=made.capabilities.durable, atomic=made.capabilities.atomic, keyvalue=True)
+        object.__setattr__(self, "capabilities", capabilities)
+
+    def make_state(self, spec: StateSpec) -> OpenStateful:
+        if spec.stateful is None:
+            raise ConfigurationError(
+                f"{self.describe()} keeps the states of stateful functions, and state {spec.name!r} has none",
+                "Use stream.stateful(), or another state such as SqliteState.",
+            )
+        provider = make_provider(self.provider, self.config)
+        component = f"{spec.topology}/{spec.name}"
+        with ExitStack() as opened:
+            journal = opened.enter_context(provider.new_state(namespace_of(component, JOURNAL)))
+            states = [
+                opened.enter_context(provider.new_state(namespace_of(component, index)))
+                for index in range(spec.stateful.partitions)
+            ]
+            return OpenStateful(spec, spec.stateful, Journal(journal), states, opened.pop_all())
+
+    def describe(self) -> str:
+        return f"KeyValueStates({make_provider(self.provider, self.config).describe()})"
+
+
+class OpenStateful(State):
+    """See :class:`KeyValueStates`. `items` yields ``((key,), (value,))`` of all partitions' states."""
+
+    def __init__(
+        self,
+        spec: StateSpec,
+        stateful: Stateful,
+        journal: Journal,
+        states: Sequence[KeyValueState[Any, Any]],
+        opened: ExitStack,
+    ) -> None:
+        self._spec = spec
+        self._stateful = stateful
+        self._journal = journal
+        self._states = states
+        self._opened = opened
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def marker(self) -> Marker | None:
+        return self.saved().marker
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        admit(self.marker(), ticket, state=self._spec.name, commutes=False)  # what is refused changes nothing
+        with ExitStack() as living:
+            parts = [self._part(index, ticket) for index in range(len(self._states))]
+            for part in parts:
+                living.callback(part.cleanup)
+                part.prepare()
+            checkpoints = Checkpoints(self._journal, parts)
+            saved = checkpoints.recover(ticket.fence)
+            marker, verdict = admit(saved.marker, ticket, state=self._spec.name, commutes=False)
+            if verdict is Verdict.SKIP:
+                if marker != saved.marker:
+                    checkpoints.note(saved, marker, ticket.fence)
+                return Applied.ALREADY
+            self._execute(parts, batch, ticket)
+            checkpoints.run(saved, ticket.txid, marker, ticket.fence)
+        return Applied.APPLIED
+
+    def bar(self, ticket: CommitTicket) -> None:
+        """What was left half done is brought to its end without the function's hooks: it may be them that fail."""
+        ticket = replace(ticket, bars=True)
+        admit(self.marker(), ticket, state=self._spec.name, commutes=False)
+        checkpoints = Checkpoints(
+            self._journal, [self._part(index, ticket, _Nobody()) for index in range(len(self._states))]
+        )
+        saved = checkpoints.recover(ticket.fence)
+        marker, _ = admit(saved.marker, ticket, state=self._spec.name, commutes=False)
+        checkpoints.note(saved, marker, ticket.fence)
+
+    def _execute(self, parts: Sequence[Part], batch: pa.Table, ticket: CommitTicket) -> None:
+        try:
+            for part, rows in zip(parts, self._partitioned(batch), strict=True):
+                part.execute(rows)
+        except UserCodeError:
+            # Overtaken meanwhile, the function has seen a state that changed under it: its error says nothing.
+            journal = self._journal.state
+            require_fence(journal.marks(), ticket.fence, journal.namespace, f"apply {ticket.txid}")
+            raise
+
+    def _part(self, index: int, ticket: CommitTicket, function: StatefulFunction[Any, Any] | None = None) -> Part:
+        function = function or self._stateful.function
+        context = OperationContext(
+            partition_index=index, num_partitions=len(self._states), txid=ticket.txid, attempt=ticket.attempt
+        )
+        names = names_of(self._spec.staged)
+        border = Border(f"state {self._spec.name}", type(function).__qualname__, names, ticket.txid)
+        return Part(function, self._states[index], context, border)
+
+    def _partitioned(self, batch: pa.Table) -> list[list[tuple[Any, ...]]]:
+        """The tuples of each partition, in the order in which they are staged."""
+        places = [names_of(self._spec.staged).index(name) for name in self._spec.key_names]
+        found: list[list[tuple[Any, ...]]] = [[] for _ in self._states]
+        for row in table_to_rows(batch):
+            found[partition_of([row[place] for place in places], len(found))].append(row)
+        return found
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """Values by the function's own keys, each as a tuple of one. Reads everything: which partition has a key is
+        the function's affair."""
+        found = dict(self.items())
+        return [found.get(tuple(key)) for key in keys]
+
+    def saved(self) -> Saved:
+        """How far the checkpoint is, and what is applied."""
+        return self._journal.read()
+
+    def marks(self) -> dict[str, Marks]:
+        """What each partition's namespace knows about itself."""
+        return {state.namespace: state.marks() for state in self._states}
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """As of one transaction, although partitions commit one after the other: read again if one ended meanwhile."""
+        for _ in range(_READ_TRIES):
+            before = self.saved().record
+            prepared_too = shows_prepared(before)
+            found = [
+                ((key,), (value,))
+                for state in self._states
+                for key, value in (state.iterator() if prepared_too else state.committed_items())
+            ]
+            if self.saved().record == before:
+                return iter(found)
+        raise StoreUnavailableError(
+            f"state {self._spec.name!r} changes faster than it can be read", "Read it when fewer batches commit."
+        )
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class _Nobody(StatefulFunction[Any, Any]):
+    """Stands for the user's function where only the steps are wanted, not its hooks."""
+
+    def init_state(self, state: KeyValues[Any, Any]) -> None:
+        """It keeps nothing."""
+
+    def execute(self, *values: Any) -> None:
+        """It is never given a tuple."""
+
+
+def partition_of(key: Sequence[Any], partitions: int) -> int:
+    """Which partition a tuple belongs to, by its key fields; the same in every process and for ever: it says where the
+    state of a key is."""
+    text = json.dumps(canonical_key(key), separators=(",", ":"), default=_text)
+    return zlib.crc32(text.encode()) % partitions
+
+
+def _text(value: Any) -> str:
+    """Values of fields that JSON does not have: bytes, decimals, dates."""
+    return value.hex() if isinstance(value, bytes) else str(value)

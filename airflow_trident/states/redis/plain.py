@@ -1,0 +1,140 @@
+"""A map in Redis that knows of no transactions (Storm: ``RedisMapState.nonTransactional``).
+
+Nothing but the map is in Redis, under a name of the user's own, so that other programs and other topologies may write
+it, too. A commit that is repeated changes it again: at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.redis import EXTRA, RedisServer, RedisSettings
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.checks import require_plain_keys
+from airflow_trident.states.core.merge import merge
+from airflow_trident.states.redis.map import RedisLayout, parts
+from airflow_trident.states.redis.open import OpenRedisMap
+from airflow_trident.states.redis.text import GONE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonTransactionalRedisState(RedisSettings, StateFactory):
+    """A map in Redis without fences and without markers, for ``Topology(name, exactly_once=False)``; see
+    :class:`RedisSettings` for how to reach the server.
+
+    :param key: the hash (`HASH`), or what the names of all keys begin with, before a colon (`STRING`); by default
+        ``<topology>/<state>``.
+    """
+
+    key: str | None = None
+    layout: RedisLayout | str = RedisLayout.HASH
+
+    capabilities = Capabilities(durable=True, atomic=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layout not in list(RedisLayout):
+            raise ConfigurationError(
+                f"NonTransactionalRedisState has no layout {self.layout!r}", f"Use one of {', '.join(RedisLayout)}."
+            )
+        if self.key == "":
+            raise ConfigurationError("NonTransactionalRedisState with an empty key", "Give it a name, or leave it out.")
+
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+
+    def make_state(self, spec: StateSpec) -> OpenNonTransactionalRedisState:
+        self.validate(spec)
+        return OpenNonTransactionalRedisState(self, self.resolve(), spec)
+
+    def describe(self) -> str:
+        return f"NonTransactionalRedisState({', '.join(filter(None, (self.place, str(self.layout), self.key)))})"
+
+
+@dataclass(frozen=True)
+class _Commands:
+    """Those of a layout: they take where a key is, and a value."""
+
+    put: str
+    add: str
+    remove: str
+
+
+_COMMANDS = {
+    RedisLayout.HASH: _Commands("HSET", "HINCRBY", "HDEL"),
+    RedisLayout.STRING: _Commands("SET", "INCRBY", "DEL"),
+}
+
+
+class OpenNonTransactionalRedisState(OpenRedisMap):
+    """See :class:`NonTransactionalRedisState`."""
+
+    def __init__(self, factory: NonTransactionalRedisState, server: RedisServer, spec: StateSpec) -> None:
+        self._commands = _COMMANDS[RedisLayout(factory.layout)]
+        super().__init__(server, factory.key or f"{spec.topology}/{spec.name}", str(factory.layout), spec)
+
+    def marker(self) -> Marker | None:
+        """None, always: it does not know what is applied."""
+        return None
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """Not in one step, and not told apart from a repetition.
+
+        :raises StoreUnavailableError: a part of the batch may be applied.
+        """
+        self._session.call(lambda: self._send(self._changes(ticket, batch)))
+        return Applied.APPLIED
+
+    def bar(self, ticket: CommitTicket) -> None:
+        """Nothing: it promises nothing about what it holds, and may hold a part of any batch."""
+
+    def _changes(self, ticket: CommitTicket, batch: pa.Table) -> list[tuple[Any, ...]]:
+        """As commands. Sums are left to the server, so that what others add meanwhile stays."""
+        if self._map.adds:
+            sums = self._map.amounts(batch)
+            return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
+        texts = self._map.texts(merge(self._spec, batch, self._map.lookup, ticket))
+        put = [(address, text) for address, text in texts.items() if text != GONE]
+        gone = [(address,) for address, text in texts.items() if text == GONE]
+        return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, gone)]
+
+    def _of_many(self, command: str, changes: Sequence[tuple[bytes, ...]]) -> list[tuple[Any, ...]]:
+        """Of a hash one command for many keys. Strings one by one: in a cluster they are on several nodes."""
+        if self._map.layout == RedisLayout.STRING:
+            return [(command, *self._place(address), *text) for address, *text in changes]
+        return [(command, self._map.data, *chain.from_iterable(some)) for some in parts(changes)]
+
+    def _place(self, address: bytes) -> tuple[bytes, ...]:
+        if self._map.layout == RedisLayout.STRING:
+            return (self._map.prefix + address,)
+        return self._map.data.encode(), address
+
+    def _send(self, commands: list[tuple[Any, ...]]) -> None:
+        for some in parts(commands):
+            with self._client.pipeline(transaction=False) as many:
+                for command in some:
+                    many.execute_command(*command)
+                try:
+                    many.execute()
+                except require_extra("redis.exceptions", EXTRA).ResponseError as error:
+                    if "overflow" in str(error):
+                        raise self._overflow() from error
+                    raise
+
+    def _overflow(self) -> UserCodeError:
+        name = self._spec.value_names[0]
+        return UserCodeError(
+            f"a new value of state {self._spec.name!r} does not fit: {name} is beyond the largest 64-bit number",
+            "Other keys of the batch may be changed: declare a wider type for new states.",
+            node=self._spec.name,
+            fields=name,
+        )

@@ -1,0 +1,90 @@
+"""The record of a state in Redis: its marker, whose it is, and which request wrote it. JSON, with a version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.contracts.state import Marker, StateSpec
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError, NewerRecordError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """`text`: as it is stored, what the next request compares. `op`: the request that wrote it. `kept`: of how many
+    keys the value before the highest transaction is kept."""
+
+    text: bytes
+    marker: Marker
+    op: str
+    kept: int
+
+
+def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept: int) -> bytes:
+    content = {
+        "v": VERSION,
+        "topology": spec.topology,
+        "state": spec.name,
+        "definition": definition(spec, layout),
+        "incarnation": marker.incarnation,
+        "high": marker.high,
+        "attempt": marker.attempt,
+        "fence": marker.fence,
+        "holes": [[first, last] for first, last in marker.holes],
+        "position": marker.position,
+        "op": op,
+        "kept": kept,
+    }
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def definition(spec: StateSpec, layout: str) -> str:
+    keys, values = ", ".join(map(str, spec.keys)), ", ".join(map(str, spec.values))
+    return f"({keys}) -> ({values}) as {layout}"
+
+
+def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Record:
+    """
+    :raises ConfigurationError: it is another state's. :raises DefinitionChangedError: it was made with other fields.
+    :raises CorruptRecordError, NewerRecordError: it cannot be read.
+    """
+    try:
+        content: dict[str, Any] = json.loads(text)
+        if content["v"] > VERSION:
+            raise NewerRecordError(
+                f"the record {where} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
+                "Install the airflow-trident version that wrote it, or a newer one.",
+            )
+        _require_own(content, spec, layout, where)
+        marker = Marker(
+            incarnation=str(content["incarnation"]),
+            high=int(content["high"]),
+            fence=int(content["fence"]),
+            holes=tuple((int(first), int(last)) for first, last in content["holes"]),
+            position=dict(content["position"]),
+            attempt=int(content["attempt"]),
+        )
+        return Record(text=text, marker=marker, op=str(content["op"]), kept=int(content["kept"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptRecordError(
+            f"the record {where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
+        ) from error
+
+
+def _require_own(content: dict[str, Any], spec: StateSpec, layout: str, where: str) -> None:
+    if (content["topology"], content["state"]) != (spec.topology, spec.name):
+        raise ConfigurationError(
+            f"{where} belongs to state {content['state']!r} of topology {content['topology']!r}, not to state "
+            f"{spec.name!r} of topology {spec.topology!r}",
+            "Give the state another key, as in RedisState(key=...).",
+        )
+    wanted = definition(spec, layout)
+    if content["definition"] != wanted:
+        raise DefinitionChangedError(
+            f"state {spec.name!r} of topology {spec.topology!r} in {where} was made as {content['definition']}, "
+            f"and now it should be {wanted}",
+            "Give the state a new name, or another key.",
+        )

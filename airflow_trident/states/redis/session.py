@@ -1,0 +1,121 @@
+"""Talking to Redis so that in the end it is certain what happened: lost answers, servers that come back, zombies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.redis import EXTRA, RedisServer, may_have_happened, redis_errors
+
+T = TypeVar("T")
+_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Session:
+    """One client. Not for sharing between threads at the same time."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.client: Any = server.open()
+        self._sending = False
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Around what is read first: it is closed if that fails, or if the server is not fit to keep a state.
+
+        :raises ConfigurationError: the server removes keys when its memory is full.
+        """
+        try:
+            self.call(lambda: _require_no_eviction(self.client, self.server))
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, act: Callable[[], T]) -> T:
+        """
+        :raises StoreUnavailableError: no answer, or not now. :raises ConfigurationError: refused.
+        """
+        with redis_errors(self.server.place, StoreUnavailableError):
+            return act()
+
+    def send(self, act: Callable[[], T]) -> T:
+        """As `call`, of what changes something: from here on a lost answer may have been a change."""
+        self._sending = True
+        return self.call(act)
+
+    def patiently(self, act: Callable[[], T]) -> T:
+        """Something without effects, again and again until the time is over."""
+        patience = _Patience(self.server.timeout_s)
+        while True:
+            try:
+                return self.call(act)
+            except StoreUnavailableError:
+                if patience.is_over():
+                    raise
+
+    def until_certain(self, attempt: Callable[[], T | None], what: str) -> T:
+        """Run `attempt` until it has an answer (None: somebody came in between). Each one begins by reading what an
+        earlier one may have done.
+
+        :raises StoreUnavailableError: the time is over, and surely nothing happened.
+        :raises OutcomeUnknownError: the time is over, and the answer to a change was lost.
+        """
+        patience, sent = _Patience(self.server.timeout_s), False
+        while True:
+            self._sending = False
+            try:
+                answer = attempt()
+                if answer is not None:
+                    return answer
+            except StoreUnavailableError as error:
+                sent = sent or (self._sending and may_have_happened(error.__cause__))
+                if not patience.is_over():
+                    continue
+                if not sent:
+                    raise
+                raise OutcomeUnknownError(
+                    f"{what} may or may not have happened: {error.message}",
+                    "Run the task again when the server is back: it knows what is applied.",
+                ) from error
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def _require_no_eviction(client: Any, server: RedisServer) -> None:
+    """:raises ConfigurationError: the server removes keys when its memory is full. Not looked for in a cluster, nor
+    where the login may not ask."""
+    if server.cluster:
+        return
+    try:
+        memory = client.info("memory")
+    except require_extra("redis.exceptions", EXTRA).NoPermissionError:
+        return
+    policy = str(memory.get("maxmemory_policy", ""))
+    if memory.get("maxmemory") and policy.startswith("allkeys"):
+        raise ConfigurationError(
+            f"Redis at {server.place} removes keys when its memory is full (maxmemory-policy {policy})",
+            "Set maxmemory-policy to noeviction: a state must not lose keys.",
+        )
+
+
+class _Patience:
+    """Pauses between tries, until the time is over."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until_s = time.monotonic() + timeout_s
+        self._tries = 0
+
+    def is_over(self) -> bool:
+        """Wait a little; True: no more tries."""
+        pause_s = _PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)]
+        self._tries += 1
+        if time.monotonic() + pause_s >= self._until_s:
+            return True
+        time.sleep(pause_s)
+        return False

@@ -1,0 +1,249 @@
+"""States in Redis or Valkey: a hash, several hashes, or one key per key of the state (Storm: RedisMapState).
+
+A batch is staged under a key of its own first; then one script compares the state's record with what was decided on,
+applies all keys and writes the new record. A second, late or lost request finds another record and changes nothing.
+Counts and sums of longs are added by the server; other aggregators read, merge and write the keys of the batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from airflow_trident.io.redis import RedisServer, RedisSettings
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.checks import require_plain_keys
+from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.merge import Key, Value, merge, merge_before
+from airflow_trident.states.redis.map import SPLIT, RedisLayout, overflow, stage
+from airflow_trident.states.redis.open import OpenRedisMap
+from airflow_trident.states.redis.record import Record, decode_record, encode_record
+from airflow_trident.states.redis.scripts import APPLY, Said, Turn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisState(RedisSettings, StateFactory):
+    """A state under the keys ``{<key>}:...`` of a server; see :class:`RedisSettings` for how to reach it.
+
+    :param key: by default ``<topology>/<state>``. In braces: a cluster keeps all keys of a state on one node.
+    :param layout: `HASH`: one hash ``{key}:data``. `STRING`: a key ``{key}:data:<state's key>`` each.
+    :param hash_by: the first key field: a hash ``{key}:data:<its value>`` for each of its values. So several tables
+        change in one atomic step.
+    :param fsync: a commit waits until the server has written it to its disk (WAITAOF; needs the append-only file).
+    :param replicas: and until so many replicas have, too.
+    """
+
+    key: str | None = None
+    layout: RedisLayout | str = RedisLayout.HASH
+    hash_by: str | None = None
+    fsync: bool = False
+    replicas: int = 0
+
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layout not in list(RedisLayout):
+            raise ConfigurationError(
+                f"RedisState has no layout {self.layout!r}", f"Use one of {', '.join(RedisLayout)}."
+            )
+        if self.hash_by is not None and self.layout == RedisLayout.STRING:
+            raise ConfigurationError("RedisState with hash_by keeps hashes", "Leave out layout='string'.")
+        if self.key is not None and (not self.key or "{" in self.key or "}" in self.key):
+            raise ConfigurationError(
+                f"{self.key!r} cannot be the key of a RedisState", "Give it a text without braces."
+            )
+        if (self.fsync or self.replicas) and self.cluster:
+            raise ConfigurationError(
+                "RedisState cannot wait for the disks of a cluster", "Set appendfsync always there, without fsync."
+            )
+
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+        if self.hash_by is not None and (len(spec.keys) < 2 or spec.keys[0].name != self.hash_by):
+            raise ConfigurationError(
+                f"state {spec.name!r} has the keys {', '.join(spec.key_names)}, and hash_by={self.hash_by!r}",
+                "It names the first of several key fields.",
+            )
+
+    def make_state(self, spec: StateSpec) -> OpenRedisState:
+        """
+        :raises DefinitionChangedError: the state was made with other fields.
+        """
+        self.validate(spec)
+        return OpenRedisState(self, self.resolve(), spec)
+
+    def describe(self) -> str:
+        parts = [self.place, str(self.layout), *(filter(None, (self.key, self.hash_by and f"by {self.hash_by}")))]
+        return f"RedisState({', '.join(parts)})"
+
+
+class OpenRedisState(OpenRedisMap, AdmittingState):
+    """See :class:`RedisState`. One client; not for sharing between threads at the same time."""
+
+    def __init__(self, factory: RedisState, server: RedisServer, spec: StateSpec) -> None:
+        self._factory = factory
+        self._layout = SPLIT if factory.hash_by is not None else str(factory.layout)
+        self._base = f"{{{factory.key or f'{spec.topology}/{spec.name}'}}}"
+        self._record, self._before, self._data = (f"{self._base}:{name}" for name in ("record", "before", "data"))
+        super().__init__(server, self._data, self._layout, spec)
+
+    def _read_first(self) -> None:
+        self._read()
+
+    # ---- the marker --------------------------------------------------------------------------------------------
+
+    def marker(self) -> Marker | None:
+        record = self._session.patiently(self._read)
+        return None if record is None else record.marker
+
+    def _read(self) -> Record | None:
+        text = self._session.call(lambda: self._client.get(self._record))
+        where = f"{self._record} of Redis at {self._session.server.place}"
+        return None if text is None else decode_record(text, self._spec, self._layout, where)
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """
+        :raises OutcomeUnknownError: the answer was lost, and the server did not come back in time.
+        """
+        op = uuid.uuid4().hex
+        sent: list[_Step] = []
+
+        def attempt() -> Applied | None:
+            known = self._read()
+            if known is not None and known.op == op:  # the answer of an earlier one was lost
+                return self._confirmed(sent[-1].does, op)
+            step = self._step(known, ticket, batch, op)
+            if step is None:
+                return self._confirmed(Applied.ALREADY, op)
+            sent.append(step)
+            for kind, content in (("stage", step.changes), ("stage-before", step.before)):
+                self._session.call(partial(stage, self._client, f"{self._base}:{kind}:{op}", content))
+            if self._session.send(lambda: self._run(op, known, step)) is Said.MOVED:
+                return None
+            return self._confirmed(step.does, op)
+
+        return self._session.until_certain(attempt, f"transaction {ticket.txid} of state {self._spec.name!r}")
+
+    def _step(self, known: Record | None, ticket: CommitTicket, batch: pa.Table, op: str) -> _Step | None:
+        """What to do, given what is known; None: nothing, it is all there already."""
+        spec = self._spec
+        marker, verdict = admit(
+            known.marker if known else None, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque
+        )
+        kept = known.kept if known else 0
+        if verdict is Verdict.SKIP:
+            if known is not None and marker == known.marker:
+                return None
+            return _Step(turn=Turn.MARK, record=encode_record(spec, self._layout, marker, op=op, kept=kept))
+        turn = Turn.REPLACE if verdict is Verdict.REPLACE else Turn.HIGHEST
+        if ticket.txid < marker.high:
+            turn = Turn.LATE
+        changes, before = self._changes(ticket, batch, turn)
+        if turn is not Turn.LATE:
+            kept = len(changes) if spec.opaque else 0
+        record = encode_record(spec, self._layout, marker, op=op, kept=kept)
+        return _Step(turn=turn, record=record, changes=changes, before=before, kept=known.kept if known else 0)
+
+    def _changes(
+        self, ticket: CommitTicket, batch: pa.Table, turn: Turn
+    ) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        """What to stage: amounts to add, or new values; and new values of what is kept, for a late batch."""
+        if self._map.adds:
+            return self._map.amounts(batch), {}
+        taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
+        spec = self._spec
+        if turn is Turn.LATE:
+            before = merge_before(spec, batch, taken_back, ticket)
+            return self._map.texts(merge(spec, batch, self._lookup, ticket)), self._map.texts(before)
+
+        def lookup(keys: Sequence[Key]) -> list[Value | None]:
+            stored = self._lookup(keys)
+            return [taken_back.get(key, value) for key, value in zip(keys, stored, strict=True)]
+
+        return self._map.texts(merge(spec, batch, lookup, ticket)), {}
+
+    def _run(self, op: str, known: Record | None, step: _Step) -> Said:
+        """The atomic step."""
+        keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
+        expected = known.text if known else b""
+        flags = [str(int(self._map.adds)), str(int(self._spec.opaque))]
+        counts = [len(step.changes), len(step.before), step.kept]
+        answer = self._client.eval(
+            APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts
+        )
+        said = Said(answer.decode())
+        if said is Said.OVERFLOW:
+            raise overflow(self._spec)
+        if said is Said.TAKEN:
+            raise ConfigurationError(
+                f"{self._data} of Redis at {self._session.server.place} is there, without a record of state "
+                f"{self._spec.name!r}: it belongs to something else, or the record was removed",
+                "Give the state another key, or restore the store from a copy.",
+            )
+        if said is Said.UNSTAGED:
+            raise StoreUnavailableError(
+                f"what was staged for state {self._spec.name!r} is gone from Redis at {self._session.server.place}",
+                "Give the server more memory: it removes keys that have a time to live.",
+            )
+        if said is Said.DAMAGED:
+            raise CorruptRecordError(
+                f"{self._before} of Redis at {self._session.server.place} does not hold the {step.kept} values "
+                "that were kept",
+                "Restore the store from a copy.",
+            )
+        return said
+
+    def _confirmed(self, applied: Applied, op: str) -> Applied:
+        """When the disks have it, if that is wanted. They speak of what this connection wrote last, so write."""
+        factory = self._factory
+        if not (factory.fsync or factory.replicas):
+            return applied
+
+        def wait() -> Any:
+            self._client.set(f"{self._base}:stage:{op}", "", ex=1)
+            wait_ms = int(self._session.server.timeout_s * 500)  # the answer must come before the client gives up
+            return self._client.execute_command("WAITAOF", int(factory.fsync), factory.replicas, wait_ms)
+
+        local, replicas = self._session.call(wait)
+        if local < int(factory.fsync) or replicas < factory.replicas:
+            raise OutcomeUnknownError(
+                f"state {self._spec.name!r} is changed, but only {local} disk and {replicas} replicas have it so far",
+                "Run the task again; see appendonly and the replicas of the server.",
+            )
+        return applied
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
+        return self._session.call(lambda: self._map.lookup(keys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One request. `changes`, `before`: what to stage. `kept`: how many values must be kept so far."""
+
+    turn: Turn
+    record: bytes
+    changes: dict[bytes, bytes] = field(default_factory=dict)
+    before: dict[bytes, bytes] = field(default_factory=dict)
+    kept: int = 0
+
+    @property
+    def does(self) -> Applied:
+        return Applied.ALREADY if self.turn is Turn.MARK else Applied.APPLIED

@@ -1,0 +1,145 @@
+"""Connections to PostgreSQL by psycopg, and what its errors mean for a task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TridentError,
+)
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.extras import require_extra
+
+if TYPE_CHECKING:
+    import psycopg
+
+OLDEST = 150000
+"""PostgreSQL 15: before it, unique indexes do not hold null keys apart from each other."""
+_NOT_OF_LIBPQ = frozenset(
+    {"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query", "enable_log_db_messages"}
+)
+"""Extras of Airflow's connection type that are not for the driver."""
+_REFUSED_LOGIN = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
+_DEAD_AFTER_S = 60
+_CONNECTION_LOST = ("08", "57P01", "57P02", "57P03", "40003")
+_NOW_IMPOSSIBLE = ("53", "40", "55", "57", "25", "58")
+_NOT_AS_MADE = ("42", "3F", "3D", "28", "22", "23", "0A")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds: to connect; to wait for a lock of another committer; for one statement; idle inside a transaction."""
+
+    connect_s: float
+    lock_s: float
+    statement_s: float
+
+
+def connect(where: Connection, limits: Limits, application: str) -> psycopg.Connection[Any]:
+    """An open connection without implicit transactions.
+
+    :raises ConfigurationError: an option or the login is wrong, or the server is too old.
+    :raises StoreUnavailableError: it does not answer.
+    """
+    driver = require_extra("psycopg", "airflow-trident[postgres]")
+    if where.conn_type not in ("", "postgres"):
+        raise ConfigurationError(
+            f"the connection {where.conn_id!r} is of type {where.conn_type!r}, not postgres",
+            "Name a connection of type postgres.",
+        )
+    options = {name: value for name, value in where.extra.items() if name not in _NOT_OF_LIBPQ and value is not None}
+    place = {"host": where.host, "port": where.port, "dbname": where.schema, "user": where.login}
+    given = {name: value for name, value in {**place, "password": where.password}.items() if value}
+    # A dead network must not hold a committer, and with it the marker's lock, for ever.
+    alive = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": _DEAD_AFTER_S * 1000}
+    settings = {**alive, "connect_timeout": max(2, round(limits.connect_s)), **options, **given}
+    settings |= {"application_name": application[:63], "client_encoding": "UTF8"}
+    try:
+        # Statements are planned anew each time: a plan made for a small batch is wrong for a large one.
+        connection: psycopg.Connection[Any] = driver.connect(**settings, autocommit=True, prepare_threshold=None)
+    except driver.Error as error:
+        # Not chained: the cause holds the arguments in its frames.
+        raise _cannot_connect(error, where) from None
+    if connection.info.server_version < OLDEST:
+        connection.close()
+        raise ConfigurationError(f"{where.describe()} is older than PostgreSQL 15", "Use PostgreSQL 15 or newer.")
+    return connection
+
+
+def _cannot_connect(error: psycopg.Error, where: Connection) -> TridentError:
+    import psycopg
+
+    said = _said(error, where)
+    wrong = isinstance(error, psycopg.ProgrammingError)
+    if wrong or any(words in said for words in _REFUSED_LOGIN):
+        return ConfigurationError(
+            f"{where.describe()} cannot be opened ({said})",
+            f"Mend the connection {where.conn_id!r}: login, password, database, extras.",
+        )
+    return StoreUnavailableError(
+        f"{where.describe()} does not answer ({said})", "Start it, or mend the network; nothing was applied."
+    )
+
+
+def run(
+    connection: psycopg.Connection[Any], statement: str, parameters: Sequence[Any] | None = None
+) -> psycopg.Cursor[Any]:
+    """Execute one statement. As bytes: its text is put together from names, which the driver's types do not allow."""
+    return connection.execute(statement.encode(), parameters)
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Did the server end or vanish, so that nobody knows what became of a COMMIT?"""
+    return error.sqlstate is None or error.sqlstate.startswith(_CONNECTION_LOST)
+
+
+def outcome_unknown(error: psycopg.Error, where: Connection, state: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"the commit of state {state!r} in {where.describe()} ended without an answer ({_said(error, where)})",
+        "Run the task again: the database knows what is applied.",
+    )
+
+
+def store_error(error: psycopg.Error, where: Connection) -> TridentError:
+    """One clear error for what the server said; nothing was applied."""
+    code, said = error.sqlstate or "", _said(error, where)
+    if code.startswith("XX"):
+        return CorruptError(f"{where.describe()} is damaged ({said})", "Restore it from a backup.")
+    if not is_lost(error) and code == "42501":
+        return ConfigurationError(
+            f"{where.describe()} does not allow it ({said})",
+            "Let the user of the connection create tables in the schema, and read and write its own.",
+        )
+    if not is_lost(error) and code.startswith(_NOT_AS_MADE):
+        return ConfigurationError(
+            f"{where.describe()} does not accept it ({said})",
+            "Somebody changed the tables of the state, or they cannot hold its fields: restore them, or name another.",
+        )
+    if code == "54000":
+        return ConfigurationError(
+            f"{where.describe()} cannot hold it ({said})",
+            "The fields of a key may have about 2,700 bytes together: group by a digest of long ones.",
+        )
+    cures = {
+        "55P03": "Another committer holds the state: let it end, or raise lock_timeout_s.",
+        "57014": "Raise statement_timeout_s, or make batches smaller.",
+        "25006": "It is a standby: name the primary, or add the extra target_session_attrs=read-write.",
+        "53100": "Free some disk space.",
+    }
+    return StoreUnavailableError(
+        f"{where.describe()} failed ({said})",
+        f"{cures.get(code, 'Mend it and run the task again.')} Nothing was applied.",
+    )
+
+
+def _said(error: psycopg.Error, where: Connection) -> str:
+    """The server's words in one line, without secrets."""
+    lines = where.conceal(str(error)).strip().split(os.linesep)
+    return " ".join(line.strip() for line in lines if not line.startswith(("LINE ", " "))).strip()

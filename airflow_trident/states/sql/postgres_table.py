@@ -1,0 +1,247 @@
+"""A state as a PostgreSQL table: its columns and its statements.
+
+One column per field; a unique index over the key columns holds null keys apart from nothing and each other as equal, so
+that people find rows by their keys. A *batch* is a table with the same columns and `REMOVED`: true where the key is to
+be removed, or, in what is kept of the time before a transaction, where it was not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.api import MergeKind
+from airflow_trident.states.sql.postgres_copy import column_type
+from airflow_trident.types import Field, Schema, is_nested, names_of
+
+REMOVED = "trident_removed"
+MARKERS = "trident_applied"
+_LONGEST_NAME_BYTES = 63
+_ADDABLE = ("long", "int", "double")
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def default_table(topology: str, state: str) -> str:
+    """``<topology>_<state>``; where that is too long for PostgreSQL, its end is a digest."""
+    text = re.sub(r"[^A-Za-z0-9_]", "_", f"{topology}_{state}")
+    # Room for the names of what lies beside it.
+    if len(text) <= _LONGEST_NAME_BYTES - 16:
+        return text
+    return f"{text[: _LONGEST_NAME_BYTES - 28]}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def require_name(what: str, name: str, *, room: int = 0) -> None:
+    """:raises ConfigurationError: PostgreSQL cannot have this name, or would cut it."""
+    if not name or "\0" in name or len(name.encode()) > _LONGEST_NAME_BYTES - room:
+        raise ConfigurationError(
+            f"{name!r} cannot be the {what} of a state in PostgreSQL",
+            f"Give it a name of 1 to {_LONGEST_NAME_BYTES - room} bytes.",
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table; `schema` "" is the first one of the connection's search path."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{quote(self.schema)}.{quote(self.table)}" if self.schema else quote(self.table)
+
+    def beside(self, table: str) -> Place:
+        return Place(self.schema, table)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The table `place` of one state."""
+
+    place: Place
+    spec: StateSpec
+
+    @cached_property
+    def fields(self) -> Schema:
+        """Key fields, then value fields."""
+        return (*self.spec.keys, *self.spec.values)
+
+    @property
+    def batch_fields(self) -> Schema:
+        return (*self.fields, Field(REMOVED, "boolean"))
+
+    def require_columns(self) -> None:
+        """:raises ConfigurationError: the fields cannot be columns."""
+        for field in self.fields:
+            require_name("column", field.name)
+            if field.name == REMOVED:
+                raise ConfigurationError(
+                    f"state {self.spec.name!r} has the field {REMOVED!r}, which is a column of its own",
+                    "Rename the field.",
+                )
+
+    @property
+    def definition(self) -> str:
+        """What the table was made for."""
+        keys, values = ", ".join(map(str, self.spec.keys)), ", ".join(map(str, self.spec.values))
+        return f"({keys}) -> ({values})"
+
+    @property
+    def before(self) -> Place:
+        """What is kept of the time before the highest txid (T9)."""
+        return self.place.beside(f"{self.place.table}_before")
+
+    @property
+    def merges_natively(self) -> bool:
+        """Can PostgreSQL do the arithmetic exactly?"""
+        kinds = [combiner.merge_kind for combiner in self.spec.combiners]
+        return bool(kinds) and all(
+            _is_native(kind, field.type) for kind, field in zip(kinds, self.spec.values, strict=True)
+        )
+
+    # ---- making tables -----------------------------------------------------------------------------------------
+
+    def create(self) -> list[str]:
+        return [f"CREATE TABLE {self.place} ({self._columns(self.fields)})", self._index(self.place)]
+
+    def create_before(self) -> list[str]:
+        return [
+            f"CREATE TABLE IF NOT EXISTS {self.before} ({self._columns(self.batch_fields)})",
+            self._index(self.before),
+        ]
+
+    def create_batch(self, batch: str) -> str:
+        """A table that only this transaction sees."""
+        return f"CREATE TEMP TABLE {quote(batch)} ({self._columns(self.batch_fields)}) ON COMMIT DROP"
+
+    @staticmethod
+    def _columns(fields: Schema) -> str:
+        kinds = {REMOVED: "boolean NOT NULL DEFAULT false"}
+        return ", ".join(f"{quote(field.name)} {kinds.get(field.name) or column_type(field.type)}" for field in fields)
+
+    def _index(self, place: Place) -> str:
+        nulls = " NULLS NOT DISTINCT" if self.spec.keys else ""
+        return f"CREATE UNIQUE INDEX IF NOT EXISTS {quote(f'{place.table}_key')} ON {place} ({self._key}){nulls}"
+
+    @property
+    def _key(self) -> str:
+        """What is unique; a state without key has one row."""
+        return ", ".join(map(quote, self.spec.key_names)) or "(true)"
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def copy(self, batch: str, fields: Schema) -> str:
+        return f"COPY {quote(batch)} ({_list(names_of(fields))}) FROM STDIN"
+
+    def merge(self, batch: str) -> str:
+        """Insert the batch, or merge its values into the stored ones, one expression per value column."""
+        parts = zip(self.spec.combiners, self.spec.values, strict=True)
+        updates = [f"{quote(field.name)} = {_merged(combiner.merge_kind, field)}" for combiner, field in parts]
+        rows = f"SELECT {_list(names_of(self.fields))} FROM {quote(batch)}"
+        return f"{self._insert(self.place, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"
+
+    def write(self, source: Place | str, target: Place, patterns: Sequence[Sequence[bool]]) -> list[str]:
+        """Remove what `source` says, put its other rows; `patterns` are those of `source`."""
+        found = " UNION ALL ".join(
+            f"SELECT s.row FROM {_name(source)} b CROSS JOIN LATERAL ({self._stored(target, 'ctid AS row', nulls)}) s "
+            f"WHERE b.{REMOVED} AND {self._has(nulls)}"
+            for nulls in patterns
+        )
+        remove = [f"DELETE FROM {target} WHERE ctid = ANY (ARRAY({found}))"] if found else []
+        rows = f"SELECT {_list(names_of(self.fields))} FROM {_name(source)} WHERE NOT {REMOVED}"
+        updates = [f"{quote(name)} = excluded.{quote(name)}" for name in self.spec.value_names]
+        updates += [f"{REMOVED} = false"] if target == self.before else []
+        return [*remove, f"{self._insert(target, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"]
+
+    def keep(self, batch: str, nulls: Sequence[bool]) -> str:
+        """What is stored now under the keys of a batch, into `before`."""
+        keys, values = self.spec.key_names, self.spec.value_names
+        shown = ", ".join([*(f"b.{quote(name)}" for name in keys), *(f"s.{quote(name)}" for name in values)])
+        stored = self._stored(self.place, ", ".join(["true AS found", *map(quote, values)]), nulls)
+        rows = (
+            f"SELECT {shown}, s.found IS NULL FROM {quote(batch)} b LEFT JOIN LATERAL ({stored}) s ON true "
+            f"WHERE {self._has(nulls)}"
+        )
+        return f"{self._insert(self.before, rows, self.batch_fields)} DO NOTHING"
+
+    def patterns(self, source: Place | str) -> str:
+        """Which key columns are null, for each combination that occurs: an index finds a null only where the statement
+        says that it is one."""
+        shown = ", ".join(f"{quote(name)} IS NULL" for name in self.spec.key_names)
+        return f"SELECT DISTINCT {shown or 'true'} FROM {_name(source)}"
+
+    def _insert(self, target: Place, rows: str, fields: Schema) -> str:
+        return f"INSERT INTO {target} AS t ({_list(names_of(fields))}) {rows} ON CONFLICT ({self._key})"
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def select(self, source: Place, nulls: Sequence[bool]) -> str:
+        """(number of the key, is it REMOVED, its values...); parameters: one list per key column that is not null here,
+        of keys whose other columns are null."""
+        given = [place for place, is_null in enumerate(nulls) if not is_null]
+        arrays = ", ".join(f"%s::{_array_type(self.spec.keys[place])}[]" for place in given)
+        keys = "".join(f"{quote(self.spec.keys[place].name)}, " for place in given) or "nothing, "
+        removed = REMOVED if source == self.before else "false"
+        values = ", ".join([f"{removed} AS removed", *map(_shown, self.spec.values)])
+        return (
+            f"SELECT b.trident_number, s.* FROM unnest({arrays or 'ARRAY[true]'}) WITH ORDINALITY "
+            f"AS b({keys}trident_number) CROSS JOIN LATERAL ({self._stored(source, values, nulls)}) s"
+        )
+
+    def select_all(self) -> str:
+        return f"SELECT {', '.join(map(_shown, self.fields))} FROM {self.place}"
+
+    def _stored(self, source: Place, what: str, nulls: Sequence[bool]) -> str:
+        """The stored row of the key `b`, of those that are null where `nulls` says so. The limit makes it a look into
+        the index per key, whatever the planner believes of the tables' sizes (T6)."""
+        pairs = [
+            f"t.{quote(name)} {'IS NULL' if is_null else f'= b.{quote(name)}'}"
+            for name, is_null in zip(self.spec.key_names, nulls, strict=False)
+        ]
+        return f"SELECT {what} FROM {source} t WHERE {' AND '.join(pairs) or 'true'} LIMIT 1"
+
+    def _has(self, nulls: Sequence[bool]) -> str:
+        """Is `b` one of the keys that are null where `nulls` says so?"""
+        pairs = [
+            f"b.{quote(name)} IS {'' if is_null else 'NOT '}NULL"
+            for name, is_null in zip(self.spec.key_names, nulls, strict=False)
+        ]
+        return " AND ".join(pairs) or "true"
+
+
+def _name(source: Place | str) -> str:
+    return quote(source) if isinstance(source, str) else str(source)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(map(quote, names))
+
+
+def _array_type(field: Field) -> str:
+    return column_type(field.type).partition(" COLLATE")[0]
+
+
+def _shown(field: Field) -> str:
+    # A real as text has fewer digits than the number that it is.
+    return f"{quote(field.name)}::float8" if field.type == "float" else quote(field.name)
+
+
+def _is_native(kind: MergeKind | None, type_text: str) -> bool:
+    if kind is None or is_nested(type_text):
+        return False
+    return kind is not MergeKind.ADD or type_text in _ADDABLE or type_text.startswith("decimal")
+
+
+def _merged(kind: MergeKind | None, field: Field) -> str:
+    """Nulls count as nothing, as in `operations.aggregators`; NaN is the largest number, as in Spark."""
+    old, new = f"t.{quote(field.name)}", f"excluded.{quote(field.name)}"
+    if kind is MergeKind.ADD:
+        return f"coalesce({old} + {new}, {old}, {new})"
+    return f"{'least' if kind is MergeKind.MIN else 'greatest'}({old}, {new})"

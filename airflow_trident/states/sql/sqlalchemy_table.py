@@ -1,0 +1,279 @@
+"""A state as a table of any database that SQLAlchemy knows: its columns, and values as the database keeps them.
+
+``_key``, the primary key, is a digest of the key fields: databases differ in what they index, and in which texts they
+take for equal. Beside it each field has a column of its own. What a database cannot hold exactly is kept as text:
+arrays, maps and structs everywhere, decimals in SQLite; NaN and infinities, where a database has none, are null in
+their column and in ``trident_special`` as JSON.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
+from airflow_trident.states.core.merge import Changes, Key, Value
+from airflow_trident.states.sql.postgres_copy import hide_zero, show_zero
+from airflow_trident.states.sql.sqlite_table import KEY_COLUMN, decoder, encoder
+from airflow_trident.states.sql.sqlite_table import Layout as KeyText
+from airflow_trident.types import INTERVAL, REAL_TYPES, is_nested
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+# Not the name that PostgresState uses: both may be in one schema.
+MARKERS = "trident_jdbc_applied"
+BEFORE = "trident_before_"
+REMOVED = "trident_removed"
+SPECIAL = "trident_special"
+_DIGEST = 64
+_KEYS_AT_ONCE = 500
+_MYSQL = ("mysql", "mariadb")
+# SQLite stores NaN as null, and SQLAlchemy makes floats of all that it binds to a column of floats.
+_HAVE_NAN = ("postgresql",)
+Coder: TypeAlias = Callable[[Any], Any]
+
+
+def digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What one state has in a database of the kind `dialect`. Two tables beside `data`: `markers`, which all states of
+    the schema share, and `before`, what is kept to take the highest txid back."""
+
+    dialect: str
+    schema: str | None
+    name: str
+    spec: StateSpec
+
+    @cached_property
+    def markers(self) -> sa.Table:
+        import sqlalchemy as sa
+
+        columns: list[sa.Column[Any]] = [
+            sa.Column("id", sa.String(_DIGEST), primary_key=True),
+            # A digest: names differ in length and case from database to database.
+            sa.Column("table_id", sa.String(_DIGEST), nullable=False, unique=True),
+            *(sa.Column(name, self._text, nullable=False) for name in ("topology", "state", "table_name")),
+            sa.Column("definition", self._text, nullable=False),
+            sa.Column("incarnation", self._text),
+            sa.Column("high", sa.BigInteger),
+            sa.Column("fence", sa.BigInteger),
+            sa.Column("holes", self._text),
+            sa.Column("position", self._text),
+            sa.Column("attempt", sa.Integer),
+        ]
+        return self._table(MARKERS, columns)
+
+    @cached_property
+    def data(self) -> sa.Table:
+        return self._table(self.name, self._columns())
+
+    @cached_property
+    def before(self) -> sa.Table:
+        import sqlalchemy as sa
+
+        return self._table(f"{BEFORE}{self.name}", [*self._columns(), sa.Column(REMOVED, sa.Boolean, nullable=False)])
+
+    def _table(self, name: str, columns: Sequence[sa.Column[Any]]) -> sa.Table:
+        import sqlalchemy as sa
+
+        # Whatever the server's default is: one without transactions would break every promise.
+        return sa.Table(
+            name, sa.MetaData(), *columns, schema=self.schema, mysql_engine="InnoDB", mariadb_engine="InnoDB"
+        )
+
+    def _columns(self) -> list[sa.Column[Any]]:
+        import sqlalchemy as sa
+
+        key = sa.Column(KEY_COLUMN, sa.String(_DIGEST), primary_key=True)
+        special = [sa.Column(SPECIAL, self._text)] if self._hides_floats else []
+        return [key, *(sa.Column(field.name, self._type(field.type)) for field in self._fields), *special]
+
+    @property
+    def _hides_floats(self) -> bool:
+        return self.dialect not in _HAVE_NAN and any(one.type in REAL_TYPES for one in self._fields)
+
+    @property
+    def _fields(self) -> tuple[Any, ...]:
+        return (*self.spec.keys, *self.spec.values)
+
+    @property
+    def _text(self) -> Any:
+        """Text of any length that keeps upper and lower case apart."""
+        import sqlalchemy as sa
+        from sqlalchemy.dialects import mysql
+
+        return mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin") if self._is_mysql else sa.UnicodeText()
+
+    @property
+    def _is_mysql(self) -> bool:
+        return self.dialect in _MYSQL
+
+    def _type(self, type_text: str) -> Any:
+        import sqlalchemy as sa
+        from sqlalchemy.dialects import mssql, mysql
+
+        if type_text == "string" or is_nested(type_text):
+            return self._text
+        if type_text.startswith("decimal"):
+            precision, scale = map(int, type_text[8:-1].split(","))
+            return self._text if self.dialect == "sqlite" else sa.Numeric(precision, scale)
+        if type_text == "binary":
+            return mysql.LONGBLOB() if self._is_mysql else sa.LargeBinary()
+        if type_text == "timestamp":
+            if self._is_mysql:
+                return mysql.DATETIME(fsp=6)
+            # Of the type without parameters SQL Server keeps milliseconds only.
+            return mssql.DATETIME2() if self.dialect == "mssql" else sa.DateTime()  # type: ignore[no-untyped-call]
+        if type_text == "time" and self._is_mysql:
+            return mysql.TIME(fsp=6)
+        kinds = {
+            **dict.fromkeys(("long", INTERVAL), sa.BigInteger),
+            "int": sa.Integer,
+            **dict.fromkeys(("short", "byte"), sa.SmallInteger),
+            "boolean": sa.Boolean,
+            "date": sa.Date,
+            "time": sa.Time,
+        }
+        return kinds.get(type_text, sa.Double)()
+
+    # ---- values ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _codes(self) -> list[tuple[str, Coder, Coder]]:
+        """(column, to the database, back) of each field."""
+        return [(field.name, *_codes(field.type, self.dialect)) for field in self._fields]
+
+    def key_of(self, key: Key) -> str:
+        return digest(self._key_text.encode_key(key))
+
+    @cached_property
+    def _key_text(self) -> KeyText:
+        return KeyText(self.name, self.spec)
+
+    def row(self, key: Key, value: Value | None) -> dict[str, Any]:
+        """Parameters of an insert; without a value its fields are null."""
+        whole = (*key, *(value or (None,) * len(self.spec.values)))
+        parts = zip(self._codes, whole, strict=True)
+        row = {name: None if part is None else encode(part) for (name, encode, _), part in parts}
+        if self._hides_floats:
+            hidden = {name: str(part) for name, part in row.items() if isinstance(part, float) and not isfinite(part)}
+            row |= {**dict.fromkeys(hidden), SPECIAL: json.dumps(hidden) if hidden else None}
+        return {KEY_COLUMN: self.key_of(key), **row}
+
+    def pair(self, row: sa.RowMapping) -> tuple[Key, Value]:
+        """
+        :param row: by names of columns.
+        """
+        parts = [None if row[name] is None else decode(row[name]) for name, _, decode in self._codes]
+        if self._hides_floats and row[SPECIAL]:
+            hidden = json.loads(row[SPECIAL])
+            parts = [
+                float(hidden[code[0]]) if code[0] in hidden else part
+                for code, part in zip(self._codes, parts, strict=True)
+            ]
+        return tuple(parts[: len(self.spec.keys)]), tuple(parts[len(self.spec.keys) :])
+
+    # ---- reading and writing, inside a transaction -------------------------------------------------------------
+
+    def look_up(self, connection: sa.Connection, keys: Sequence[Key]) -> list[Value | None]:
+        """What is stored under each key."""
+        import sqlalchemy as sa
+
+        names = [self.key_of(key) for key in keys]
+        found: dict[str, Value] = {}
+        for begin in range(0, len(names), _KEYS_AT_ONCE):
+            some = names[begin : begin + _KEYS_AT_ONCE]
+            for row in connection.execute(sa.select(self.data).where(self.data.c[KEY_COLUMN].in_(some))).mappings():
+                found[row[KEY_COLUMN]] = self.pair(row)[1]
+        return [found.get(name) for name in names]
+
+    def kept(self, connection: sa.Connection) -> Changes:
+        """The keys of the highest txid with their values before it."""
+        import sqlalchemy as sa
+
+        rows = connection.execute(sa.select(self.before)).mappings()
+        pairs = [(self.pair(row), row[REMOVED]) for row in rows]
+        return {key: None if removed else value for (key, value), removed in pairs}
+
+    def keep(self, connection: sa.Connection, before: Changes) -> None:
+        """Forget what was kept; keep this."""
+        connection.execute(self.before.delete())
+        self.put(connection, self.before, before)
+
+    def put(self, connection: sa.Connection, table: sa.Table, changes: Changes) -> None:
+        """Write into `data` or `before`, which also keeps that a key was not there."""
+        marks = REMOVED in table.c
+        put = [(key, value) for key, value in changes.items() if marks or value is not None]
+        upsert = upsert_into(table, self.dialect)
+        gone = [self.key_of(key) for key, value in changes.items() if upsert is None or (value is None and not marks)]
+        for begin in range(0, len(gone), _KEYS_AT_ONCE):
+            some = gone[begin : begin + _KEYS_AT_ONCE]
+            connection.execute(table.delete().where(table.c[KEY_COLUMN].in_(some)))
+        rows = [self.row(key, value) | ({REMOVED: value is None} if marks else {}) for key, value in put]
+        if rows:
+            # Neighbours in the index together.
+            rows.sort(key=lambda row: str(row[KEY_COLUMN]))
+            connection.execute(table.insert() if upsert is None else upsert, rows)
+
+
+def upsert_into(table: sa.Table, dialect: str) -> Any:
+    """Insert, or replace by the new values; None where SQLAlchemy has no statement for it: delete first then."""
+    names = [column.name for column in table.c if not column.primary_key]
+    if dialect in _MYSQL:
+        from sqlalchemy.dialects import mysql
+
+        into = mysql.insert(table)
+        return into.on_duplicate_key_update({name: into.inserted[name] for name in names})
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        new = postgresql.insert(table)
+        return new.on_conflict_do_update(index_elements=[KEY_COLUMN], set_={name: new.excluded[name] for name in names})
+    if dialect == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        row = sqlite.insert(table)
+        return row.on_conflict_do_update(index_elements=[KEY_COLUMN], set_={name: row.excluded[name] for name in names})
+    return None
+
+
+# ---- one value -------------------------------------------------------------------------------------------------
+
+
+def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
+    """To the database and back, of values that are not null."""
+    if is_nested(type_text) or (type_text.startswith("decimal") and dialect == "sqlite"):
+        return encoder(type_text), decoder(type_text)
+    if type_text.startswith("decimal"):
+        return _same, Decimal
+    if type_text == "timestamp":
+        return _without_zone, lambda value: value.replace(tzinfo=datetime.UTC)
+    if type_text == INTERVAL:
+        return microseconds_of, interval_of
+    if type_text in REAL_TYPES:
+        return _same, float
+    if type_text == "string" and dialect == "postgresql":
+        return hide_zero, show_zero
+    kinds: dict[str, Coder] = {"boolean": bool, "binary": bytes}
+    return _same, kinds.get(type_text, _same)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _without_zone(value: datetime.datetime) -> datetime.datetime:
+    """Columns are of UTC; timestamps without a zone are, too."""
+    return value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)

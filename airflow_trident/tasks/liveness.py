@@ -1,0 +1,225 @@
+"""Does anybody still work on a transaction? The ledger cannot know: a killed worker writes nothing. Airflow does.
+
+A transaction's claim names the DAG run and the tasks that work on it, and its record names the task that began the
+current attempt, or commit: another one where it is being replayed. Airflow's Execution API tells all their states.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from airflow_trident.errors import FencedError, TransitionError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.workers import is_alive
+from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit import is_left_to_its_committer
+from airflow_trident.runtime.waiting import lowest_uncommitted
+from airflow_trident.tasks.waits import Abandoned
+
+_log = logging.getLogger(__name__)
+
+EMIT, COMMIT = "emit", "commit"
+"""Keys of :attr:`Claim.task_ids`."""
+
+_DELETED = "deleted"
+_OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
+"""States of which nothing more comes by itself. Success too: a person may have marked the task so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """No task will take the transaction further by itself; `why` says what was found and names the task."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A task instance that may work on a transaction."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    def __str__(self) -> str:
+        index = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"task '{self.task_id}{index}' of run {self.run_id!r} of DAG {self.dag_id!r}"
+
+
+Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
+"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
+
+
+def claimed_by(record: TxRecord, key: str) -> Worker | None:
+    """The task of the claim that does `key` (:data:`EMIT`, :data:`COMMIT`), if the claim is that of a run."""
+    claim = record.claim
+    task_id = claim.task_ids.get(key)
+    return Worker(claim.dag_id, claim.run_id, task_id, claim.map_index) if claim.dag_id and task_id else None
+
+
+def owned_by(record: TxRecord) -> Worker | None:
+    """The task that began the current attempt or commit; None if it was no task."""
+    return _worker(record.owner)
+
+
+def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
+    """Was the attempt begun by this very task, perhaps by an earlier try of it? It waits now, so nobody is at it.
+
+    :param owner: what the task writes as owner.
+    """
+    return lambda record: record.owner.is_same_task(owner)
+
+
+def _worker(owner: Owner) -> Worker | None:
+    return Worker(owner.dag_id, owner.run_id, owner.task_id, owner.map_index) if owner.is_task else None
+
+
+def questions(record: TxRecord) -> list[dict[str, Any]]:
+    """Arguments of ``RuntimeTaskInstance.get_task_states``, one call per run to ask about; empty if there is none."""
+    asked: dict[tuple[str, str], set[str]] = {}
+    for worker in (claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)):
+        if worker is not None:
+            asked.setdefault((worker.dag_id, worker.run_id), set()).add(worker.task_id)
+    return [
+        {"dag_id": dag_id, "run_ids": [run_id], "task_ids": sorted(task_ids)}
+        for (dag_id, run_id), task_ids in asked.items()
+    ]
+
+
+def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
+    """One answer of ``get_task_states``, in the form that :func:`judge` reads."""
+    (run_id,) = question["run_ids"]
+    return {(question["dag_id"], run_id): answer.get(run_id) or {}}
+
+
+def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None) -> Gone | None:
+    """From the states of the tasks, and from who is connected to the ledger: is the transaction abandoned? In doubt it
+    is not, unless its batch is staged: to take over a commit is always safe.
+
+    :param live: names of the live workers of the topology (:attr:`Owner.worker`); None: not known.
+    """
+    program = record.owner.worker if not record.owner.is_task and live is not None else ""
+    emit, commit, owner = claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)
+    if record.status is Status.PROCESSING:
+        if owner is None and record.attempt != NO_ATTEMPT and not record.invalidated:
+            # A command or a program is at it, of which Airflow knows nothing.
+            gone = program and live is not None and program not in live
+            return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
+        if emit is not None and _state(emit, answers) == "success":
+            emit = commit  # which processes by itself what it finds unprocessed
+        workers = [worker for worker in (emit, owner) if worker is not None]
+        if not workers:
+            return None
+    else:
+        if record.status is Status.COMMITTING and program and live is not None and program in live:
+            return None
+        workers = [commit] if commit is not None else []
+        if record.status is Status.COMMITTING and owner is not None:
+            workers.append(owner)
+        if not workers:
+            return Gone("no task of Airflow is to commit it")
+    states = [(worker, _state(worker, answers)) for worker in workers]
+    if any(state not in _OVER for _, state in states):
+        return None
+    worker, state = states[-1]
+    return Gone(f"{worker} is {state}")
+
+
+def left_to_committer(record: TxRecord, answers: Answers) -> bool:
+    """Is a transaction unprocessed although its emitter is done, by its own word or by a person's who marked it so?"""
+    emit, owner = claimed_by(record, EMIT), owned_by(record)
+    if record.status is not Status.PROCESSING or emit is None or _state(emit, answers) != "success":
+        return False
+    return record.attempt == NO_ATTEMPT or (owner is not None and _state(owner, answers) in _OVER)
+
+
+def _state(worker: Worker, answers: Answers) -> str | None:
+    states = answers.get((worker.dag_id, worker.run_id), {})
+    for name in (f"{worker.task_id}_{worker.map_index}", worker.task_id):
+        if name in states:
+            state = states[name]
+            return None if state is None else str(getattr(state, "value", state))
+    return _DELETED
+
+
+def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Abandoned | None:
+    """Write what the killed task could not: the transaction FAILED (or SKIPPED).
+
+    A staged batch needs no task of its own any more, nor does one that the next sweep emits again (`invalidated`): they
+    are left as they are and :class:`Abandoned` says that the next commit sweep must take them along.
+    """
+    if record.status is not Status.PROCESSING or record.invalidated:
+        return Abandoned(record.txid, gone.why)
+    with suppress(FencedError, TransitionError):  # it moved meanwhile: somebody does work on it
+        ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {gone.why}")
+        if skip:
+            ledger.skip(record.txid, f"on_failure=skip: {gone.why}")
+    return None
+
+
+def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
+    """Who is connected to the ledger now; None where the record names nobody who would be on that list."""
+    if record.owner.is_task or not record.owner.worker:
+        return None
+    return frozenset(worker.name for worker in ledger.workers())
+
+
+def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
+    """A commit that was begun and that the next sweep takes over, whatever Airflow says of its task."""
+    if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
+        return None
+    return Abandoned(record.txid, f"{record.owner or 'who began its commit'} is not connected to the ledger any more")
+
+
+def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
+    """The transaction that holds up all others, unless who wrote its record is connected to the ledger."""
+    view = ledger.view(0)
+    lowest = lowest_uncommitted(view, view.next_txid)
+    record = None if lowest is None else ledger.view(lowest).tx
+    return None if record is None or is_alive(ledger.workers(), record.owner) else record
+
+
+def left_to_anybody(ledger: Ledger) -> Abandoned | None:
+    """The transaction that holds up all others, if it is staged and nobody is left to commit it. Writes nothing."""
+    record = lowest_left_alone(ledger)
+    if record is None or record.status is Status.PROCESSING:
+        return None
+    return ask_airflow(ledger, skip=False)(record)  # which writes about PROCESSING ones only
+
+
+def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned | None]:
+    """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
+
+    def look(record: TxRecord) -> Abandoned | None:
+        answers = ask(record)
+        gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
+        if gone is None:
+            return commit_left(ledger, record)
+        return note_gone(ledger, record, gone, skip=skip)
+
+    return look
+
+
+def ask(record: TxRecord) -> Answers | None:
+    """Ask Airflow, from a worker. None: it does not say now; the look is a net, and no wait ends for want of news."""
+    try:
+        return _ask(record)
+    except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the tasks
+        what = f"{type(error).__name__}: {error}"
+        _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
+        return None
+
+
+def _ask(record: TxRecord) -> Answers:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    answers: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for question in questions(record):
+        answers |= answered(question, RuntimeTaskInstance.get_task_states(**question))
+    return answers

@@ -1,0 +1,98 @@
+"""Submitting by the official Spark provider's hook, whatever master and deploy mode its connection names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.sessions.java import spark_home
+from airflow_trident.engine.spark.sessions.submit import submit_conf
+from airflow_trident.errors import SparkJobError
+from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+_RUNS_PYTHON = "org.apache.spark.deploy.PythonRunner"
+
+
+class HookSubmit:
+    """Starts an application: the `submit` and `cancel` of a SubmitEngine, which waits for its end.
+
+    :param conn_id: connection of type ``spark``.
+    :param conf: settings that win over those which fit one batch.
+    :param one_shot: see `submit_conf`.
+    """
+
+    def __init__(self, conn_id: str, conf: Mapping[str, str], app_name: str, *, one_shot: bool = True) -> None:
+        self._conn_id = conn_id
+        # The hook copies every line of Spark into the task's log: a hundred lines for one that anybody reads.
+        self._conf = {**submit_conf(one_shot=one_shot), "spark.log.level": "WARN", **conf}
+        self._app_name = app_name
+        self._hook: SparkSubmitHook | None = None
+
+    def __call__(self, application: str, arguments: list[str]) -> None:
+        """:raises SparkJobError: the driver ended on the cluster without success."""
+        try:
+            driver = self.start(application, arguments)
+            if driver is not None:
+                self._follow(driver)
+        finally:
+            self._hook = None
+
+    def masters(self) -> tuple[str, ...]:
+        """REST addresses of a standalone cluster that is to run the driver; empty: its submission lasts to its end."""
+        place = self._made()._connection
+        if not str(place["master"]).startswith("spark://") or place["deploy_mode"] != "cluster":
+            return ()
+        hosts = str(place["master"]).removeprefix("spark://").split(",")
+        return tuple(
+            f"{place['rest_scheme']}://{host.rpartition(':')[0] or host}:{place['rest_port']}" for host in hosts
+        )
+
+    def start(self, application: str, arguments: list[str]) -> SparkDriver | None:
+        """Submit it. In a standalone cluster's cluster mode that returns at once, else (None) with its end."""
+        masters = self.masters()
+        if not masters:
+            self._hook = self._made(application_args=arguments)
+        else:
+            # Spark refuses Python there, but not the Java class that runs Python; it wants a jar, which is not used.
+            jar, arguments = next((spark_home() / "jars").glob("spark-tags_*.jar")), [application, "", *arguments]
+            application = str(jar)
+            self._hook = self._made(application_args=arguments, java_class=_RUNS_PYTHON)
+        with _our_python_first():
+            driver_id = self._hook.submit(application)
+        return SparkDriver(masters=masters, driver_id=driver_id) if masters and driver_id else None
+
+    def _made(self, **options: Any) -> SparkSubmitHook:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        return SparkSubmitHook(conf=self._conf, conn_id=self._conn_id, name=self._app_name, **options)
+
+    @staticmethod
+    def _follow(driver: SparkDriver) -> None:
+        """The provider's own operator follows the driver of a former try on a retry, whose result nobody may commit
+        any more."""
+        state = wait_for_end(driver)
+        if state != "FINISHED":
+            raise SparkJobError(f"Spark driver {driver.driver_id} ended as {state}", "See its log on the cluster.")
+
+    def cancel(self) -> None:
+        hook = self._hook
+        if hook is not None:
+            hook.on_kill()
+
+
+@contextmanager
+def _our_python_first() -> Iterator[None]:
+    """spark-submit finds its home, and its Python, by whatever comes first on the path."""
+    before = os.environ.get("PATH", "")
+    own = os.path.dirname(sys.executable)
+    os.environ["PATH"] = os.pathsep.join([own, before]) if before else own
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before

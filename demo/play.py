@@ -1,0 +1,70 @@
+"""What a demonstration shows: a DAG, its input, what is damaged in it, and the comparison in the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from airflow_trident.protocol.records import TxRecord
+from demo import text
+from demo.report import report_words
+from demo.screen import Screen
+from tools.local_airflow.folder import Folder
+
+
+class Play(ABC):
+    """Everything that differs between demonstrations. It can be prepared again and again: a run that was killed
+    anywhere goes on."""
+
+    dag: str
+    """Of the DAG and its topology."""
+    dag_files: tuple[str, ...]
+    transactions: int
+    """The input becomes so many."""
+    lines = "lines"
+    """What is read,"""
+    staged = "counted words"
+    """and what is staged of it."""
+
+    @abstractmethod
+    def prepare(self, folder: Folder, stack: ExitStack) -> str:
+        """Make the input unless it is there, damaged at one place; in words. Servers are stopped by `stack`."""
+
+    def environment(self, folder: Folder) -> Mapping[str, str]:
+        """What Airflow's processes need to know, after `prepare`."""
+        return {}
+
+    @abstractmethod
+    def repair(self, folder: Folder) -> str | None:
+        """Take the damage back; in words, None if there is none."""
+
+    @abstractmethod
+    def report(self, screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+        """Print how it ended; True if everything is committed and equal to a plain count."""
+
+
+class WordCount(Play):
+    """The words of Python's standard library, file by file."""
+
+    dag = "word_count"
+    dag_files = ("word_count.py", "backfill_failed.py")
+    transactions = text.PARTS
+
+    def __init__(self, lines_of_a_part: int | None = None) -> None:
+        self._lines_of_a_part = lines_of_a_part
+
+    def prepare(self, folder: Folder, stack: ExitStack) -> str:
+        made = not folder.input.exists()
+        found = text.make_text(folder.input, folder.damage, lines_of_a_part=self._lines_of_a_part)
+        what = f"{found.files} files, {found.lines:,} lines, {found.bytes / 1e6:.1f} MB: Python's standard library"
+        return what + ("" if made else " (of the last run)")
+
+    def repair(self, folder: Folder) -> str | None:
+        damage = text.repair(folder.input, folder.damage)
+        if damage is None:
+            return None
+        return f"{damage.length} bytes of {damage.file} put back; its size and time are as before"
+
+    def report(self, screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+        return report_words(screen, folder, records)

@@ -1,0 +1,92 @@
+"""What the demonstration ends with: the ledger, the kills, the words, and the comparison with a plain count."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+from demo.changes import batch_of, staged_rows
+from demo.kills import KILLS, ending
+from demo.screen import Colour, Screen
+from demo.text import plain_count
+from tools.local_airflow.folder import Folder
+
+TABLE = "word_count_count"
+TOP_WORDS = 12
+DIFFERENCES = 5
+
+
+def stored_words(folder: Folder) -> Counter[str]:
+    """What the state holds, read as any SQLite client would."""
+    with closing(sqlite3.connect(f"file:{folder.state}?mode=ro", uri=True)) as connection:
+        return Counter(dict(connection.execute(f"SELECT word, count FROM {TABLE}")))
+
+
+def report_words(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+    """Print all of it; True if every transaction is committed and every word counted as often as it occurs."""
+    show_ledger(screen, records, read="lines", staged="words staged")
+    show_kills(screen, folder, records)
+    stored, plain = stored_words(folder), plain_count(folder.input)
+    screen.title("The most frequent words")
+    screen.line("  " + "   ".join(f"{word} {count:,}" for word, count in stored.most_common(TOP_WORDS)))
+    equal = compare(screen, stored, plain)
+    return equal and all(record.status is Status.COMMITTED for record in records.values())
+
+
+def show_ledger(screen: Screen, records: Mapping[int, TxRecord], *, read: str, staged: str) -> None:
+    screen.title("The ledger, as ZooKeeper has it")
+    heads = ("tx", "<batch", "<status", "attempts", read, staged, "processed after", "committed after")
+    screen.table(heads, [_row(record) for _, record in sorted(records.items())])
+
+
+def _row(record: TxRecord) -> tuple[str, ...]:
+    lines = f"{record.staged.rows_read:,}" if record.staged is not None else "-"
+    return (
+        str(record.txid),
+        batch_of(record),
+        str(record.status),
+        str(record.attempt + 1),
+        lines,
+        f"{staged_rows(record):,}",
+        _since_begun(record, Status.PROCESSED),
+        _since_begun(record, Status.COMMITTED),
+    )
+
+
+def _since_begun(record: TxRecord, status: Status) -> str:
+    begun, then = record.times_ms.get("begun"), record.times_ms.get(status)
+    return f"{(then - begun) / 1000:.1f} s" if begun is not None and then is not None else "-"
+
+
+def show_kills(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> None:
+    screen.title("What went wrong on purpose, and how it ended")
+    for kill in KILLS:
+        record = records.get(kill.txid)
+        if record is not None and kill.marker(folder.kills).exists():
+            screen.line(f"  tx {kill.txid}  {kill.story};")
+            screen.line(f"        {ending(kill, record)}.")
+    for record in records.values():
+        if folder.failure(record.txid).exists():
+            screen.line(f"  tx {record.txid}  FAILED: {folder.failure(record.txid).read_text()};")
+            screen.line(f"        repaired and backfilled: {record.status} with attempt {record.attempt}.")
+
+
+def compare(
+    screen: Screen, stored: Counter[str], plain: Counter[str], what: str = "words", where: str = "files"
+) -> bool:
+    """Every single one, not only the sums."""
+    screen.title(f"Every one of the {what} compared with a plain count of the same {where}")
+    for name, words in (("exactly-once batches", stored), ("plain loop in Python", plain)):
+        screen.line(f"  {name}  {len(words):>8,} different {what}  {words.total():>12,} in all")
+    if stored == plain:
+        screen.line("  " + screen.paint("EQUAL, to the last unit", Colour.GREEN))
+        return True
+    wrong = sorted(word for word in stored.keys() | plain.keys() if stored[word] != plain[word])
+    screen.line("  " + screen.paint(f"DIFFERENT: {len(wrong):,} {what}", Colour.RED))
+    for word in wrong[:DIFFERENCES]:
+        screen.line(f"    {word}: {stored[word]:,} instead of {plain[word]:,}")
+    return False
