@@ -1,0 +1,131 @@
+"""One word, one thing: no two types of the package share a name, and files of one name are about the same thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "airflow_trident"
+
+SAME_TYPE: dict[str, str] = {}
+"""Type names that two modules may both define, and why."""
+
+SAME_FILE = {
+    "backfill.py": "the operator, and the verb that it calls",
+    "base.py": "what everything in the room derives from",
+    "checkpoints.py": "the checkpoints of stateful functions: driven, and reported",
+    "checks.py": "what is asked of the arguments when something is built",
+    "client.py": "the one module of the room that imports the driver",
+    "codec.py": "values to bytes and back",
+    "connections.py": "Airflow connections: their fields, and how a task looks them up",
+    "drain.py": "the operator, and the loop that it runs",
+    "errors.py": "errors; in a room, those of its library as ours",
+    "java.py": "finds Java",
+    "local.py": "in this process, with no server",
+    "memory.py": "kept in the memory of this process",
+    "nodes.py": "nodes of a plan",
+    "opaque.py": "what is different for opaque spouts",
+    "open.py": "opens a store from its settings",
+    "outcomes.py": "the coordinator's last outcome: the record, its verb, its words",
+    "query.py": "queries of states: the operator, the command, the verb that they call",
+    "redis.py": "Redis",
+    "server.py": "a server that this package starts and stops",
+    "settings.py": "options: of the package, and of ZooKeeper",
+    "spout.py": "the contract of spouts, and the spout of each room",
+    "sqlite.py": "SQLite",
+    "state.py": "the contract of states, and the state of each room",
+    "stateful.py": "stateful functions: what a user writes, and how one is run",
+    "stream.py": "Trident's Stream; in spouts/redis, Redis's own streams",
+    "topology.py": "a topology: what a user builds, and its record in the ledger",
+    "transactions.py": "the verbs of transactions: in the ledger, and as commands",
+    "turn.py": "the turn of a transaction: the sensor, and its trigger",
+    "whole.py": "do states hold what their ledger says: the decision, and who asks",
+    "windows.py": "windows: what a user writes, and the plan nodes of them",
+    "workers.py": "the list of live workers: its record, and the command",
+    "zookeeper.py": "ZooKeeper: the connection, and the commands",
+}
+"""File names that several rooms use, and the one thing that they all mean by it."""
+
+TO_BE_RENAMED = {
+    *(
+        "Batch",
+        "Changes",
+        "Check",
+        "Coder",
+        "Comparator",
+        "Held",
+        "Layout",
+        "Level",
+        "Limits",
+        "Lookup",
+        "Lost",
+        "Node",
+    ),
+    *("Op", "Part", "Place", "Plan", "Reading", "Row", "Split", "Step", "Verdict", "Worker"),
+}
+"""Type names that still mean several things. Nothing is ever added."""
+
+FILES_TO_BE_RENAMED = {
+    "app.py": "plugin: the web application; elsewhere what spark-submit starts",
+    "checks.py": "cli: the checks of doctor",
+    "columns.py": "spouts/files: columns; engine/spark: nodes as DataFrame operations",
+    "export.py": "plan/show: a plan as JSON",
+    "formats.py": "protocol: the decoder of durable records; spouts/files: formats of files",
+    "pruning.py": "plan/rewrites: fields that nobody uses",
+    "queries.py": "operations: what a user writes; topology: the verbs",
+    "session.py": "states/redis: requests whose answer is certain in the end",
+    "sources.py": "engine: reads a source as the plan wants it",
+    "text.py": "engine/spark: text files; states/redis: values as text",
+}
+"""File names that still mean several things, and which does not fit. Nothing is ever added."""
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__init__.py"]
+
+
+def types_of(tree: ast.Module) -> Iterator[str]:
+    """Public classes and aliases of types that a module defines."""
+    for statement in tree.body:
+        match statement:
+            case ast.ClassDef(name=name) if not name.startswith("_"):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                if name[0].isupper() and not name.isupper():
+                    yield name
+
+
+def shared(places: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: rooms for name, rooms in places.items() if len(rooms) > 1}
+
+
+def shared_types() -> dict[str, list[str]]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in modules():
+        for name in types_of(ast.parse(module.read_text(encoding="utf-8"))):
+            places[name].append(str(module.relative_to(PACKAGE)))
+    return shared(places)
+
+
+def shared_files() -> dict[str, list[str]]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in modules():
+        places[module.name].append(str(module.parent.relative_to(PACKAGE)))
+    return shared(places)
+
+
+def test_no_two_types_of_the_package_share_a_name() -> None:
+    unknown = {name: rooms for name, rooms in shared_types().items() if name not in {*SAME_TYPE, *TO_BE_RENAMED}}
+    assert unknown == {}, "rename the one that is further from the word of Storm, Airflow or Spark"
+
+
+def test_files_that_share_a_name_are_about_the_same_thing() -> None:
+    unknown = {name: rooms for name, rooms in shared_files().items() if name not in {*SAME_FILE, *FILES_TO_BE_RENAMED}}
+    assert unknown == {}, "rename one, or say in SAME_FILE what all of them are about"
+
+
+def test_every_type_is_seen() -> None:
+    code = "class Aa: ...\nBb: TypeAlias = int\nCc = tuple[int]\n_Dd = int\nE_F = 1\ng = 1\nclass _Hh: ..."
+    assert list(types_of(ast.parse(code))) == ["Aa", "Bb", "Cc"]
