@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test histories model contracts bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test quick golden histories model contracts bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -21,6 +21,8 @@ help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
 	@echo "make tweets    the same with tweets in Redis, three counts in one atomic step"
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
+	@echo "make quick     rules, types, layers and unit tests (ARGS=tests/contracts/test_engine.py for others)"
+	@echo "make golden    write the golden plans again, after a change that was meant to alter them"
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
@@ -41,6 +43,13 @@ tweets: java venv
 
 test: java venv
 	@$(RUN) python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+quick: lint types imports
+	@$(RUN) python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(or $(ARGS),tests/unit)
+
+golden: venv
+	@$(RUN) UPDATE_GOLDEN=1 python -m pytest -q tests/unit/test_plan_golden.py $(ARGS)
+	@git --no-pager diff --stat -- tests/golden
 
 histories: venv
 	@$(RUN) python -m tests.simulation.runner $(HISTORIES) $(ARGS)

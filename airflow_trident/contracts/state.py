@@ -51,7 +51,7 @@ class Applied(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a store has to do with a batch (`states.marker.admit`)."""
+    """What a store has to do with a batch (`states.core.marker.admit`)."""
 
     APPLY = "apply"
     SKIP = "skip"
@@ -263,7 +263,7 @@ class State(ABC):
     def bar(self, ticket: CommitTicket) -> None:
         """Make sure that no older ticket brings its batch in any more (T11). On a state without a marker, too.
 
-        Implementations that decide with `states.marker.admit` take it from `states.marker.AdmittingState`.
+        Implementations that decide with `states.core.marker.admit` take it from `states.core.marker.AdmittingState`.
 
         :raises HeldError: it holds the ticket's transaction.
         :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as :meth:`apply`.

@@ -162,7 +162,7 @@ class Step(StrEnum):
 def admit_prepare(marks: Marks, txid: int, fence: int, namespace: str) -> tuple[Marks, Step]:
     """May the writes be kept as prepared for `txid`? ALREADY: it is committed, and the writes are to be dropped.
 
-    :raises FencedError, TransitionError: see the promises of `states.keyvalue.KeyValueState`.
+    :raises FencedError, TransitionError: see the promises of `states.keyvalue.base.KeyValueState`.
     """
     require_fence(marks, fence, namespace, f"prepare {txid}")
     if txid < 1:

@@ -1,5 +1,5 @@
-"""T11 of `plan.states`, over every store, sink and keeper of stateful functions: `bar`, with which a commit is taken
-back."""
+"""T11 of `contracts.state`, over every store, sink and keeper of stateful functions: `bar`, with which a commit is
+taken back."""
 
 from __future__ import annotations
 

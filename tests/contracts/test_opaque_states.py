@@ -1,5 +1,5 @@
-"""T9 of `plan.states`: the batch of the highest txid is replaced by that of a newer attempt, over every state that says
-it can."""
+"""T9 of `contracts.state`: the batch of the highest txid is replaced by that of a newer attempt, over every state that
+says it can."""
 
 from __future__ import annotations
 

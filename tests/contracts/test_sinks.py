@@ -1,4 +1,4 @@
-"""What every sink promises (T1 to T5, T7, T9 of `plan.states`): each transaction's rows are there once, whole."""
+"""What every sink promises (T1 to T5, T7, T9 of `contracts.state`): each transaction's rows are there once, whole."""
 
 from __future__ import annotations
 

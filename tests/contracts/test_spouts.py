@@ -1,4 +1,4 @@
-"""What every spout promises (S1 to S5 of `protocol.spouts`), over every implementation; and that a spout that breaks a
+"""What every spout promises (S1 to S5 of `contracts.spout`), over every implementation; and that a spout that breaks a
 promise is found."""
 
 from __future__ import annotations

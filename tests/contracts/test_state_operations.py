@@ -1,4 +1,4 @@
-"""T10 of `plan.states`: what users wrote is prepared where a batch is merged, over every store.
+"""T10 of `contracts.state`: what users wrote is prepared where a batch is merged, over every store.
 
 Airflow runs the phases as tasks of their own, so everything is made anew for each of them here: factory, topology,
 spec, state. What only one process would remember is not there.

@@ -1,4 +1,4 @@
-"""What every state promises (T1 to T8 of `plan.states`), over every implementation and some that lose their answers."""
+"""What every state promises (T1 to T8 of `contracts.state`), over every implementation and some that lose answers."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
 
 @dataclass(frozen=True)
 class SimStates(StateFactory):
-    """Stores that outlive every process. The decision is the production one: `states.marker.admit`.
+    """Stores that outlive every process. The decision is the production one: `states.core.marker.admit`.
 
     :param stores: those that the process at work reaches.
     """

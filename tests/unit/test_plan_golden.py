@@ -1,7 +1,7 @@
 """Golden plans: one file per verb and shape, as a person reads them.
 
-A change of a plan shows as a difference in `tests/golden/plans`. After looking at it, write the new ones with
-``UPDATE_GOLDEN=1 pytest tests/unit/test_plan_golden.py``.
+A change of a plan shows as a difference in `tests/golden/plans`. `make golden` writes them again, where a
+plan was meant to change.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Column expressions as Spark columns. The meaning is that of `operations.evaluate`, so wherever Spark has an idea of
-its own (coercions, lenient casts, division) it is not asked for one: types were made explicit before, and texts
+"""Column expressions as Spark columns. The meaning is that of `operations.expr.evaluate`, so wherever Spark has an idea
+of its own (coercions, lenient casts, division) it is not asked for one: types were made explicit before, and texts
 are held against the same patterns. Needs ANSI mode, UTC as session time zone and case-sensitive names.
 """
 

@@ -1,7 +1,7 @@
 """Text files that the JVM reads itself: where no Python runs on the lines, they need not pass through it.
 
-The lines are those of `spouts.lines`, which defines them. Only with a local master: there the files that this process
-has looked at are those that Spark reads.
+The lines are those of `spouts.files.lines`, which defines them. Only with a local master: there the files that this
+process has looked at are those that Spark reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Column expressions: small immutable trees that say how a value is made from the fields of one tuple.
 
-Spark runs them in the JVM, where a row never meets Python; `operations.evaluate` runs the same tree in Python and
+Spark runs them in the JVM, where a row never meets Python; `operations.expr.evaluate` runs the same tree in Python and
 defines what it means. Only what both can do alike is offered.
 
 Meaning, in short:
