@@ -6,10 +6,14 @@ client: every public name below is imported when it is first used.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident import _moved
+
 if TYPE_CHECKING:
+    # The public names, once: `_public` reads these lines.
     from airflow_trident.contracts.batch_spout import BatchSpout as BatchSpout
     from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
@@ -95,198 +99,31 @@ if TYPE_CHECKING:
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
 
+
 __version__ = "0.1.0"
 
-__all__ = [
-    "Aggregator",
-    "BatchSpout",
-    "CallableSource",
-    "Collector",
-    "CombinerAggregator",
-    "CommandSource",
-    "Count",
-    "CustomGrouping",
-    "Debug",
-    "DeltaSpout",
-    "DeltaState",
-    "Equals",
-    "FailedException",
-    "FileSink",
-    "FileSpout",
-    "Filter",
-    "FilterNull",
-    "FirstN",
-    "FixedBatchSpout",
-    "Function",
-    "GroupedMultiReducer",
-    "JdbcSpout",
-    "JdbcState",
-    "JoinOutFieldsMode",
-    "JoinType",
-    "KafkaSpout",
-    "KeyValueStates",
-    "MapGet",
-    "MapState",
-    "Max",
-    "MaxWithComparator",
-    "MemoryState",
-    "Min",
-    "MinWithComparator",
-    "MultiReducer",
-    "Negate",
-    "NonTransactionalRedisState",
-    "OpaqueKafkaSpout",
-    "OpaquePartitionedSpout",
-    "OpaqueRedisSpout",
-    "OpaqueRedisStreamSpout",
-    "OperationContext",
-    "PartitionedSpout",
-    "Polled",
-    "PostgresState",
-    "QueryFunction",
-    "QueryResult",
-    "RedisSpout",
-    "RedisState",
-    "RedisStreamSpout",
-    "ReducerAggregator",
-    "SlidingCountWindow",
-    "SlidingDurationWindow",
-    "SnapshotGet",
-    "Split",
-    "SpoolSource",
-    "SpooledSpout",
-    "Spout",
-    "SpoutKind",
-    "SqliteState",
-    "StateUpdater",
-    "StatefulFunction",
-    "Stream",
-    "Sum",
-    "TableSink",
-    "Topology",
-    "TransactionAttempt",
-    "TridentBackfillOperator",
-    "TridentCommitterOperator",
-    "TridentCoordinatorOperator",
-    "TridentDrainOperator",
-    "TridentEmitterOperator",
-    "TridentError",
-    "TridentQueryOperator",
-    "TridentReadySensor",
-    "TridentTurnSensor",
-    "TrueFilter",
-    "TumblingCountWindow",
-    "TumblingDurationWindow",
-    "TupleCollectionGet",
-    "VectorFilter",
-    "VectorFunction",
-    "__version__",
-    "query",
-    "trident_transaction",
-]
+_moved.install()
 
-_MODULES = {
-    "topology.topology": ("Topology",),
-    "topology.stream": ("Stream",),
-    "operations.api": (
-        "Function",
-        "Filter",
-        "CombinerAggregator",
-        "ReducerAggregator",
-        "OperationContext",
-        "Aggregator",
-        "Collector",
-        "TransactionAttempt",
-    ),
-    "contracts.state": ("MapState", "StateUpdater"),
-    "operations.vectors": ("VectorFilter", "VectorFunction"),
-    "operations.builtin": (
-        "Debug",
-        "Equals",
-        "FilterNull",
-        "FirstN",
-        "MaxWithComparator",
-        "MinWithComparator",
-        "Negate",
-        "Split",
-        "TrueFilter",
-    ),
-    "operations.grouping": ("CustomGrouping",),
-    "operations.multireduce": (
-        "MultiReducer",
-        "GroupedMultiReducer",
-        "JoinType",
-        "JoinOutFieldsMode",
-    ),
-    "operations.aggregators": (
-        "Count",
-        "Sum",
-        "Min",
-        "Max",
-    ),
-    "operations.queries": (
-        "MapGet",
-        "QueryFunction",
-        "SnapshotGet",
-        "TupleCollectionGet",
-    ),
-    "operations.windows": (
-        "SlidingCountWindow",
-        "SlidingDurationWindow",
-        "TumblingCountWindow",
-        "TumblingDurationWindow",
-    ),
-    "operations.stateful": ("StatefulFunction",),
-    "contracts.batch_spout": ("BatchSpout",),
-    "contracts.partitioned_spout": ("OpaquePartitionedSpout", "PartitionedSpout"),
-    "contracts.spout": ("Spout",),
-    "protocol.spout_kinds": ("SpoutKind",),
-    "spouts.delta.spout": ("DeltaSpout",),
-    "spouts.files.spout": ("FileSpout",),
-    "spouts.fixed": ("FixedBatchSpout",),
-    "spouts.redis.keys": (
-        "RedisSpout",
-        "OpaqueRedisSpout",
-    ),
-    "spouts.redis.stream": (
-        "RedisStreamSpout",
-        "OpaqueRedisStreamSpout",
-    ),
-    "spouts.sql.spout": ("JdbcSpout",),
-    "spouts.kafka.spout": ("KafkaSpout", "OpaqueKafkaSpout"),
-    "spouts.spool.sources": ("CallableSource", "CommandSource", "Polled", "SpoolSource"),
-    "spouts.spool.spout": ("SpooledSpout",),
-    "states.delta.state": ("DeltaState",),
-    "states.files.sink": ("FileSink",),
-    "states.sql.table_sink": ("TableSink",),
-    "states.keyvalue.stateful": ("KeyValueStates",),
-    "states.sql.sqlalchemy": ("JdbcState",),
-    "states.sql.postgres": ("PostgresState",),
-    "states.sql.sqlite": ("SqliteState",),
-    "states.memory": ("MemoryState",),
-    "states.redis.state": ("RedisState",),
-    "states.redis.plain": ("NonTransactionalRedisState",),
-    "errors": ("FailedException", "TridentError"),
-    "operators.coordinator": ("TridentCoordinatorOperator",),
-    "operators.emitter": ("TridentEmitterOperator",),
-    "operators.committer": ("TridentCommitterOperator",),
-    "operators.backfill": ("TridentBackfillOperator",),
-    "operators.query": ("TridentQueryOperator",),
-    "runtime.query": ("QueryResult", "query"),
-    "operators.drain": ("TridentDrainOperator",),
-    "operators.group": ("trident_transaction",),
-    "sensors.ready": ("TridentReadySensor",),
-    "sensors.turn": ("TridentTurnSensor",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+@cache
+def _public() -> dict[str, str]:
+    """Public name -> its module, from the imports in this file that type checkers follow."""
+    import ast
+    import inspect
+    import sys
+
+    source = inspect.getsource(sys.modules[__name__])
+    (names,) = [one for one in ast.parse(source).body if isinstance(one, ast.If)]
+    return {alias.name: str(one.module) for one in names.body if isinstance(one, ast.ImportFrom) for alias in one.names}
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
+    if name == "__all__":
+        return ["__version__", *_public()]
+    if name.startswith("_") or name not in _public():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(_public()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULE_OF])
+    return sorted([*globals(), *_public()])

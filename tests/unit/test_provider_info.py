@@ -51,7 +51,7 @@ def test_every_module_with_operators_sensors_or_triggers_is_named() -> None:
     import airflow_trident
 
     named = set(named_in_info(INFO))
-    for public in airflow_trident._MODULE_OF:
+    for public in airflow_trident.__all__:
         kind = getattr(airflow_trident, public)
         if isinstance(kind, type) and issubclass(kind, BaseOperator | BaseTrigger):
             assert kind.__module__ in named
