@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from airflow_trident.ledger.base import Ledger
+from tests.fixtures.behind import restore, site  # noqa: F401 - fixtures
+from tests.fixtures.ledger import LEDGERS, Place
 
 ALL = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
 
@@ -26,6 +31,19 @@ FORGETFUL = " that loses its answers"
 """States so named repeat every apply, which T2 is about. What a store makes of values is the same then: there one of
 them is enough."""
 OF_VALUES = ("test_state_values.py", "test_opaque_states.py")
+
+
+@pytest.fixture(params=LEDGERS)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Each kind of ledger in turn."""
+    with LEDGERS[request.param](request) as found:
+        yield found
+
+
+@pytest.fixture
+def ledger(place: Place) -> Ledger:
+    """A ledger of each kind, whose topology is registered."""
+    return place.registered()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

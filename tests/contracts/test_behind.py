@@ -4,79 +4,28 @@ of is none."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_trident import Count, FileSpout, FixedBatchSpout, Sum, Topology
-from airflow_trident.contracts.state import StateFactory, StateSpec
-from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,
-    DefinitionChangedError,
-    FencedError,
     LostTransactionsError,
     StateBehindLedgerError,
-    TransitionError,
 )
-from airflow_trident.ledger.znodes import Delete, Set
-from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import CommitTicket, Owner
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.mending.rebuild import Rebuild, Rebuilt
-from airflow_trident.staging.area import StagingArea
+from airflow_trident.ledger.znodes import Delete
+from airflow_trident.protocol.txids import Txids
+from airflow_trident.runtime.mending.rebuild import Rebuilt
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.behind import Versions, copies_in, give, rebuild, site_of
 from tests.fixtures.committing import NAMES, WORDS, Site, expected, two_counts
 from tests.fixtures.runtime import Joined
 from tests.fixtures.spout import OpaqueFolderSpout, append
 from tests.fixtures.state import FACTORIES
-
-
-@dataclass(frozen=True)
-class Versions(StateFactory):
-    """Each state is in the copy whose number `which` has for it: 0 is the first, another one is made when asked for."""
-
-    copies: Callable[[int], StateFactory]
-    which: dict[str, int]
-
-    @property
-    def capabilities(self) -> Any:  # type: ignore[override]
-        return self.copies(0).capabilities
-
-    def make_state(self, spec: StateSpec) -> Any:
-        return self.copies(self.which.get(spec.name, 0)).make_state(spec)
-
-    def describe(self) -> str:
-        return "Versions"
-
-
-def rebuild(site: Site) -> Rebuild:
-    return Rebuild(
-        ledger=site.ledger,
-        topology=site.topology,
-        engine=LocalEngine,
-        staging_root=str(site.staging),
-        by="person",
-        progress=site.said.append,
-    )
-
-
-def site_of(store: str, folder: Path, which: dict[str, int]) -> Site:
-    def copy(number: int) -> StateFactory:
-        place = folder / f"copy{number}"
-        place.mkdir(exist_ok=True)
-        return FACTORIES[store](place)
-
-    return Site(two_counts(Versions(copy, which)), folder / "staging")
-
 
 # ---- noticed, and mended, in every store -----------------------------------------------------------------------
 
@@ -104,34 +53,6 @@ def test_p11_a_state_that_was_deleted_or_is_another_copy_is_refused_and_replayed
     site.commit(processed)
     site.run(1)
     assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 4)] * 2
-
-
-def put_back(old: Path, now: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        Path(f"{now}{suffix}").unlink(missing_ok=True)
-    now.write_bytes(old.read_bytes())
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(two_counts(SqliteState(str(tmp_path / "states.db"))), tmp_path / "staging")
-
-
-@pytest.fixture
-def restore(site: Site, tmp_path: Path) -> Callable[[], None]:
-    """Called first: the file is copied; and then: it is put back."""
-    now, old = tmp_path / "states.db", tmp_path / "old.db"
-
-    def act() -> None:
-        if old.exists():
-            put_back(old, now)
-            return
-        with sqlite3.connect(now) as source, sqlite3.connect(old) as target:
-            source.backup(target)
-        source.close()
-        target.close()
-
-    return act
 
 
 def test_p11_states_that_were_restored_together_are_brought_up_together(
@@ -230,12 +151,9 @@ def test_what_is_pruned_is_lost_and_only_a_persons_word_goes_on_without_it(tmp_p
 
 
 def ordered_site(tmp_path: Path, which: dict[str, int]) -> Site:
-    def copy(number: int) -> StateFactory:
-        return SqliteState(str(tmp_path / f"copy{number}.db"))
-
     topology = Topology("half")
     words = topology.new_stream("words", FixedBatchSpout("word string", WORDS, 1))
-    words.persistent_aggregate(Versions(copy, which), "word", Joined(), "all")
+    words.persistent_aggregate(Versions(copies_in(tmp_path), which), "word", Joined(), "all")
     return Site(topology, tmp_path / "staging")
 
 
@@ -253,24 +171,6 @@ def test_where_order_matters_what_is_above_is_replayed_in_order(tmp_path: Path) 
     rebuild(site).run()
     site.run(1)
     assert all_of(site) == "abacad"
-
-
-def give(site: Site, name: str, *txids: int) -> None:
-    """As committers did that never looked whether the state is whole."""
-    area, spec = StagingArea(str(site.staging)), site.topology.states[name]
-    with spec.factory.make_state(spec) as state:
-        for txid in txids:
-            record = site.ledger.view(txid).tx
-            ticket = CommitTicket(
-                topology=site.topology.name,
-                incarnation=site.ledger.topology().incarnation,
-                txid=txid,
-                attempt=record.attempt,
-                fence=record.fence,
-                position=record.position,
-                staged=record.staged,
-            )
-            state.apply(ticket, area.read(area.load(record.staged), name, spec.staged))
 
 
 def test_where_order_matters_what_is_below_is_lost(tmp_path: Path) -> None:
@@ -297,10 +197,7 @@ def test_a_source_that_is_gone_is_found_out_only_by_reading_it(tmp_path: Path) -
     topology = Topology("half")
     lines = topology.new_stream("lines", FileSpout(str(inputs / "*.txt"), format="text", max_files=1, min_age_s=0))
 
-    def copy(number: int) -> StateFactory:
-        return SqliteState(str(tmp_path / f"copy{number}.db"))
-
-    lines.group_by("line").persistent_aggregate(Versions(copy, which), Count(), "n")
+    lines.group_by("line").persistent_aggregate(Versions(copies_in(tmp_path), which), Count(), "n")
     site = Site(topology, tmp_path / "staging")
     site.run(4)
     shutil.rmtree(site.staging)
@@ -324,10 +221,7 @@ def test_an_opaque_source_replays_what_was_recorded_or_says_that_it_is_lost(tmp_
     topology = Topology("half")
     rows = topology.new_stream("rows", OpaqueFolderSpout(tmp_path / "in", at_once=2)).group_by("id")
 
-    def copy(number: int) -> StateFactory:
-        return SqliteState(str(tmp_path / f"copy{number}.db"))
-
-    rows.persistent_aggregate(Versions(copy, which), Count(), "n")
+    rows.persistent_aggregate(Versions(copies_in(tmp_path), which), Count(), "n")
     site = Site(topology, tmp_path / "staging")
     site.run(2)
     which["n"] = 1
@@ -342,10 +236,7 @@ def test_an_opaque_source_replays_what_was_recorded_or_says_that_it_is_lost(tmp_
 
 
 def leveled(tmp_path: Path, which: dict[str, int]) -> Site:
-    def copy(number: int) -> StateFactory:
-        return SqliteState(str(tmp_path / f"copy{number}.db"))
-
-    topology, factory = Topology("half"), Versions(copy, which)
+    topology, factory = Topology("half"), Versions(copies_in(tmp_path), which)
     words = topology.new_stream("words", FixedBatchSpout("word string", WORDS, 1))
     counts = words.group_by("word").persistent_aggregate(factory, Count(), "n")
     counts.new_values_stream().persistent_aggregate(factory, "n", Sum(), "sum")
@@ -374,130 +265,6 @@ def test_what_is_fed_from_another_state_is_rebuilt_with_it_and_is_lost_without_i
     assert done.replayed == {"sum": Txids.of(5)}
     assert sum_of(site) == 3
     site.run(1)
-
-
-# ---- gaps that are none ----------------------------------------------------------------------------------------
-
-
-def skip(site: Site) -> int:
-    txid = site.begin(f"run-{site.ledger.view(0).next_txid}")
-    site.ledger.skip(txid, "withdrawn")
-    return txid
-
-
-def test_what_was_skipped_is_backfilled_late_and_closed_ones_are_forgotten(site: Site) -> None:
-    site.run(1)
-    assert [skip(site), *site.run(1), skip(site), *site.run(1)] == [2, 3, 4, 5]
-    site.process(2)
-    site.run(1)  # one is late, one is skipped
-    site.commit(2)
-    site.run(1)
-    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 5, 6, 7)] * 2
-    assert [marker_of(site, name).holes for name in NAMES] == [((4, 4),)] * 2
-    site.ledger.close_transaction(4, "nobody wants it")
-    assert site.ledger.view(0).exceptions.closed == Txids.of(4)
-    with pytest.raises(TransitionError, match="closed for good"):
-        site.process(4)
-    with pytest.raises(TransitionError, match="closed for good"):
-        site.commit(4)
-    site.run(1)
-    assert [marker_of(site, name).holes for name in NAMES] == [()] * 2
-    exceptions = site.ledger.view(0).exceptions
-    assert (exceptions.closed, exceptions.skipped) == (NO_TXIDS, NO_TXIDS)
-    assert site.ledger.view(4).tx.status is Status.CLOSED
-
-
-def marker_of(site: Site, name: str) -> Any:
-    spec = site.topology.states[name]
-    with spec.factory.make_state(spec) as state:
-        return state.marker()
-
-
-# ---- states that come later ------------------------------------------------------------------------------------
-
-
-def test_a_new_state_gets_what_commits_after_it_was_accepted_also_what_was_staged_before(tmp_path: Path) -> None:
-    factory = SqliteState(str(tmp_path / "states.db"))
-    site = Site(two_counts(factory, names=("one",)), tmp_path / "staging")
-    site.run(1)
-    for key in ("staged", "staged too"):
-        site.process(site.begin(key))
-    site.process(site.begin("skipped"))
-    old = site.committer()
-    site.topology = two_counts(factory)
-    record = site.ledger.register(site.topology.definition(), accept_change=True)
-    assert record.since == {"one": 1, "two": 2}
-    with pytest.raises(DefinitionChangedError, match="two"):
-        old.commit(2, take_over=True)
-    site.commit(4)
-    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 4), expected(2, 3, 4)]
-    assert marker_of(site, "two").holes == ()
-    site.run(1)
-
-
-def test_a_commit_during_which_a_state_is_accepted_is_not_over_before_that_state_has_it(tmp_path: Path) -> None:
-    factory = SqliteState(str(tmp_path / "states.db"))
-    site = Site(two_counts(factory, names=("one",)), tmp_path / "staging")
-    txid = site.begin("run")
-    site.process(txid)
-    ticket = site.ledger.gate(txid, owner=Owner(program="old"))
-    other = site.client()
-    other.register(two_counts(factory).definition(), accept_change=True)
-    with pytest.raises(FencedError, match="state 'two' came to topology 'half'"):
-        site.ledger.committed(ticket)
-
-
-def test_a_changed_state_that_holds_nothing_begins_anew_and_one_that_has_data_keeps_its_past(tmp_path: Path) -> None:
-    site = Site(two_counts(SqliteState(str(tmp_path / "states.db"))), tmp_path / "staging")
-    site.run(2)
-    moved = two_counts(SqliteState(str(tmp_path / "moved.db")))
-    assert site.ledger.register(moved.definition(), accept_change=True, empty=("two",)).since == {"one": 1, "two": 3}
-    site.topology = moved
-    with pytest.raises(StateBehindLedgerError, match=r"'one' .* lacks 1 to 2"):
-        site.begin("run")
-
-
-# ---- ledgers of version 1 --------------------------------------------------------------------------------------
-
-
-def as_version_1(site: Site) -> None:
-    path = f"/airflow-trident/v1/{site.topology.name}"
-    node = site.tree.get(path)
-    assert node is not None
-    record = codec.decode_topology(node.data, path)
-    body = codec.encode_topology(replace(record, since={}, lost=()), op="test")
-    assert json.loads(body)["since"] == {}
-    site.tree.apply([Set(path, body, node.version)])
-    site.ledger = site.client()
-
-
-def test_a_ledger_of_version_1_learns_since_when_its_states_belong_to_it(tmp_path: Path) -> None:
-    which: dict[str, int] = {}
-    site = site_of("sqlite", tmp_path, which)
-    site.run(4)
-    which["two"] = 1  # a state that came with transaction 3, as far as it knows
-    give(site, "two", 3, 4)
-    as_version_1(site)
-    site.run(1)
-    assert site.ledger.topology().since == {"one": 1, "two": 3}
-    which["one"] = 2
-    with pytest.raises(StateBehindLedgerError, match=r"'one' .* holds nothing and lacks 1 to 5"):
-        site.begin("run")
-
-
-def test_a_state_that_lacks_the_last_ones_is_refused_by_a_ledger_of_version_1_too(
-    site: Site, restore: Callable[[], None]
-) -> None:
-    site.run(2)
-    restore()
-    site.run(2)
-    restore()
-    as_version_1(site)
-    with pytest.raises(StateBehindLedgerError, match="up to 2 and lacks 3 to 4"):
-        site.begin("run")
-    rebuild(site).run()
-    site.run(1)
-    assert [site.content(name) for name in NAMES] == [expected(*range(1, 6))] * 2
 
 
 def test_a_state_that_the_topology_does_not_have_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -25,7 +25,6 @@ from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition, Ow
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from tests.fixtures.ledger import (
     DEFINITION,
-    LEDGERS,
     OTHER_STAGED,
     STAGED,
     Place,
@@ -39,18 +38,6 @@ from tests.fixtures.ledger import (
     nothing,
     statuses,
 )
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as place:
-        yield place
-
-
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    return place.registered()
-
 
 # ---- the topology ----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@ errors that are not lost by those that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,7 @@ from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
-from tests.fixtures.ledger import LEDGERS, STAGED, Place, begun, brought_to, commit, gated, processed
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as place:
-        yield place
-
-
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    return place.registered()
+from tests.fixtures.ledger import STAGED, begun, brought_to, commit, gated, processed
 
 
 class Mended(MendedSources):

@@ -1,56 +1,32 @@
-"""What every ledger promises, over every implementation: gate, pointer, pruning, unreadable records (L6 to L9)."""
+"""What every ledger promises, over every implementation: the gate, the pointer, what is unfinished (L6, L7,
+L11, L12)."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from airflow_trident.errors import (
-    ConfigurationError,
-    CorruptRecordError,
     FencedError,
-    NewerRecordError,
     TransitionError,
-    TridentError,
 )
-from airflow_trident.ledger.base import Begun, Ledger
-from airflow_trident.ledger.paths import Life
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.znodes import Delete, Set
+from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures.ledger import (
-    LEDGERS,
     OTHER_STAGED,
-    OVER_ZNODES,
     STAGED,
     Place,
     begun,
     brought_to,
-    claim,
     commit,
-    committed_up_to,
     gated,
-    lines,
     processed,
     statuses,
 )
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as place:
-        yield place
-
-
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    return place.registered()
-
 
 # ---- L6, P6, P7: the gate --------------------------------------------------------------------------------------
 
@@ -333,140 +309,3 @@ def test_a_transaction_that_a_state_may_hold_cannot_be_skipped(ledger: Ledger) -
         step()
         with pytest.raises(TransitionError, match="has begun"):
             ledger.skip(1, "x")
-
-
-# ---- L8, P10: pruning ------------------------------------------------------------------------------------------
-
-
-def test_l8_p10_only_the_last_committed_ones_are_kept(ledger: Ledger) -> None:
-    committed_up_to(ledger, 7, retention=3)
-    assert list(statuses(ledger)) == [5, 6, 7]
-    view = ledger.view(2)
-    assert (view.tx, view.next_txid, view.pointer.committed) == (None, 8, 7)
-
-
-def test_l8_p10_a_smaller_retention_takes_the_older_ones_along(ledger: Ledger) -> None:
-    committed_up_to(ledger, 6)
-    commit(ledger, begun(ledger, 7), retention=2)
-    assert list(statuses(ledger)) == [6, 7]
-
-
-def test_l8_p10_failed_skipped_and_uncommitted_ones_are_kept_however_old(ledger: Ledger) -> None:
-    for number in (1, 2, 3):
-        begun(ledger, number)
-    for txid in (1, 2, 3):
-        ledger.skip(txid, "x")
-    ledger.start_attempt(2, owner="late")
-    ledger.fail(3, ledger.start_attempt(3, owner="late").attempt, "x")
-    for number in range(4, 10):
-        commit(ledger, begun(ledger, number), retention=1)
-    begun(ledger, 10)
-    assert statuses(ledger) == {
-        1: Status.SKIPPED,
-        2: Status.PROCESSING,
-        3: Status.FAILED,
-        9: Status.COMMITTED,
-        10: Status.PROCESSING,
-    }
-    assert commit(ledger, 2, retention=1).status is Status.COMMITTED
-    commit(ledger, 10, retention=1)
-    assert list(statuses(ledger)) == [1, 3, 10]
-
-
-def test_the_last_begun_transaction_is_never_pruned_because_the_next_goes_on_from_it(ledger: Ledger) -> None:
-    committed_up_to(ledger, 5, retention=1)
-    assert begun(ledger, 6) == 6
-    record = ledger.view(6).tx
-    assert record is not None
-    assert record.metadata == {"lines": {"from": 5, "until": 6}}
-
-
-def test_a_retention_below_one_is_refused(ledger: Ledger) -> None:
-    with pytest.raises(ConfigurationError, match="at least 1"):
-        ledger.committed(gated(ledger, begun(ledger, 1)), retention=0)
-
-
-def test_p10_claim_keys_are_pruned_at_last_and_then_cleared_runs_are_refused(place: Place) -> None:
-    keep, rounds = 3, 40
-    ledger = place.registered(keep_claims=keep)
-    if isinstance(ledger, ZNodeLedger):
-        # One bucket of 256 is swept every 32 commits: look at them all here.
-        committed_up_to(ledger, rounds, retention=1)
-        for number in range(256):
-            ledger._sweep_claims(f"{number:02x}")
-    else:
-        committed_up_to(ledger, rounds, retention=1)
-    claims = ledger.export()["claims"]
-    assert sorted(claims.values()) == list(range(rounds - keep + 1, rounds + 1))
-    assert ledger.topology().floor_ms == 1_000 * (rounds - keep) + 1
-    with pytest.raises(TransitionError, match=r"run-5.*pruned"):
-        ledger.begin(claim(5, cleared=True), lines)
-    assert ledger.begin(claim(rounds, cleared=True), lines) == Begun(
-        record=ledger.view(rounds).tx, txid=rounds, new=False
-    )
-    assert ledger.begin(claim(rounds + 1, cleared=True), lines).txid == rounds + 1
-
-
-# ---- L9, P11: nothing unreadable is guessed at -----------------------------------------------------------------
-
-
-@pytest.fixture(params=OVER_ZNODES)
-def znode_ledger(request: pytest.FixtureRequest) -> Iterator[ZNodeLedger]:
-    with LEDGERS[request.param](request) as place:
-        ledger = place.registered()
-        committed_up_to(ledger, 2)
-        yield ledger
-
-
-RECORDS = {
-    "topology": lambda life: life.topology,
-    "head": lambda life: life.head,
-    "commit pointer": lambda life: life.commit,
-    "exceptions": lambda life: life.exceptions,
-    "transaction": lambda life: life.tx(2),
-    "claim": lambda life: life.claim(claim(2).key),
-}
-
-
-def touch_all(ledger: Ledger) -> None:
-    ledger.view(2)
-    ledger.begin(claim(2), lines)
-
-
-@pytest.mark.parametrize("record", RECORDS)
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [(b'{"v":3}', NewerRecordError), (b"\xff\x00", CorruptRecordError), (b'{"v":1}', CorruptRecordError)],
-    ids=["newer", "not JSON", "fields missing"],
-)
-def test_l9_p11_an_unreadable_record_is_named(
-    znode_ledger: ZNodeLedger, record: str, data: bytes, error: type[TridentError]
-) -> None:
-    path = RECORDS[record](Life(znode_ledger._path, znode_ledger.topology().incarnation))
-    node = znode_ledger.znodes.read([path]).nodes[path]
-    assert node is not None
-    znode_ledger.znodes.fault_of = None  # type: ignore[attr-defined]
-    znode_ledger.znodes.multi([Set(path, data, node.version)])
-    with pytest.raises(error, match=path):
-        touch_all(znode_ledger)
-
-
-@pytest.mark.parametrize("record", ["head", "commit pointer", "exceptions"])
-def test_l9_p11_a_missing_record_is_named(znode_ledger: ZNodeLedger, record: str) -> None:
-    path = RECORDS[record](Life(znode_ledger._path, znode_ledger.topology().incarnation))
-    znode_ledger.znodes.fault_of = None  # type: ignore[attr-defined]
-    znode_ledger.znodes.multi([Delete(path)])
-    with pytest.raises(CorruptRecordError, match=f"{path} is missing"):
-        touch_all(znode_ledger)
-
-
-def test_writes_to_a_former_life_of_the_topology_find_nothing(znode_ledger: ZNodeLedger) -> None:
-    znodes, path = znode_ledger.znodes, znode_ledger._path
-    node = znodes.read([path]).nodes[path]
-    assert node is not None
-    former = znode_ledger.topology().incarnation
-    znodes.fault_of = None  # type: ignore[attr-defined]
-    znodes.multi([Set(path, node.data.replace(former.encode(), b"ffffffff"), node.version)])
-    for attempt in (lambda: znode_ledger.start_attempt(2, owner="x"), lambda: znode_ledger.begin(claim(9), lines)):
-        with pytest.raises(FencedError, match=f"deleted and created again: it is now ffffffff, this was {former}"):
-            attempt()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,21 +14,10 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
 from airflow_trident.runtime.telling import lags_of
-from tests.fixtures.ledger import DEFINITION, LEDGERS, Place, begun, claim, lines
+from tests.fixtures.ledger import DEFINITION, Place, begun, claim, lines
 
 ERROR = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="dag", run_id="run-9", error="SourceChangedError: the file")
 NOTHING = CoordinatorOutcome(kind=OutcomeKind.NOTHING_NEW, dag_id="dag", run_id="run-9")
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as place:
-        yield place
-
-
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    return place.registered()
 
 
 def said(ledger: Ledger) -> tuple[str, int, str, str]:

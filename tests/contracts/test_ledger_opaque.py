@@ -3,7 +3,7 @@ transactions lose theirs, in the same step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,18 +14,12 @@ from airflow_trident.protocol.records import Definition, Exceptions, SpoutDefini
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
-from tests.fixtures.ledger import LEDGERS, OTHER_STAGED, STAGED, Place, claim
+from tests.fixtures.ledger import OTHER_STAGED, STAGED, Place, claim
 
 OPAQUE = SpoutDefinition(text="Numbers", kind=SpoutKind.OPAQUE)
 DEFINITION = Definition(spouts={"lines": OPAQUE, "users": SpoutDefinition(text="Table"), "words": OPAQUE}, states={})
 LARGE = 20_000
 """So many names make the metadata too large for the record itself."""
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as place:
-        yield place
 
 
 @pytest.fixture

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-
-import pytest
 
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.protocol.statuses import Status
 from tests.fixtures.ledger import (
-    LEDGERS,
     Place,
     begun,
     claim,
     committed_up_to,
     statuses,
 )
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as place:
-        yield place
-
-
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    return place.registered()
-
 
 # ---- waiting ---------------------------------------------------------------------------------------------------
 

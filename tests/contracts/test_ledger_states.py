@@ -3,8 +3,6 @@ they belong, what they were given up for, and what nobody has to remember."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_trident.errors import FencedError, TransitionError
@@ -12,21 +10,10 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import Definition, Loss, StateDefinition
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from tests.fixtures.ledger import DEFINITION, LEDGERS, Place, begun, commit, gated
+from tests.fixtures.ledger import DEFINITION, begun, commit, gated
 
 COUNTS = "counts"
 MORE = Definition(spouts=DEFINITION.spouts, states={**DEFINITION.states, "more": StateDefinition(text="another one")})
-
-
-@pytest.fixture(params=LEDGERS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with LEDGERS[request.param](request) as found:
-        yield found
-
-
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    return place.registered()
 
 
 def begin(ledger: Ledger) -> int:
