@@ -12,7 +12,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "airflow_trident"
 MAP = ROOT / "docs" / "architecture.md"
 MAPS = [MAP, ROOT / "docs" / "decisions" / "0014-rooms.md", ROOT / "CONTRIBUTING.md"]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CHANGELOG = ROOT / "docs" / "changelog.md"
+"""It says how things were called before."""
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page != CHANGELOG),
+]
 CODE = [
     path for folder in ("airflow_trident", "tests", "demo", "tools") for path in sorted((ROOT / folder).rglob("*.py"))
 ]
