@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.calls.infer import output_types, returned, type_of_annotation
@@ -29,6 +30,13 @@ def require_callable(verb: str, function: Any, method: str) -> None:
         raise PlanError(f"{verb} got the class {function.__name__}", f"Give an object: {function.__name__}().")
     if not callable(getattr(function, method, None)) and not callable(function):
         raise PlanError(f"{verb} got {function!r}", f"Give a function, or an object with a method {method}().")
+
+
+def require_factory(state: object) -> StateFactory:
+    """:raises PlanError: something else than a state factory."""
+    if not isinstance(state, StateFactory):
+        raise PlanError(f"{state!r} is no state", 'Give a state factory, as in SqliteState("counts.db").')
+    return state
 
 
 def require_stateful(function: object) -> None:

@@ -1,17 +1,401 @@
 """Streams: handles on nodes of the plan, with Trident's verbs in Python spelling.
 
 Every verb returns a new stream and leaves the old one as it is. Fields are named by text (``"a, b"``) or a list.
-Functions, filters and updaters are objects of the classes in `airflow_trident.operations` or plain functions.
+Functions, filters and updaters are objects of the classes in `airflow_trident.operations` or plain functions. What a
+verb does stands in :mod:`airflow_trident.topology.verbs`, one module for each family.
 """
 
 from __future__ import annotations
 
-from airflow_trident.topology.grouped import GroupedStream
-from airflow_trident.topology.querying import Querying
-from airflow_trident.topology.state import TridentState
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeAlias, Unpack
 
-__all__ = ["GroupedStream", "Stream", "TridentState"]
+from airflow_trident.contracts.state import StateFactory, Updater
+from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.operations.queries import QueryFunction
+from airflow_trident.operations.stateful import StatefulFunction
+from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
+from airflow_trident.plan.nodes import Grouping, PersistNode
+from airflow_trident.topology.node_graph import NodeGraph
+from airflow_trident.topology.state import StateHandle, StaticState
+from airflow_trident.topology.stream_base import GroupedBase, StreamBase
+from airflow_trident.topology.verbs import aggregate, local, persist, query, repartition, window
+from airflow_trident.topology.verbs.aggregate import Chain, Comparator, Scope
+from airflow_trident.topology.verbs.window import WindowOptions
+from airflow_trident.types import FieldSpec
+
+Extent: TypeAlias = int | timedelta
+"""Of a window: a number of tuples, or a duration."""
 
 
-class Stream(Querying):
+class Stream(StreamBase):
     """A stream of batches of tuples (Trident: Stream)."""
+
+    def name(self, label: str) -> Stream:
+        """Put a label before the names of the nodes that follow; it shows in plans, errors and Spark's UI."""
+        return replace(self, label=label)
+
+    # ---- tuple by tuple ----------------------------------------------------------------------------------------
+
+    def each(self, inputs: FieldSpec | Expression, function: Any, outputs: FieldSpec | None = None) -> Stream:
+        """Append what `function` gives to every tuple: none drops the tuple, several repeat it.
+
+        ``each("line", Split(), "word string")`` calls ``function(line)`` for an iterable of values (tuples, if more
+        than one field is declared). ``each(split(col("line"), " "), "words")`` appends a column expression, which
+        stays in the JVM on Spark; ``explode(...)`` gives one tuple per element.
+
+        :param outputs: new fields with types; names alone where types are annotated or follow from the expression.
+        :raises FieldError: unknown or doubled field, or a type that is not known.
+        """
+        return local.each(self, inputs, function, outputs)
+
+    def filter(self, inputs: FieldSpec | Expression | Any, filter: Any = None) -> Stream:
+        """Keep the tuples for which `filter` is true.
+
+        ``filter("word", NotEmpty())``, ``filter(NotEmpty())`` (all fields), ``filter(col("n") > 0)``; null drops.
+        """
+        return local.filter(self, inputs, filter)
+
+    def map(self, function: Any, outputs: FieldSpec | None = None) -> Stream:
+        """Replace every tuple by ``function(*values)``: one value, or a tuple of values if there are several fields.
+
+        :param outputs: the new fields; without them names and types stay.
+        """
+        return local.map(self, "map", function, outputs)
+
+    def flat_map(self, function: Any, outputs: FieldSpec | None = None) -> Stream:
+        """Replace every tuple by each element of ``function(*values)``."""
+        return local.map(self, "flat_map", function, outputs)
+
+    def project(self, keep: FieldSpec) -> Stream:
+        """Keep these fields, in this order."""
+        return local.project(self, keep)
+
+    def peek(self, inputs: FieldSpec | Any, consumer: Any = None) -> Stream:
+        """Call `consumer` for every tuple, for its effect, and pass the tuple on: ``peek(Debug())``.
+
+        It may be called several times for one tuple: attempts are repeated. Without `inputs` it gets all fields.
+        """
+        return local.peek(self, inputs, consumer)
+
+    def apply_assembly(self, assembly: Callable[[Stream], Stream]) -> Stream:
+        """What `assembly` makes of this stream: a function, or an object with ``apply(stream)`` (Trident: Assembly)."""
+        return local.assembled(self, assembly)
+
+    # ---- repartitioning ----------------------------------------------------------------------------------------
+
+    def partition_by(self, fields: FieldSpec) -> Stream:
+        """Bring tuples with equal values of `fields` into one partition."""
+        return repartition.partition_by(self, fields)
+
+    def shuffle(self) -> Stream:
+        """Spread tuples evenly over the partitions."""
+        return repartition.repartition(self, "shuffle", Grouping.SHUFFLE)
+
+    def local_or_shuffle(self) -> Stream:
+        """Any distribution will do: tuples stay where they are."""
+        return repartition.repartition(self, "local_or_shuffle", Grouping.LOCAL_OR_SHUFFLE)
+
+    def global_(self) -> Stream:
+        """Bring all tuples into one partition (Trident: global)."""
+        return repartition.repartition(self, "global", Grouping.GLOBAL)
+
+    def batch_global(self) -> Stream:
+        """Bring all tuples of the batch into one partition."""
+        return repartition.repartition(self, "batch_global", Grouping.BATCH_GLOBAL)
+
+    def broadcast(self) -> Stream:
+        """Bring every tuple into every partition."""
+        return repartition.repartition(self, "broadcast", Grouping.BROADCAST)
+
+    def identity_partition(self) -> Stream:
+        """From partition i into partition i: nothing moves."""
+        return repartition.repartition(self, "identity_partition", Grouping.IDENTITY)
+
+    def partition(self, grouping: CustomGrouping) -> Stream:
+        """Bring tuples where `grouping` says."""
+        return repartition.partition(self, grouping)
+
+    def parallelism_hint(self, partitions: int) -> Stream:
+        """How many partitions this node has, and with it all nodes that no repartition divides from it; of several
+        hints the largest (Trident: parallelismHint, which says it about the node, as this does, and gives the same
+        stream back). A source has no more partitions than splits."""
+        return repartition.parallelism_hint(self, partitions)
+
+    def set_cpu_load(self, percent: float) -> Stream:
+        """How much of a core the node's work on one partition needs; see `Topology.spark_conf`."""
+        return repartition.set_cpu_load(self, percent)
+
+    def set_memory_load(self, megabytes: float) -> Stream:
+        """How much memory the node's work on one partition needs; see `Topology.spark_conf`."""
+        return repartition.set_memory_load(self, megabytes)
+
+    # ---- aggregations ------------------------------------------------------------------------------------------
+    # One is ``aggregator, output`` or ``inputs, aggregator, output``; several in one pass are tuples of those:
+    # ``aggregate((Count(), "n"), ("price", Sum(), "total"))``.
+
+    def group_by(self, fields: FieldSpec) -> GroupedStream:
+        """Group by `fields`; nothing moves until an aggregation follows (Trident: GroupedStream)."""
+        return GroupedStream(self, aggregate.group_by(self, fields))
+
+    def aggregate(self, *what: Any) -> Stream:
+        """Aggregate the whole batch, also when it is empty: ``aggregate(Count(), "n")``,
+        ``aggregate("price", Sum(), "total")``. Combiners and reducers give one tuple."""
+        return aggregate.aggregate(self, Scope.ALL, (), what)
+
+    def partition_aggregate(self, *what: Any) -> Stream:
+        """Aggregate each partition for itself, also an empty one."""
+        return aggregate.aggregate(self, Scope.PARTITION, (), what)
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer:
+        """Several aggregators in one pass, as Trident writes it:
+        ``chained_agg().aggregate(Count(), "n").aggregate("price", Sum(), "total").chain_end()``."""
+        return ChainedAggregatorDeclarer(Chain(self))
+
+    def min_by(self, field: FieldSpec, comparator: Comparator | None = None) -> Stream:
+        """The tuple of each partition with the smallest value of a field; none of an empty partition.
+
+        Nulls are passed over; of equal tuples the later one wins. Use `global_()` before for the smallest of the batch.
+        """
+        return aggregate.extreme(self, "min_by", field, comparator, sign=-1)
+
+    def max_by(self, field: FieldSpec, comparator: Comparator | None = None) -> Stream:
+        """The tuple of each partition with the largest value of a field; as `min_by`."""
+        return aggregate.extreme(self, "max_by", field, comparator, sign=1)
+
+    def min(self, comparator: Comparator) -> Stream:
+        """The smallest tuple of each partition; `comparator` gets two tuples of all fields."""
+        return aggregate.extreme(self, "min", (), comparator, sign=-1)
+
+    def max(self, comparator: Comparator) -> Stream:
+        """The largest tuple of each partition; `comparator` gets two tuples of all fields."""
+        return aggregate.extreme(self, "max", (), comparator, sign=1)
+
+    # ---- states ------------------------------------------------------------------------------------------------
+
+    def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
+        """Aggregate all batches into one stored row: ``persistent_aggregate(state, Count(), "n")``.
+
+        :param name: the state's name, part of the topology's definition; default: the name of the output field.
+        """
+        return TridentState(self, persist.persistent_aggregate(self, (), state, what, name))
+
+    def partition_persist(
+        self,
+        state: StateFactory,
+        inputs: FieldSpec,
+        updater: Updater | None = None,
+        *,
+        keys: FieldSpec | None = None,
+        values: FieldSpec | None = None,
+        order_by: FieldSpec | None = None,
+        name: str | None = None,
+    ) -> TridentState:
+        """Give every batch's tuples to an updater of the state, in the commit phase (Trident: partitionPersist).
+
+        ``partition_persist(state, "id, city, changed_at", keys="id", order_by="changed_at")`` keeps the newest city of
+        each id.
+
+        :param inputs: the fields that the updater gets.
+        :param updater: a function ``updater(map_state, tuples)``, or a :class:`StateUpdater`; default: :class:`MapPut`,
+            a tuple's values replace those that its key had. Two tuples of one batch with the same key and different
+            values are then an error (UserCodeError), unless `order_by` says which one is newer.
+        :param keys: those of `inputs` that are the key of the stored map. Sinks (FileSink, TableSink) append the tuples
+            as they are: they take neither keys, nor values, nor an updater.
+        :param values: the stored value fields with types; default: the rest of `inputs`. Without an updater they are
+            some of the inputs.
+        :param order_by: without an updater: the fields of the stream that say which of several tuples of a key in one
+            batch is the newest, the most important first; null is the lowest value. Between batches the later
+            transaction is the newer one.
+        :raises PlanError: what is named does not go together, or could never be stored.
+        """
+        sink = persist.partition_persist(self, state, inputs, updater, keys, values, order_by, name)
+        return TridentState(self, sink)
+
+    def stateful(
+        self,
+        inputs: FieldSpec,
+        function: StatefulFunction[Any, Any],
+        *,
+        provider: StateFactory,
+        keys: FieldSpec = (),
+        partitions: int = 1,
+        name: str | None = None,
+    ) -> TridentState:
+        """Run a function with a key-value state of its own over every batch, in the commit phase (Storm:
+        IStatefulBolt). Exactly once, in the order of transactions; it has no output stream.
+
+        ``stateful("word", CountWords(), provider=KeyValueStates("sqlite", {"path": "counts.db"}))``
+
+        :param inputs: the fields that `execute` gets.
+        :param keys: those of `inputs` by which tuples are spread over the partitions.
+        :param partitions: how many states the function has; part of the topology's definition.
+        :param name: of the state; default: the name of the function's class.
+        """
+        sink = persist.stateful(self, inputs, function, provider, keys, partitions, name)
+        return TridentState(self, sink)
+
+    def state_query(
+        self,
+        state: TridentState | StaticState,
+        inputs: FieldSpec,
+        function: QueryFunction,
+        outputs: FieldSpec,
+        *,
+        after_commit: bool = False,
+    ) -> Stream:
+        """Append what a state says about every tuple: ``state_query(counts, "word", MapGet(), "n")``.
+
+        In the processing phase it reads what is committed at that moment: another attempt may read something else. In
+        the commit phase (downstream of new values or a window) it reads after the batch was applied to the state, and
+        every try of a commit reads the same.
+
+        :param inputs: the fields that the query gets; for MapGet, the key.
+        :param outputs: the new fields; types may be left out where they follow from the state.
+        :param after_commit: put this query, and all that is downstream, into the commit phase.
+        :raises PlanError: no state, no query, a broadcast before it, or `after_commit` for a state that this topology
+            does not update.
+        """
+        return query.state_query(self, state, inputs, function, outputs, after_commit=after_commit)
+
+    # ---- windows -----------------------------------------------------------------------------------------------
+
+    def tumbling_window(
+        self, length: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+    ) -> Stream:
+        """Aggregate every `length` tuples, or each `length` of time: see :meth:`window`."""
+        return self.window(tumbling(length), state, *what, **options)
+
+    def sliding_window(
+        self, length: Extent, slide: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+    ) -> Stream:
+        """Aggregate the last `length` tuples at every `slide` tuples, or of time: see :meth:`window`.
+
+        :raises PlanError: one of them is a number and the other a duration, or the slide is longer.
+        """
+        return self.window(sliding(length, slide), state, *what, **options)
+
+    def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]) -> Stream:
+        """Aggregate windows of the stream, which go over batches: ``window(TumblingCountWindow(100), state, "price",
+        Sum(), "total")``.
+
+        The tuples are kept in the state, in the commit phase, so each is in its windows exactly once; what comes out is
+        the windows that the batch completed, and belongs to the commit phase. An empty window does not fire.
+
+        :param what: as for :meth:`aggregate`.
+        :param time: for durations, the field with the time of a tuple: a timestamp, or a long in milliseconds. A window
+            fires when a tuple has come that is later than its end by `lag`; a tuple too late for all its windows is
+            left out, and counted in the log and in the ledger. Without `time` the time of the transaction counts: when
+            its run was due, or it was begun.
+        :param lag: default: no time at all.
+        :param max_ahead: with `time`: a tuple whose time is later than the beginning of its transaction by more than
+            this (default: 5 minutes) fires no window: its clock may be wrong. It is kept, and is in the window of its
+            time. None: every time is believed.
+        :param bounds: put the fields ``window_start`` and ``window_end`` before the outputs: times (the end is
+            exclusive), or numbers of tuples.
+        :param name: of the state; default: that of the first output and ``_window``.
+        :raises PlanError: the state cannot keep a window.
+        """
+        return window.window(self, (), config, state, what, **options)
+
+
+class GroupedStream(GroupedBase[Stream]):
+    """A stream with group fields (Trident: GroupedStream)."""
+
+    def aggregate(self, *what: Any) -> Stream:
+        """One tuple per group of the batch: ``group_by("word").aggregate(Count(), "n")``."""
+        return aggregate.aggregate(self.stream, Scope.ALL, self.keys, what)
+
+    def partition_aggregate(self, *what: Any) -> Stream:
+        """Aggregate the groups of each partition for itself."""
+        return aggregate.aggregate(self.stream, Scope.PARTITION, self.keys, what)
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer:
+        """Several aggregators of each group in one pass; see `Stream.chained_agg`."""
+        return ChainedAggregatorDeclarer(Chain(self.stream, self.keys))
+
+    def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
+        """Aggregate all batches into one stored row per group."""
+        sink = persist.persistent_aggregate(self.stream, self.keys, state, what, name)
+        return TridentState(self.stream, sink)
+
+    def state_query(
+        self,
+        state: TridentState | StaticState,
+        inputs: FieldSpec,
+        function: QueryFunction,
+        outputs: FieldSpec,
+        *,
+        after_commit: bool = False,
+    ) -> Stream:
+        """As `Stream.state_query`, with the tuples of a group in one partition: each key is asked for in one place."""
+        together = self.stream.partition_by(list(self.keys))
+        return together.state_query(state, inputs, function, outputs, after_commit=after_commit)
+
+    def tumbling_window(
+        self, length: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+    ) -> Stream:
+        """As `Stream.tumbling_window`, aggregated by group: the window is one of the whole stream."""
+        return self.window(tumbling(length), state, *what, **options)
+
+    def sliding_window(
+        self, length: Extent, slide: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+    ) -> Stream:
+        """As `Stream.sliding_window`, aggregated by group: the window is one of the whole stream."""
+        return self.window(sliding(length, slide), state, *what, **options)
+
+    def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]) -> Stream:
+        """As `Stream.window`, aggregated by group: the window is one of the whole stream."""
+        return window.window(self.stream, self.keys, config, state, what, **options)
+
+
+class ChainedAggregatorDeclarer:
+    """Collects aggregators until `chain_end`. Of several that emit more than one tuple the cross product comes out; if
+    one emits none, the product is empty."""
+
+    def __init__(self, chain: Chain[Stream]) -> None:
+        self._chain = chain
+
+    def aggregate(self, *what: Any) -> ChainedAggregatorDeclarer:
+        """One more aggregator of the whole batch or group."""
+        return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.ALL, what))
+
+    def partition_aggregate(self, *what: Any) -> ChainedAggregatorDeclarer:
+        """One more aggregator of each partition."""
+        return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.PARTITION, what))
+
+    def chain_end(self) -> Stream:
+        """The stream of what they give.
+
+        :raises PlanError: there is no aggregator in the chain.
+        """
+        return aggregate.chain_end(self._chain)
+
+
+class TridentState(StateHandle):
+    """A handle on a state of the topology (Trident: TridentState)."""
+
+    def __init__(self, stream: Stream, sink: PersistNode) -> None:
+        super().__init__(sink.state, stream.topology)
+        self._stream = stream
+        self._sink = sink
+
+    @property
+    def topology(self) -> NodeGraph:
+        return self._stream.topology
+
+    def __repr__(self) -> str:
+        return f"TridentState({self.name}: {self.spec.describe()})"
+
+    def new_values_stream(self) -> Stream:
+        """What each batch changes in the state: key and value fields of its keys, after the batch (Trident:
+        newValuesStream). A key that the batch removed is not in it.
+
+        Everything downstream runs in the commit phase, and states that it ends in are updated exactly once as well.
+
+        :raises PlanError: the state is that of a stateful function, which has no output.
+        """
+        return persist.new_values(self._stream, self._sink)

@@ -13,7 +13,7 @@ from airflow_trident.contracts.state import MapState
 from airflow_trident.engine.base import Engine
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.topology.state import TridentState
+from airflow_trident.topology.stream import TridentState
 from tests.fixtures.engine import rows_as_text
 from tests.generated.operations import Row
 from tests.generated.topologies import BINARY, MAX_ROWS, SCHEMA, VERBS, Made, groups_of, largest, total

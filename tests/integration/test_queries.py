@@ -34,8 +34,7 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.operations.queries import MapGet, QueryFunction, ReadableState, SnapshotGet, TupleCollectionGet
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.query import json_value, parse_text, query_texts
-from airflow_trident.topology.state import TridentState
-from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.stream import Stream, TridentState
 from airflow_trident.types import INTERVAL, parse_declared
 
 WORDS = ["a", "b", "a", "c", "a", "b"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.evaluate import bind, evaluate
 from airflow_trident.operations.expr.tree import (
     Expression,
@@ -81,8 +82,8 @@ def test_the_truth_of_an_expression_is_an_error_that_says_what_to_write() -> Non
 
 def test_python_values_on_either_side_become_literals() -> None:
     assert str(1 - col("a")) == "(1 - a)"
-    assert lit(datetime.time(8)).dtype(()) == "time"
-    assert lit(datetime.timedelta(1)).dtype(()) == "interval day to second"
+    assert dtype(lit(datetime.time(8)), ()) == "time"
+    assert dtype(lit(datetime.timedelta(1)), ()) == "interval day to second"
     assert str(2 / col("x")) == "(2 / x)"
     assert str(1 < col("a")) == "(a > 1)"  # noqa: SIM300 - Python turns it round
     assert str(True & col("p")) == "(True & p)"
@@ -140,7 +141,7 @@ def test_what_cannot_mean_anything_is_refused_when_it_is_written(make: Any, word
     ],
 )
 def test_the_type_follows_from_the_fields(expression: Expression, expected: str) -> None:
-    assert expression.dtype(SCHEMA) == expected
+    assert dtype(expression, SCHEMA) == expected
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_the_type_follows_from_the_fields(expression: Expression, expected: str)
 )
 def test_a_wrong_type_is_named_with_the_expression(expression: Expression, words: str) -> None:
     with pytest.raises(FieldError, match=words):
-        expression.dtype(SCHEMA)
+        dtype(expression, SCHEMA)
 
 
 # ---- meaning ---------------------------------------------------------------------------------------------------

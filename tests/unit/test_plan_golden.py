@@ -35,9 +35,7 @@ from airflow_trident.operations.expr.tree import col, explode, split
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Plan
-from airflow_trident.topology.chained import ChainedAggregatorDeclarer
-from airflow_trident.topology.state import TridentState
-from airflow_trident.topology.stream import GroupedStream, Stream
+from airflow_trident.topology.stream import ChainedAggregatorDeclarer, GroupedStream, Stream, TridentState
 from tests.fixtures import commit_plan as commit_plan_fixtures
 from tests.fixtures.commit_plan import COMMIT_SHAPES, query
 from tests.fixtures.plan import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout

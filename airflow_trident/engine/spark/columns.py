@@ -10,7 +10,7 @@ from airflow_trident.engine.spark.expressions import compile_expression
 from airflow_trident.engine.spark.worker import MARKER
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind
-from airflow_trident.operations.expr.dtypes import resolve
+from airflow_trident.operations.expr.dtypes import dtype, resolve
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.plan.nodes import (
     Aggregation,
@@ -81,7 +81,7 @@ class Columns:
         wider = data.select(
             *(self.named(name) for name in names_of(before)), self._compiled(node.expression, before, output.name)
         )
-        if node.expression.dtype(before) == output.type:
+        if dtype(node.expression, before) == output.type:
             return wider
         kept = [self.named(name) for name in names_of(before)]
         return wider.select(*kept, self.named(output.name).cast(output.type).alias(output.name))

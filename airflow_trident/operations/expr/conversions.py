@@ -11,7 +11,8 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
-from airflow_trident.operations.expr.dtypes import MAX_PRECISION, decimal_parts, kind
+from airflow_trident.operations.expr.dtypes import decimal_parts, kind
+from airflow_trident.operations.expr.literals import MAX_PRECISION
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES
 
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"

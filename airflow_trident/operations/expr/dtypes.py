@@ -6,22 +6,18 @@ an int meets a double.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_trident.errors import FieldError
-from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
-
-if TYPE_CHECKING:
-    from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.expr.literals import MAX_PRECISION
+from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _DIGITS = {name: len(str(limit)) for name, limit in WHOLE_TYPES.items()}
-MAX_PRECISION = 38
 
 _OF_WHOLE = ("double", "boolean", "string", "decimal")
 # What can be cast into what so that Python and the JVM agree. Not double to string: Java prints doubles differently.
@@ -50,6 +46,14 @@ class Typed:
     options: tuple[Any, ...] = ()
 
 
+def dtype(expression: Expression, schema: Schema) -> str:
+    """The normalised DDL type of the value of an expression; of the elements, if it is an ``explode``.
+
+    :raises FieldError: an unknown field, or an operand of a type that the operation cannot take.
+    """
+    return resolve(expression, schema).type
+
+
 def resolve(expression: Expression, schema: Schema) -> Typed:
     """Check the types of an expression over a schema and make every conversion explicit.
 
@@ -68,43 +72,6 @@ def _resolve(expression: Expression, schema: Schema, whole: Expression) -> Typed
     if any(argument.op == "explode" for argument in arguments):
         raise FieldError(f"{whole}: explode inside another operation", "Make it an `each` of its own.")
     return _RULES[expression.op](_Call(expression, arguments))
-
-
-def type_of_value(value: Any) -> str:
-    """The type of a Python value as a literal.
-
-    :raises FieldError: no type holds such values.
-    """
-    simple: dict[type, str] = {
-        bool: "boolean",
-        int: "long",
-        float: "double",
-        str: "string",
-        bytes: "binary",
-        datetime.datetime: "timestamp",
-        datetime.date: "date",
-        datetime.timedelta: INTERVAL,
-    }
-    limit = WHOLE_TYPES["long"]
-    if isinstance(value, int) and not -limit <= value < limit:
-        raise FieldError(f"{value} does not fit a long", "Use lit(Decimal(...)) or a double.")
-    if isinstance(value, datetime.timedelta) and abs(value) > LONGEST_INTERVAL:
-        raise FieldError(f"{value} does not fit an {INTERVAL}", f"It has at most {LONGEST_INTERVAL.days} days.")
-    if type(value) in simple:
-        return simple[type(value)]
-    if isinstance(value, datetime.time) and value.tzinfo is None:
-        return "time"
-    if isinstance(value, Decimal) and value.is_finite():
-        _, digits, exponent = value.as_tuple()
-        scale = max(0, -int(exponent))
-        precision = max(len(digits) + max(0, int(exponent)), scale, 1)
-        if precision <= MAX_PRECISION:
-            return f"decimal({precision},{scale})"
-    raise FieldError(
-        f"{value!r} ({type(value).__name__}) cannot be a literal",
-        "Use a str, int, float, bool, bytes, Decimal of at most 38 digits, date, time without a zone, datetime or "
-        "timedelta.",
-    )
 
 
 def decimal_parts(type_text: str) -> tuple[int, int] | None:

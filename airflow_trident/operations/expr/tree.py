@@ -27,8 +27,8 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.expr import dtypes as expression_types
-from airflow_trident.types import Schema, parse_type
+from airflow_trident.operations.expr.literals import type_of_value
+from airflow_trident.types import parse_type
 
 Operand: TypeAlias = (
     "Expression | str | int | float | bool | bytes | Decimal | datetime.date | datetime.datetime | datetime.time | "
@@ -116,13 +116,6 @@ class Expression:
         if self.op is Op.COLUMN:
             return (str(self.options[0]),)
         return tuple(dict.fromkeys(name for argument in self.arguments for name in argument.reads))
-
-    def dtype(self, schema: Schema) -> str:
-        """The normalised DDL type of the value; of the elements, if it is an ``explode``.
-
-        :raises FieldError: an unknown field, or an operand of a type that the operation cannot take.
-        """
-        return expression_types.resolve(self, schema).type
 
     @property
     def is_explode(self) -> bool:
@@ -282,7 +275,7 @@ def lit(value: Any, type_text: str | None = None) -> Expression:
         return value if type_text is None else value.cast(type_text)
     if value is None and type_text is None:
         raise FieldError("a null literal has no type", 'Say which, as in lit(None, "long").')
-    known = expression_types.type_of_value(value) if value is not None else parse_type(str(type_text))
+    known = type_of_value(value) if value is not None else parse_type(str(type_text))
     if isinstance(value, datetime.datetime):
         zone = datetime.UTC
         value = value.replace(tzinfo=zone) if value.tzinfo is None else value.astimezone(zone)

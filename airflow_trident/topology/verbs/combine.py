@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.comparing import groupable
@@ -15,17 +16,13 @@ from airflow_trident.operations.multireduce import (
     MultiReducer,
 )
 from airflow_trident.plan.nodes import MergeNode, MultiReduceNode
-from airflow_trident.topology.base import StreamBase
-from airflow_trident.topology.stream import GroupedStream, Stream
+from airflow_trident.topology.node_graph import NodeGraph
+from airflow_trident.topology.stream_base import GroupedBase, S, StreamBase, named
 from airflow_trident.types import Field, FieldSpec, Schema, names_of, parse_declared, parse_names, select, split_spec
 
-if TYPE_CHECKING:
-    from airflow_trident.topology.topology import Topology
 
-
-def merged(topology: Topology, streams: Sequence[Stream], out_fields: FieldSpec | None) -> Stream:
-    """See `Topology.merge`."""
-    _require(topology, "merge", streams)
+def merge(graph: NodeGraph, streams: Sequence[S], out_fields: FieldSpec | None) -> S:
+    _require(graph, "merge", streams)
     first = streams[0].schema
     for place, stream in enumerate(streams):
         if tuple(field.type for field in stream.schema) != tuple(field.type for field in first):
@@ -35,21 +32,20 @@ def merged(topology: Topology, streams: Sequence[Stream], out_fields: FieldSpec 
             )
     names = names_of(first) if out_fields is None else parse_names(out_fields)
     schema = _renamed("merge", first, names)
-    node = MergeNode(name=topology.next_name("merge"), schema=schema, inputs=tuple(one.node for one in streams))
-    return Stream(topology, node)
+    node = MergeNode(name=graph.next_name("merge"), schema=schema, inputs=tuple(one.node for one in streams))
+    return replace(streams[0], node=node, label="")
 
 
-def multi_reduced(
-    topology: Topology,
+def multi_reduce(
+    graph: NodeGraph,
     input_fields: Sequence[FieldSpec],
-    streams: Sequence[Stream] | Sequence[GroupedStream],
+    streams: Sequence[S] | Sequence[GroupedBase[S]],
     reducer: MultiReducer[Any] | GroupedMultiReducer[Any],
     out_fields: FieldSpec,
-) -> Stream:
-    """See `Topology.multi_reduce`."""
-    grouped = [one for one in streams if isinstance(one, GroupedStream)]
-    plain = [one.stream if isinstance(one, GroupedStream) else one for one in streams]
-    _require(topology, "multi_reduce", plain)
+) -> S:
+    grouped = [one for one in streams if isinstance(one, GroupedBase)]
+    plain = [one.stream if isinstance(one, GroupedBase) else one for one in streams]
+    _require(graph, "multi_reduce", plain)
     wanted = GroupedMultiReducer if grouped else MultiReducer
     if len(grouped) not in (0, len(plain)) or not isinstance(reducer, wanted):
         raise PlanError(
@@ -61,29 +57,28 @@ def multi_reduced(
             f"multi_reduce got fields for {len(input_fields)} of {len(plain)} streams",
             'Name those of each, as in multi_reduce(["a, b", "c"], [one, other], ...).',
         )
-    reads = tuple(one._select("multi_reduce", names) for one, names in zip(plain, input_fields, strict=True))
+    reads = tuple(named(one, "multi_reduce", names) for one, names in zip(plain, input_fields, strict=True))
     groups = tuple(one.keys for one in grouped) or ((),) * len(plain)
     _require_alike("multi_reduce", plain, groups)
     outputs = parse_declared(out_fields, list(split_spec(reducer.output_types)))
-    return _node(topology, "multi_reduce", plain, reducer, reads, groups, outputs)
+    return _node(graph, "multi_reduce", plain, reducer, reads, groups, outputs)
 
 
-def joined(
-    topology: Topology,
-    streams: Sequence[Stream],
+def join(
+    graph: NodeGraph,
+    streams: Sequence[S],
     join_fields: Sequence[FieldSpec],
     out_fields: FieldSpec,
     join_type: JoinType | str | Sequence[JoinType | str],
     mode: JoinOutFieldsMode | str,
-) -> Stream:
-    """See `Topology.join`."""
-    _require(topology, "join", streams, least=2)
+) -> S:
+    _require(graph, "join", streams, least=2)
     if len(join_fields) != len(streams) or isinstance(join_fields, str):
         raise PlanError(
             f"join got join fields for {len(join_fields)} of {len(streams)} streams",
             'Name those of each, as in join([orders, users], ["user_id", "id"], ...).',
         )
-    keys = tuple(one._select("join", names) for one, names in zip(streams, join_fields, strict=True))
+    keys = tuple(named(one, "join", names) for one, names in zip(streams, join_fields, strict=True))
     if not keys[0]:
         raise PlanError("join got no join fields", "Name the fields that must be equal in all streams.")
     _require_alike("join", streams, keys)
@@ -107,46 +102,46 @@ def joined(
         )
         whole = (*select(streams[0].schema, keys[0], "join"), *rest)
     schema = _renamed("join", whole, parse_names(out_fields))
-    return _node(topology, "join", streams, joiner, others, keys, schema)
+    return _node(graph, "join", streams, joiner, others, keys, schema)
 
 
 def _node(
-    topology: Topology,
+    graph: NodeGraph,
     verb: str,
-    streams: Sequence[Stream],
+    streams: Sequence[S],
     reducer: MultiReducer[Any] | GroupedMultiReducer[Any],
     reads: tuple[tuple[str, ...], ...],
     groups: tuple[tuple[str, ...], ...],
     schema: Schema,
-) -> Stream:
+) -> S:
     node = MultiReduceNode(
-        name=topology.next_name(verb),
+        name=graph.next_name(verb),
         schema=schema,
         inputs=tuple(one.node for one in streams),
         reducer=reducer,
         reads=reads,
         groups=groups,
     )
-    return Stream(topology, node)
+    return replace(streams[0], node=node, label="")
 
 
 # ---- what must fit ---------------------------------------------------------------------------------------------
 
 
-def _require(topology: Topology, verb: str, streams: Sequence[Any], least: int = 1) -> None:
+def _require(graph: NodeGraph, verb: str, streams: Sequence[Any], least: int = 1) -> None:
     if isinstance(streams, StreamBase) or len(streams) < least:
         raise PlanError(f"{verb} got too few streams", f"Give a list, as in topology.{verb}([one, other], ...).")
     for place, stream in enumerate(streams):
         if not isinstance(stream, StreamBase):
             raise PlanError(f"{verb} got {stream!r} as stream {place}", "Give streams of this topology.")
-        if stream.topology is not topology:
+        if stream.topology is not graph:
             raise PlanError(
-                f"{verb}: stream {place} belongs to topology {stream.topology.name!r}, not to {topology.name!r}",
+                f"{verb}: stream {place} belongs to topology {stream.topology.name!r}, not to {graph.name!r}",
                 "A batch has one topology: make all streams with the same one.",
             )
 
 
-def _require_alike(verb: str, streams: Sequence[Stream], groups: Sequence[tuple[str, ...]]) -> None:
+def _require_alike(verb: str, streams: Sequence[S], groups: Sequence[tuple[str, ...]]) -> None:
     wanted = [field.type for field in select(streams[0].schema, groups[0], verb)]
     for place, (stream, names) in enumerate(zip(streams, groups, strict=True)):
         given = select(stream.schema, names, verb)

@@ -11,7 +11,7 @@ from airflow_trident.topology.names import require_name
 from airflow_trident.types import FieldSpec, Schema, parse_declared
 
 
-class Queries:
+class QueryStreams:
     """The query streams of one topology. The result of a query is the last node that was made downstream of it."""
 
     def __init__(self, topology: str) -> None:

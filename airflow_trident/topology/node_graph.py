@@ -1,0 +1,170 @@
+"""The nodes of a topology, which its streams add to, and what they mean together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Self
+
+from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.plan.commit.windows import WindowUpdater
+from airflow_trident.plan.compile import compile_plan
+from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls
+from airflow_trident.plan.joins import join_notes
+from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.resources import NodeSettings, PlanSettings
+from airflow_trident.plan.stages import Plan
+from airflow_trident.protocol.records import Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.topology.names import at_least_one, positive, require_name
+from airflow_trident.topology.query_streams import QueryStreams
+
+
+class NodeGraph:
+    """What :class:`~airflow_trident.topology.topology.Topology` knows of its streams and states. Streams hold this
+    part of it, so that they need not know who makes streams."""
+
+    def __init__(self, name: str, *, exactly_once: bool = True) -> None:
+        self.name = require_name("topology", name)
+        self.exactly_once = exactly_once
+        self._sources: dict[str, SourceNode] = {}
+        self._sinks: dict[str, PersistNode] = {}
+        self._counter = 0
+        self._plan: Plan | None = None
+        self._settings = PlanSettings()
+        self.queries = QueryStreams(name)
+
+    # ---- what the streams say ----------------------------------------------------------------------------------
+
+    def next_name(self, verb: str) -> str:
+        """A node name that is the same in every parse of the DAG file: verb and place."""
+        self._counter += 1
+        return f"{verb}-{self._counter}"
+
+    def add_source(self, name: str, spout: Spout) -> SourceNode:
+        """:raises PlanError: the name is taken, `spout` is no spout, or one that a state cannot take exactly once."""
+        require_name("stream", name)
+        if name in self._sources:
+            raise PlanError(f"topology {self.name!r} has two streams named {name!r}", "Give each its own name.")
+        if not isinstance(spout, Spout):
+            raise PlanError(
+                f"stream {name!r} of topology {self.name!r} begins at {spout!r}, which is no spout",
+                "Give it a FileSpout or another subclass of Spout.",
+            )
+        if self.exactly_once:
+            require_exactly_once(self.name, {name: spout}, self.states)
+        node = SourceNode(name=name, schema=spout.schema, spout=spout)
+        self._sources[name] = node
+        self._plan = None
+        return node
+
+    def add_sink(self, sink: PersistNode) -> None:
+        """:raises PlanError: the state name is taken, or the state cannot take a stream exactly once."""
+        if sink.name in self._sinks:
+            raise PlanError(
+                f"topology {self.name!r} has two states named {sink.name!r}",
+                'Name them apart, as in persistent_aggregate(..., name="counts").',
+            )
+        self.queries.require_none(sink)
+        if self.exactly_once:
+            require_exactly_once(self.name, self.spouts, {sink.name: sink.state})
+        self._sinks[sink.name] = sink
+        self._plan = None
+
+    def set_node(self, name: str, **said: Any) -> None:
+        """Parallelism or resources of a node; see :class:`NodeSettings`."""
+        nodes = self._settings.nodes
+        node = replace(nodes.get(name, NodeSettings()), **said)
+        self._settings = replace(self._settings, nodes={**nodes, name: node})
+        self._plan = None
+
+    # ---- parallelism and resources -----------------------------------------------------------------------------
+
+    def set_max_task_parallelism(self, partitions: int) -> Self:
+        """No stage has more partitions (Storm: topology.max.task.parallelism)."""
+        self._settings = replace(self._settings, max_parallelism=at_least_one("set_max_task_parallelism", partitions))
+        self._plan = None
+        return self
+
+    def set_resource_defaults(self, *, cpu_percent: float | None = None, memory_mb: float | None = None) -> Self:
+        """Resources of nodes that have none of their own (Trident: setResourceDefaults)."""
+        for amount in (cpu_percent, memory_mb):
+            positive("set_resource_defaults", 1 if amount is None else amount)
+        self._settings = replace(self._settings, default=NodeSettings(cpu_percent=cpu_percent, memory_mb=memory_mb))
+        self._plan = None
+        return self
+
+    def spark_conf(self) -> dict[str, str]:
+        """Settings of a Spark application that the loads of the largest stages ask for: whole cores per task, and
+        memory of the Python process beside it. Applications that tasks and commands start get them, below what their
+        own `spark_conf` says. A Connect server is an application already: give them to it."""
+        stages = self.compile().stages
+        conf = {}
+        if cpu := max((stage.cpu_percent or 0 for stage in stages), default=0):
+            conf["spark.task.cpus"] = str(math.ceil(cpu / 100))
+        if memory := max((stage.memory_mb or 0 for stage in stages), default=0):
+            conf["spark.executor.pyspark.memory"] = f"{math.ceil(memory)}m"
+        return conf
+
+    # ---- what it means -----------------------------------------------------------------------------------------
+
+    @property
+    def spouts(self) -> dict[str, Spout]:
+        """Stream name -> spout, in the order of the DAG file."""
+        return {name: node.spout for name, node in self._sources.items()}
+
+    @property
+    def states(self) -> dict[str, StateSpec]:
+        """State name -> specification, in the order of the DAG file."""
+        # Not when a state is declared: an opaque spout, or who asks for its new values, may come after it.
+        told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
+        return {
+            name: replace(
+                sink.state,
+                opaque=self.opaque and sink.state.factory.capabilities.opaque,
+                told=name in told and not isinstance(sink.state.updater, WindowUpdater),
+            )
+            for name, sink in self._sinks.items()
+        }
+
+    @property
+    def opaque(self) -> bool:
+        """Is one of the spouts opaque?"""
+        return any(spout.kind is SpoutKind.OPAQUE for spout in self.spouts.values())
+
+    @property
+    def shortfalls(self) -> tuple[Shortfall, ...]:
+        """Streams and states that are not exactly once together; none unless ``exactly_once=False``."""
+        return shortfalls(self.spouts, self.states)
+
+    def compile(self) -> Plan:
+        """The plan that engines run.
+
+        :raises PlanError: no state, or a stream that reaches none.
+        """
+        if self._plan is None:
+            sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
+            plan = compile_plan(self.name, sources, sinks, self._settings)
+            short = (f"not exactly once: {one}" for one in self.shortfalls)
+            self._plan = replace(plan, notes=(*short, *join_notes(sinks)))
+        return self._plan
+
+    def definition(self) -> Definition:
+        """What the ledger and the states depend on; see :class:`Definition`."""
+        fall_short = {one.state: (one.note,) for one in reversed(self.shortfalls)}
+        return Definition(
+            spouts={
+                name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind) for name, spout in self.spouts.items()
+            },
+            states={
+                name: StateDefinition(text=spec.describe(), notes=fall_short.get(name, ()), inputs=spec.inputs)
+                for name, spec in self.states.items()
+            },
+        )
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name!r}, streams={list(self._sources)}, states={list(self._sinks)})"

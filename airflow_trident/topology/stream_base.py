@@ -1,0 +1,87 @@
+"""What a verb is given and what it gives: a node of the graph that more can be put behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from airflow_trident.errors import PlanError
+from airflow_trident.plan.nodes import Node
+from airflow_trident.topology.node_graph import NodeGraph
+from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_names, require_distinct, select
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StreamBase:
+    """A stream as verbs know it; they give a stream of the same class back.
+
+    :param node: the node of the plan that gives the stream's tuples.
+    :param label: stands before the names of the nodes that follow.
+    """
+
+    topology: NodeGraph
+    node: Node
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.topology.queries.note(self.node)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.node.name}: {ddl(self.schema)})"
+
+    @property
+    def schema(self) -> Schema:
+        return self.node.schema
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Field names in order."""
+        return names_of(self.node.schema)
+
+
+S = TypeVar("S", bound=StreamBase)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GroupedBase(Generic[S]):
+    """A grouped stream as verbs know it; `keys` are the group fields."""
+
+    stream: S
+    keys: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.keys)} of {self.stream!r})"
+
+
+def named(stream: StreamBase, verb: str, names: FieldSpec) -> tuple[str, ...]:
+    """The fields that the user named.
+
+    :raises FieldError: the stream has no such field.
+    """
+    wanted = parse_names(names)
+    select(stream.schema, wanted, f"{verb} in topology {stream.topology.name!r}")
+    return wanted
+
+
+def some(stream: StreamBase, verb: str, names: FieldSpec, instead: str) -> tuple[str, ...]:
+    """As `named`.
+
+    :raises PlanError: none is named; `instead` says what does without fields.
+    """
+    wanted = named(stream, verb, names)
+    if not wanted:
+        raise PlanError(f"{verb} in topology {stream.topology.name!r} got no fields", instead)
+    return wanted
+
+
+def then(stream: S, kind: Callable[..., Node], verb: str, schema: Schema, **arguments: Any) -> S:
+    """Put a node of this kind behind the last one."""
+    name = stream.topology.next_name(f"{stream.label}.{verb}" if stream.label else verb)
+    return replace(stream, node=kind(name=name, schema=schema, inputs=(stream.node,), **arguments))
+
+
+def append(stream: S, kind: Callable[..., Node], verb: str, *, outputs: Schema, **arguments: Any) -> S:
+    """As `then`, with the fields that there are and `outputs` behind them."""
+    require_distinct((*stream.fields, *names_of(outputs)))
+    return then(stream, kind, verb, (*stream.schema, *outputs), outputs=outputs, **arguments)

@@ -1,0 +1,100 @@
+"""Verbs that move no tuple to another partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.expr.dtypes import dtype
+from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.vectors import VectorFunction
+from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
+from airflow_trident.topology.signatures import declared_outputs, require_callable
+from airflow_trident.topology.stream_base import S, append, named, some, then
+from airflow_trident.types import FieldSpec, parse_declared, require_distinct, select
+
+
+def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: FieldSpec | None = None) -> S:
+    if isinstance(inputs, Expression):
+        return _each_expression(stream, inputs, function)
+    if outputs is None:
+        raise PlanError(
+            "each() needs the fields that the function appends",
+            'As in each("line", Split(), "word string").',
+        )
+    reads = named(stream, "each", inputs)
+    if isinstance(function, Expression):
+        return _each_expression(stream, function, outputs)
+    require_callable("each", function, "execute")
+    new = declared_outputs(function, "execute", outputs, many=True)
+    return append(stream, EachNode, "each", reads=reads, outputs=new, function=function)
+
+
+def _each_expression(stream: S, expression: Expression, outputs: FieldSpec) -> S:
+    named(stream, "each", list(expression.reads))
+    new = parse_declared(outputs, [dtype(expression, stream.schema)])
+    if len(new) != 1:
+        raise FieldError(f"the expression {expression} gives one field and {len(new)} are named", "Name one.")
+    return append(stream, EachNode, "each", reads=expression.reads, outputs=new, expression=expression)
+
+
+def filter(stream: S, inputs: Any, keep: Any = None) -> S:
+    if isinstance(inputs, Expression):
+        return _filter_expression(stream, inputs)
+    if keep is None:
+        inputs, keep = list(stream.fields), inputs
+    if isinstance(keep, Expression):
+        return _filter_expression(stream, keep)
+    require_callable("filter", keep, "is_keep")
+    reads = named(stream, "filter", inputs)
+    return then(stream, FilterNode, "filter", stream.schema, reads=reads, function=keep)
+
+
+def _filter_expression(stream: S, expression: Expression) -> S:
+    named(stream, "filter", list(expression.reads))
+    given = dtype(expression, stream.schema)
+    if given != "boolean" or expression.is_explode:
+        raise FieldError(f"filter needs a boolean and {expression} is {given}", "Compare it with something.")
+    return then(stream, FilterNode, "filter", stream.schema, reads=expression.reads, expression=expression)
+
+
+def map(stream: S, verb: str, function: Any, outputs: FieldSpec | None) -> S:
+    """`verb`: "map" or "flat_map"."""
+    flat = verb == "flat_map"
+    require_callable(verb, function, "execute")
+    if flat and isinstance(function, VectorFunction):
+        raise PlanError(
+            f"flat_map got the vectorised {type(function).__name__}, which gives one output per tuple",
+            "Use map(), or let it give an array and go on with each(explode(...)).",
+        )
+    new = stream.schema if outputs is None else declared_outputs(function, "execute", outputs, many=flat)
+    return then(stream, MapNode, verb, new, function=function, flat=flat)
+
+
+def project(stream: S, keep: FieldSpec) -> S:
+    names = some(stream, "project", keep, "Name one at least: a tuple without fields cannot be moved.")
+    require_distinct(names)
+    return then(stream, ProjectNode, "project", select(stream.schema, names, "project"))
+
+
+def keeping(stream: S, names: tuple[str, ...]) -> S:
+    """As `project`, if it would change anything."""
+    return stream if names == stream.fields else project(stream, list(names))
+
+
+def peek(stream: S, inputs: Any, consumer: Any = None) -> S:
+    if consumer is None:
+        inputs, consumer = list(stream.fields), inputs
+    require_callable("peek", consumer, "accept")
+    return then(stream, PeekNode, "peek", stream.schema, reads=named(stream, "peek", inputs), function=consumer)
+
+
+def assembled(stream: S, assembly: Any) -> S:
+    """What an assembly makes of a stream; it must be a stream."""
+    apply = getattr(assembly, "apply", assembly)
+    if isinstance(assembly, type) or not callable(apply):
+        raise PlanError(f"apply_assembly got {assembly!r}", "Give an object with apply(stream), or a function.")
+    made = apply(stream)
+    if not isinstance(made, type(stream)):
+        raise PlanError(f"the assembly {assembly!r} gave {made!r}", "It must return the stream that it made.")
+    return made

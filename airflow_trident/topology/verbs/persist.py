@@ -1,0 +1,215 @@
+"""Verbs that end a stream in a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from airflow_trident.contracts.state import StateFactory, StateSpec, Updater
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.comparing import comparable, groupable
+from airflow_trident.operations.newest import Newest
+from airflow_trident.operations.stateful import Stateful, StatefulFunction
+from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.plan.commit.phase import in_commit_phase
+from airflow_trident.plan.commit.windows import WindowUpdater
+from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.signatures import persistent_aggregations, require_factory, require_stateful
+from airflow_trident.topology.stream_base import S, named, some, then
+from airflow_trident.topology.updaters import MapPut
+from airflow_trident.topology.verbs.aggregate import Scope, aggregate
+from airflow_trident.topology.verbs.local import keeping
+from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, parse_names, require_distinct, select
+
+
+def partition_persist(
+    stream: S,
+    state: StateFactory,
+    inputs: FieldSpec,
+    updater: Updater | None,
+    keys: FieldSpec | None,
+    values: FieldSpec | None,
+    order_by: FieldSpec | None,
+    name: str | None,
+) -> PersistNode:
+    staged = select(stream.schema, named(stream, "partition_persist", inputs), "partition_persist")
+    if require_factory(state).capabilities.appends:
+        if any(one is not None for one in (keys, values, updater, order_by)):
+            raise PlanError(
+                f"partition_persist into {state.describe()} got keys, values, order_by or an updater",
+                "A sink appends the tuples as they are: name inputs only.",
+            )
+        return _persist_rows(stream, state, staged, name)
+    if keys is None:
+        raise PlanError("partition_persist has no keys", 'Name those of the inputs that are keys, as in keys="id".')
+    key_fields = select(staged, parse_names(keys), "partition_persist keys")
+    rest = tuple(field for field in staged if field not in key_fields)
+    value_fields = parse_declared(values) if values is not None else rest
+    if not value_fields:
+        raise PlanError("partition_persist has no value fields", "Name inputs that are no keys, or values=...")
+    require_distinct(names_of((*key_fields, *value_fields)))
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or value_fields[0].name,
+        keys=key_fields,
+        values=value_fields,
+        staged=staged,
+        factory=require_factory(state),
+        updater=updater,
+        inputs=() if updater is None else (", ".join(names_of(staged)),),
+    )
+    if updater is None:
+        return _put(stream, spec, () if order_by is None else some(stream, "order_by", order_by, "Leave it out."))
+    if order_by is not None:
+        raise PlanError(
+            f"partition_persist of state {spec.name!r} got an updater and order_by",
+            "An updater gets every tuple: let it choose, or leave it out.",
+        )
+    return persist(keeping(stream, names_of(staged)), spec)
+
+
+def _put(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> PersistNode:
+    """Upserts: without an updater a tuple's values replace those of its key."""
+    for field in spec.values:
+        if field not in spec.staged:
+            given = {one.name: one.type for one in spec.staged}.get(field.name)
+            raise PlanError(
+                f"state {spec.name!r} could never be given its value field {field}: "
+                + (f"the input is {field.name} {given}" if given else f"no input is named {field.name!r}"),
+                "Without an updater the value fields are inputs with their types: convert or add the field before, "
+                "or give one.",
+            )
+    put = MapPut(state=spec.name, staged=names_of(spec.staged), keys=spec.key_names, values=spec.value_names)
+    newest = _newest(stream, spec, order_by) if order_by else stream
+    return persist(keeping(newest, names_of(spec.staged)), replace(spec, updater=put))
+
+
+def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> S:
+    """One tuple of each key."""
+    groupable("partition_persist keys", spec.keys)
+    for field in select(stream.schema, order_by, "order_by"):
+        comparable("order_by", field)
+    rest = tuple(name for name in names_of(spec.staged) if name not in spec.key_names)
+    rest = tuple(dict.fromkeys((*rest, *(name for name in order_by if name not in spec.key_names))))
+    reads = (*spec.key_names, *rest)
+    newest = Newest(
+        fields=reads,
+        keys=len(spec.keys),
+        order=tuple(reads.index(name) for name in order_by),
+        state=spec.name,
+    )
+    outputs = select(stream.schema, rest, "order_by")
+    return then(
+        stream,
+        AggregateNode,
+        "newest",
+        (*spec.keys, *outputs),
+        groups=spec.key_names,
+        aggregations=(Aggregation(aggregator=newest, reads=reads, output=outputs),),
+    )
+
+
+def _persist_rows(stream: S, sink: StateFactory, staged: Schema, name: str | None) -> PersistNode:
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or "rows",
+        keys=(),
+        values=staged,
+        staged=staged,
+        factory=sink,
+    )
+    return persist(keeping(stream, names_of(staged)), spec)
+
+
+def stateful(
+    stream: S,
+    inputs: FieldSpec,
+    function: StatefulFunction[Any, Any],
+    provider: StateFactory,
+    keys: FieldSpec,
+    partitions: int,
+    name: str | None,
+) -> PersistNode:
+    require_stateful(function)
+    staged = select(stream.schema, named(stream, "stateful", inputs), "stateful")
+    key_fields = select(staged, parse_names(keys), "stateful keys")
+    if partitions < 1 or (partitions > 1 and not key_fields):
+        raise PlanError(
+            f"stateful() got {partitions} partitions and {len(key_fields)} keys",
+            "With more than one partition, keys=... says which state a tuple belongs to.",
+        )
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or type(function).__name__,
+        keys=key_fields,
+        values=(),
+        staged=staged,
+        factory=require_factory(provider),
+        stateful=Stateful(function=function, partitions=partitions),
+        inputs=(", ".join(names_of(staged)),),
+    )
+    return persist(keeping(stream, names_of(staged)), spec)
+
+
+def persistent_aggregate(
+    stream: S, groups: tuple[str, ...], state: StateFactory, what: tuple[Any, ...], name: str | None
+) -> PersistNode:
+    several = persistent_aggregations(stream.schema, what)
+    first = several[0]
+    outputs = tuple(field for one in several for field in one.output)
+    require_distinct((*groups, *names_of(outputs)))
+    keys = select(stream.schema, groups, "group_by")
+    combiners = tuple(one.combiner for one in several if one.combiner is not None)
+    staged_names = (*groups, *first.reads)
+    if combiners:
+        batch = aggregate(stream, Scope.ALL, groups, what)
+    else:
+        batch = keeping(stream, tuple(dict.fromkeys(staged_names)))
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or outputs[0].name,
+        keys=keys,
+        values=outputs,
+        staged=batch.schema,
+        factory=require_factory(state),
+        combiners=combiners,
+        reducer=first.reducer,
+        reads=first.reads,
+        inputs=tuple(", ".join(one.reads) for one in several),
+    )
+    return persist(batch, spec)
+
+
+def persist(stream: S, spec: StateSpec) -> PersistNode:
+    require_name("state", spec.name)
+    if spec.factory.capabilities.keyvalue != (spec.stateful is not None):
+        raise PlanError(
+            f"state {spec.name!r} cannot be kept in {spec.factory.describe()}",
+            "Stateful functions need KeyValueStates(...), and nothing else can use it.",
+        )
+    if spec.factory.capabilities.appends and (spec.combiners or spec.reducer is not None):
+        raise PlanError(
+            f"state {spec.name!r} cannot be kept in {spec.factory.describe()}, which only appends rows",
+            "Use partition_persist(sink, fields), or another state.",
+        )
+    spec.factory.validate(spec)
+    spec = replace(spec, in_order=in_commit_phase(stream.node))
+    sink = PersistNode(name=spec.name, schema=stream.schema, inputs=(stream.node,), state=spec)
+    stream.topology.add_sink(sink)
+    return sink
+
+
+def new_values(stream: S, sink: PersistNode) -> S:
+    """What each batch changes in the state that a stream ends in."""
+    spec = sink.state
+    if spec.stateful is not None:
+        raise PlanError(
+            f"state {spec.name!r} belongs to a stateful function and gives no new values",
+            "Only persistent_aggregate() and partition_persist() do.",
+        )
+    fired = spec.updater.fired if isinstance(spec.updater, WindowUpdater) else None
+    schema = fired if fired is not None else (*spec.keys, *spec.values)
+    require_distinct(field.name for field in schema)
+    name = stream.topology.next_name("new_values")
+    return replace(stream, node=NewValuesNode(name=name, schema=schema, inputs=(sink,)), label="")

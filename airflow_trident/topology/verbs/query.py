@@ -1,0 +1,108 @@
+"""Queries of states from streams (Trident: stateQuery, newStaticState)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.contracts.state import StateFactory, StateSpec
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.queries import QueryFunction
+from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    Grouping,
+    MapNode,
+    Node,
+    PartitionNode,
+    PeekNode,
+    ProjectNode,
+)
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.signatures import require_factory
+from airflow_trident.topology.state import StateHandle
+from airflow_trident.topology.stream_base import S, append, named
+from airflow_trident.types import FieldSpec, parse_declared, parse_type, select, split_spec
+
+
+def static(topology: str, state: StateFactory, name: str, keys: FieldSpec, values: FieldSpec) -> StateSpec:
+    """The state that another topology keeps."""
+    spec = StateSpec(
+        topology=topology,
+        name=require_name("state", name),
+        keys=parse_declared(keys),
+        values=parse_declared(values),
+        staged=(),
+        factory=require_factory(state),
+    )
+    spec.factory.validate(spec)
+    return spec
+
+
+def state_query(
+    stream: S,
+    state: StateHandle,
+    inputs: FieldSpec,
+    function: QueryFunction,
+    outputs: FieldSpec,
+    *,
+    after_commit: bool,
+) -> S:
+    if not isinstance(state, StateHandle):
+        raise PlanError(f"state_query got {state!r}", "Give what persistent_aggregate() or new_static_state() gave.")
+    if not isinstance(function, QueryFunction):
+        raise PlanError(f"state_query got {function!r}", "Give an object of a QueryFunction, such as MapGet().")
+    if state.topology is not None and state.topology is not stream.topology:
+        raise PlanError(
+            f"state {state.name!r} belongs to topology {state.topology.name!r}",
+            "Another topology's state is asked through new_static_state().",
+        )
+    if state.spec.stateful is not None:
+        raise PlanError(
+            f"state {state.name!r} belongs to a stateful function and has no fields to ask for",
+            "Ask the states of persistent_aggregate() and partition_persist().",
+        )
+    if after_commit and (state.topology is None or stream.topology.queries.owner(stream.node)):
+        raise PlanError(
+            f"state_query(after_commit=True) of state {state.name!r} has no commit to come after",
+            "Leave after_commit out: neither a static state nor a query stream has transactions.",
+        )
+    if state.spec.factory.capabilities.appends:
+        raise PlanError(
+            f"state {state.name!r} is kept in {state.spec.factory.describe()}, which only appends rows",
+            "Ask a state that has keys, or read the sink's files.",
+        )
+    _require_no_broadcast(state.name, stream.node)
+    reads = named(stream, "state_query", inputs)
+    function.require_fit(state.spec.keys, select(stream.schema, reads, "state_query"))
+    known = function.result_types(state.spec.keys, state.spec.values)
+    types = known or [parse_type(part) for part in split_spec(function.output_types)]
+    new = parse_declared(outputs, types)
+    if known and len(new) != len(known):
+        raise FieldError(
+            f"{type(function).__name__} of state {state.name!r} gives {len(known)} fields and {len(new)} are named",
+            "Name them all.",
+        )
+    return append(
+        stream,
+        StateQueryNode,
+        "state_query",
+        reads=reads,
+        outputs=new,
+        function=function,
+        # What updates it stays here: a query travels to workers.
+        state=replace(state.spec, updater=None),
+        after_commit=after_commit,
+    )
+
+
+def _require_no_broadcast(state: str, node: Node) -> None:
+    """:raises PlanError: copies of a tuple in every partition come to the query as they are."""
+    while isinstance(node, EachNode | FilterNode | MapNode | PeekNode | ProjectNode | StateQueryNode | PartitionNode):
+        if isinstance(node, PartitionNode) and node.grouping is Grouping.BROADCAST:
+            raise PlanError(
+                f"state_query of state {state!r} comes after {node.name!r}, which brings every tuple into every "
+                "partition: each would be answered as often as there are partitions",
+                "Leave broadcast() out: a state belongs to the whole topology here, so one partition gets all answers.",
+            )
+        node = node.input
