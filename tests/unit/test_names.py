@@ -13,6 +13,7 @@ SAME_TYPE: dict[str, str] = {}
 """Type names that two modules may both define, and why."""
 
 SAME_FILE = {
+    "aggregate.py": "aggregations of a batch: the verbs, and how batches of Arrow do them",
     "backfill.py": "the operator, and the verb that it calls",
     "base.py": "what everything in the room derives from",
     "checkpoints.py": "the checkpoints of stateful functions: driven, and reported",
@@ -74,7 +75,6 @@ FILES_TO_BE_RENAMED = {
     "export.py": "plan/show: a plan as JSON",
     "formats.py": "protocol: the decoder of durable records; spouts/files: formats of files",
     "pruning.py": "plan/rewrites: fields that nobody uses",
-    "queries.py": "operations: what a user writes; topology: the verbs",
     "session.py": "states/redis: requests whose answer is certain in the end",
     "sources.py": "engine: reads a source as the plan wants it",
     "text.py": "engine/spark: text files; states/redis: values as text",
