@@ -20,7 +20,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from benchmarks.data import FILES_PER_BATCH
 from benchmarks.measure import environment
 from benchmarks.peers import CORES, HEAP, common_conf

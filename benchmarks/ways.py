@@ -13,7 +13,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.session import GivenSession
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 
 Result = TypeVar("Result")
 

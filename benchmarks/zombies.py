@@ -28,7 +28,7 @@ from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 
 ROWS = 1_000
 KEYS = 100

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_trident.plan.stages import Plan
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import Json
 
 

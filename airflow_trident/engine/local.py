@@ -54,7 +54,7 @@ from airflow_trident.plan.nodes import (
 from airflow_trident.plan.show.describe import function_name
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import select
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
+from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 
 

@@ -44,6 +44,7 @@ from airflow_trident.protocol.decide import (
 )
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.agreement import markers_of_open, require_ledger_ahead, require_states_whole
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
 from airflow_trident.runtime.commit_phase import (
     apply_downstream,
@@ -59,7 +60,6 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
-from airflow_trident.runtime.whole import markers_of_open, require_ledger_ahead, require_states_whole
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 

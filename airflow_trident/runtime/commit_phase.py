@@ -24,7 +24,7 @@ from airflow_trident.plan.stages import Level, Plan, Stage
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import Progress
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.core.merge import canonical_key
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import REAL_TYPES, names_of

@@ -18,9 +18,9 @@ from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
+from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 
 _PROGRAM = "LocalRunner"

@@ -28,13 +28,13 @@ from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun,
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.crash import CrashPoint, crash_point
-from airflow_trident.runtime.telling import lags_of, telling
+from airflow_trident.runtime.outcomes import lags_of, telling
 from airflow_trident.runtime.timeouts import run_in_time
-from airflow_trident.runtime.whole import require_agreement
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 

@@ -19,7 +19,7 @@ from airflow_trident.operations.expr.conversions import convert, interval_of, mi
 from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.compile import RESULT
 from airflow_trident.plan.stages import Stage
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Json, Schema, is_nested, names_of
 

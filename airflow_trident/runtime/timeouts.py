@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import AttemptTimeoutError
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 
 AGAIN_S = 1.0
 """How long after one cancelling comes the next: a job may have begun in between."""

@@ -1,6 +1,6 @@
 """The staging area: where processing phases leave their results for commit phases, as Parquet files and a manifest.
 
-See :mod:`airflow_trident.staging.base` for the layout and why nothing is ever overwritten.
+See :mod:`airflow_trident.staging.manifest` for the layout and why nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from airflow_trident.errors import ConfigurationError, StagingError, UnseenFiles
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
-from airflow_trident.staging.base import Manifest, Slot, StagedFile
 from airflow_trident.staging.files import (
     make_folder,
     put_if_absent,
@@ -29,7 +28,7 @@ from airflow_trident.staging.files import (
     sync_folder,
     write_durably,
 )
-from airflow_trident.staging.manifest import decode, encode
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
 from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:

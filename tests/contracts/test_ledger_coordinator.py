@@ -13,7 +13,7 @@ from airflow_trident.ledger.paths import Life
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
-from airflow_trident.runtime.telling import lags_of
+from airflow_trident.runtime.outcomes import lags_of
 from tests.fixtures.ledger import DEFINITION, Place, begun, claim, lines
 
 ERROR = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="dag", run_id="run-9", error="SourceChangedError: the file")

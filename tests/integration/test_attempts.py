@@ -14,7 +14,7 @@ from airflow_trident.errors import AttemptTimeoutError
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import timeouts
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, World
 from tests.integration.test_drain import drain
 

@@ -17,7 +17,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.accepting import accept_source
+from airflow_trident.runtime.mending.accept_source import accept_source
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 
 

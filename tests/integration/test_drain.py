@@ -27,7 +27,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure, coordinate, process
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 from tests.documented import documented
 from tests.fixtures.runtime import ALL, World
 

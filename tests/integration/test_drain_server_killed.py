@@ -19,7 +19,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, World
 
 

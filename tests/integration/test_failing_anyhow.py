@@ -21,7 +21,7 @@ from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import EMIT_TRIES
 from airflow_trident.runtime.drains.drain import Drain
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 from airflow_trident.states.sql.sqlite import OpenSqliteState
 from tests.fixtures.runtime import ALL, Sickness, World
 from tests.integration.test_looks import Between

@@ -24,11 +24,11 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.local import LocalRunner, owner_of_this_process
 from airflow_trident.runtime.phases import Attempts, coordinate
+from airflow_trident.runtime.workers import at_work
 from airflow_trident.tasks.liveness import ask_airflow
 from airflow_trident.tasks.waits import Until, wait_in_worker
 from tests.fixtures.ledger import DEFINITION

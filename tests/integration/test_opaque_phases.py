@@ -25,7 +25,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.bisect import bisect
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, coordinate, process
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.spout import OpaqueFolderSpout, append
 
 ROWS = [(number, f"name {number}") for number in range(6)]

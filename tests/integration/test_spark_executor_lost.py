@@ -22,7 +22,7 @@ from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.engine import keep, make_job
 
 pytestmark = pytest.mark.spark

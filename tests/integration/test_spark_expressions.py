@@ -26,7 +26,7 @@ from airflow_trident.operations.expr.tree import (
     split,
     upper,
 )
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from tests.generated.expressions import LEAVES, ROWS, SCHEMA, Trees
 
 pytestmark = pytest.mark.spark

@@ -23,7 +23,7 @@ from airflow_trident.engine.spark.sessions.java import java_version, require_jav
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
 from airflow_trident.engine.spark.sessions.submit import SparkSubmitProcess, SubmitEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, run
 from tests.fixtures.spark import free_port, wait_for
 

@@ -12,7 +12,7 @@ from airflow_trident.ledger.znodes import Create, Delete, Op, Set
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, TxRecord
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from tests.simulation.pieces import Rows, Store, batch_of
 
 ATTEMPTS_OF_ONE = 20

@@ -24,7 +24,7 @@ from airflow_trident.ledger.znodes import Create, Op, Reading, Set, WriteRefused
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.area import reference
-from airflow_trident.staging.base import Manifest, Slot, StagedFile
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile
 from airflow_trident.states.core import marker as marker_module
 from airflow_trident.types import Field, Json, Schema
 from tests.simulation.scheduler import Scheduler

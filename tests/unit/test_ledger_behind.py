@@ -7,7 +7,7 @@ import pytest
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import LedgerBehindStateError
 from airflow_trident.protocol.records import CommitPointer, Definition, Exceptions, LedgerView, TopologyRecord
-from airflow_trident.runtime.whole import require_ledger_ahead
+from airflow_trident.runtime.agreement import require_ledger_ahead
 
 VIEW = LedgerView(
     topology=TopologyRecord(name="words", incarnation="i1", definition=Definition(spouts={}, states={})),

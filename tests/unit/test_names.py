@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "airflow_trident"
 
-SAME_TYPE: dict[str, str] = {}
+SAME_TYPE = {"Split": "Trident's function that splits text; and a split of a source, which one task reads, as in Spark"}
 """Type names that two modules may both define, and why."""
 
 SAME_FILE = {
@@ -42,7 +42,6 @@ SAME_FILE = {
     "topology.py": "a topology: what a user builds, and its record in the ledger",
     "transactions.py": "the verbs of transactions: in the ledger, and as commands",
     "turn.py": "the turn of a transaction: the sensor, and its trigger",
-    "whole.py": "do states hold what their ledger says: the decision, and who asks",
     "windows.py": "windows: what a user writes, and the plan nodes of them",
     "workers.py": "the list of live workers: its record, and the command",
     "zookeeper.py": "ZooKeeper: the connection, and the commands",
@@ -50,21 +49,8 @@ SAME_FILE = {
 """File names that several rooms use, and the one thing that they all mean by it."""
 
 TO_BE_RENAMED = {
-    *(
-        "Batch",
-        "Changes",
-        "Check",
-        "Coder",
-        "Comparator",
-        "Held",
-        "Layout",
-        "Level",
-        "Limits",
-        "Lookup",
-        "Lost",
-        "Node",
-    ),
-    *("Op", "Part", "Place", "Plan", "Reading", "Row", "Split", "Step", "Verdict", "Worker"),
+    *("Changes", "Check", "Coder", "Comparator", "Held", "Layout", "Level", "Lookup", "Node", "Op", "Plan", "Reading"),
+    *("Row", "Step", "Verdict", "Worker"),
 }
 """Type names that still mean several things. Nothing is ever added."""
 

@@ -21,7 +21,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import read_own
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import parse_declared
 
 SCHEMA = parse_declared("word string, n long")

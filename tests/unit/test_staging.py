@@ -20,8 +20,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.staging.area import StagingArea, reference, write_part
-from airflow_trident.staging.base import Manifest, Slot, StagedFile
-from airflow_trident.staging.manifest import decode, encode
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
 from airflow_trident.types import Schema, ddl, parse_declared
 
 WORDS = parse_declared("word string, n long")

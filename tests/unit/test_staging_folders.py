@@ -19,8 +19,8 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
 from airflow_trident.staging.files import put_if_absent, storage_error, write_durably
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import parse_declared
 
 SLOT = Slot(topology="words", incarnation="i1", txid=7, attempt=2)
@@ -48,7 +48,7 @@ import pyarrow.parquet
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.errors import TridentError
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import parse_declared
 table = rows_to_table(parse_declared("n long"), [(i * i % 9973,) for i in range(100_000)])
 if os.geteuid() == 0:

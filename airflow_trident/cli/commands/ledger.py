@@ -250,7 +250,7 @@ def export(args: Namespace) -> int | None:
 @trident_command
 def import_(args: Namespace) -> int | None:
     from airflow_trident.cli.topologies import topology_named
-    from airflow_trident.runtime.whole import require_agreement
+    from airflow_trident.runtime.agreement import require_agreement
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     try:
@@ -273,7 +273,7 @@ def import_(args: Namespace) -> int | None:
 @trident_command
 def accept(args: Namespace) -> int | None:
     from airflow_trident.cli.topologies import topology_named
-    from airflow_trident.runtime.whole import empty_states
+    from airflow_trident.runtime.agreement import empty_states
 
     topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
     with open_ledger(args) as ledger:

@@ -174,7 +174,7 @@ def skip(args: Namespace) -> int | None:
 @trident_command
 def accept_source(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
-    from airflow_trident.runtime.mending.accepting import accept_source as take_source
+    from airflow_trident.runtime.mending.accept_source import accept_source as take_source
 
     reason = args.reason.strip()
     if not reason:

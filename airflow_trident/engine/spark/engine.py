@@ -18,7 +18,7 @@ from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import SparkJobError, TridentError
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 
 
 class SparkEngine(Engine):

@@ -56,8 +56,8 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea, make_slot_folder
-from airflow_trident.staging.base import Manifest, StagedFile
 from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.manifest import Manifest, StagedFile
 from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:

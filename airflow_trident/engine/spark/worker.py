@@ -23,7 +23,7 @@ from airflow_trident.errors import TridentError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.area import write_part
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import Field, Schema, has_times
 
 if TYPE_CHECKING:

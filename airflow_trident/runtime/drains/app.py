@@ -28,7 +28,7 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.order import DrainOrder, answer
-from airflow_trident.staging.base import Manifest
+from airflow_trident.staging.manifest import Manifest
 
 
 class DriverEngine(SparkEngine):

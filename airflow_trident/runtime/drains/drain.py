@@ -18,7 +18,6 @@ from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, 
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.at_work import at_work
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.runtime.local import blocked
@@ -33,7 +32,8 @@ from airflow_trident.runtime.phases import (
 )
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.runtime.waiting import nobody_looks, wait_while_undecided
-from airflow_trident.staging.base import Manifest
+from airflow_trident.runtime.workers import at_work
+from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
 
 LAG_EVERY_S = 30.0

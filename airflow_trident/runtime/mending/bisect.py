@@ -19,7 +19,7 @@ from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.runtime.phases import Progress, unknown_transaction
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json, Schema
 

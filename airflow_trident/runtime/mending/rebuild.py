@@ -30,19 +30,19 @@ from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, Sta
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.protocol.whole import needed_by
+from airflow_trident.runtime.agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.runtime.commit import OpenStates
 from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
 from airflow_trident.runtime.crash import CrashPoint, crash_point
 from airflow_trident.runtime.phases import Progress
-from airflow_trident.runtime.whole import lacking, markers_of, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Manifest, Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Lost = dict[str, dict[int, str]]
+LostReasons = dict[str, dict[int, str]]
 """State -> txid -> why it cannot be replayed."""
 
 
@@ -134,11 +134,11 @@ class Rebuild:
 
     def _lost(
         self, lack: Mapping[str, Txids], markers: Mapping[str, Marker | None], records: Mapping[int, TxRecord]
-    ) -> Lost:
+    ) -> LostReasons:
         reads = _reads(self.topology)
         # A state is judged after those that feed it: what is lost for them is lost for it.
         order = sorted(lack, key=lambda name: len(reads[name]))
-        lost: Lost = {name: {} for name in order}
+        lost: LostReasons = {name: {} for name in order}
         for name in order:
             marker = markers[name]
             high = 0 if marker is None else marker.high
@@ -169,7 +169,7 @@ class Rebuild:
             return False
         return True
 
-    def _accept(self, lost: Lost, reason: str) -> None:
+    def _accept(self, lost: LostReasons, reason: str) -> None:
         found = {name: txids for name, txids in _txids(lost).items() if txids}
         if not reason:
             raise self._not_accepted(found)
@@ -329,7 +329,7 @@ def _why_not_in(spec: StateSpec, txid: int, high: int) -> str:
 
 
 def _will_be_at(
-    state: str, txid: int, lack: Mapping[str, Txids], lost: Lost, markers: Mapping[str, Marker | None]
+    state: str, txid: int, lack: Mapping[str, Txids], lost: LostReasons, markers: Mapping[str, Marker | None]
 ) -> bool:
     """Is `txid` the highest in a state when its turn comes? Only then are its new values those of then."""
     if state not in markers:
@@ -341,11 +341,11 @@ def _will_be_at(
     return txid == high
 
 
-def _txids(lost: Lost) -> dict[str, Txids]:
+def _txids(lost: LostReasons) -> dict[str, Txids]:
     return {name: Txids.of(*found) for name, found in lost.items() if found}
 
 
-def _without(lack: Mapping[str, Txids], lost: Lost) -> dict[str, Txids]:
+def _without(lack: Mapping[str, Txids], lost: LostReasons) -> dict[str, Txids]:
     return {name: txids - Txids.of(*lost[name]) for name, txids in lack.items()}
 
 

@@ -17,7 +17,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.runtime.phases import Progress, unknown_transaction
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
 
 EXAMPLES_ROWS = 5

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class AddedFile:
     """A file of a table. `partition`: column -> text as in the log, or a Python value. `rows`: None if not written."""
 
     path: str
@@ -27,14 +27,14 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class TableVersion:
     """One commit: the files that it added in the order of the log, and whether it took data away.
 
     Files that only hold in another way what was there before (OPTIMIZE) are neither.
     """
 
     number: int
-    added: tuple[Added, ...]
+    added: tuple[AddedFile, ...]
     removes: bool
     operation: str
 
@@ -68,7 +68,7 @@ class DeltaLog:
     def columns(self) -> set[str]:
         return {each.name for each in self.table.schema().fields}
 
-    def version(self, number: int) -> Version:
+    def version(self, number: int) -> TableVersion:
         """
         :raises SourceChangedError: the log of that version was cleaned up.
         """
@@ -89,11 +89,11 @@ class DeltaLog:
         adds = [line["add"] for line in lines if "add" in line and line["add"]["dataChange"]]
         removes = any(line["remove"]["dataChange"] for line in lines if "remove" in line)
         operation = next((line["commitInfo"].get("operation", "") for line in lines if "commitInfo" in line), "")
-        return Version(
+        return TableVersion(
             number=number, added=tuple(self._added(add) for add in adds), removes=removes, operation=str(operation)
         )
 
-    def snapshot(self, number: int) -> Version:
+    def snapshot(self, number: int) -> TableVersion:
         """All files of the table as it was at a version, as if that version had added them.
 
         :raises SourceChangedError: that version cannot be put together any more.
@@ -114,7 +114,7 @@ class DeltaLog:
                 raise self._deletion_vectors()
             rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         added = [
-            Added(
+            AddedFile(
                 path=unquote(row["path"]),
                 bytes=int(row["size_bytes"]),
                 rows=row.get("num_records"),
@@ -126,11 +126,11 @@ class DeltaLog:
             )
             for row in rows
         ]
-        return Version(
+        return TableVersion(
             number=number, added=tuple(sorted(added, key=lambda file: file.path)), removes=False, operation="snapshot"
         )
 
-    def _added(self, add: dict[str, Any]) -> Added:
+    def _added(self, add: dict[str, Any]) -> AddedFile:
         if add.get("deletionVector"):
             raise self._deletion_vectors()
         if "://" in add["path"]:
@@ -139,7 +139,7 @@ class DeltaLog:
                 "Read the table that was cloned.",
             )
         rows = json.loads(add.get("stats") or "{}").get("numRecords")
-        return Added(
+        return AddedFile(
             path=unquote(add["path"]), bytes=int(add["size"]), rows=rows, partition=add.get("partitionValues") or {}
         )
 
@@ -149,7 +149,7 @@ class DeltaLog:
             "Purge them (REORG TABLE ... APPLY (PURGE)), or turn them off.",
         )
 
-    def versions(self, first: int, snapshot: int | None) -> Iterator[Version]:
+    def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
         """From `first` to the newest; the version `snapshot` stands for the whole table as it was then."""
         for number in range(first, self.head + 1):
             yield self.snapshot(number) if number == snapshot else self.version(number)

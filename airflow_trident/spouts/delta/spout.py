@@ -15,7 +15,7 @@ from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_at_least
-from airflow_trident.spouts.delta.log import Added, DeltaLog, Version
+from airflow_trident.spouts.delta.log import AddedFile, DeltaLog, TableVersion
 from airflow_trident.spouts.files.columns import fitted, from_text
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
 
@@ -47,7 +47,7 @@ class OnChange(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class DeltaLimits:
     """Of one batch; a single larger file is a batch by itself. Rows are those that the log tells."""
 
     max_files: int
@@ -97,7 +97,7 @@ class DeltaSpout(Spout):
         self._schema = parse_declared(fields, [])
         self._start: Start | int = start if isinstance(start, int) else Start(start)
         self._on_change = OnChange(changes)
-        self._limits = Limits(max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
+        self._limits = DeltaLimits(max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
 
     @property
     def schema(self) -> Schema:
@@ -171,7 +171,7 @@ class DeltaCoordinator(Coordinator):
     row_schema: Schema
     start: Start | int
     on_change: OnChange
-    limits: Limits
+    limits: DeltaLimits
 
     def is_ready(self, previous: Json) -> bool:
         return self.initialize_transaction(0, previous) is not None
@@ -199,7 +199,7 @@ class DeltaCoordinator(Coordinator):
     def lag(self, position: Json) -> Lag | None:
         if position is None:
             return None
-        before, unlimited = Span.of(position), Limits(max_files=sys.maxsize, max_bytes=sys.maxsize, max_rows=None)
+        before, unlimited = Span.of(position), DeltaLimits(max_files=sys.maxsize, max_bytes=sys.maxsize, max_rows=None)
         _, files = replace(self, limits=unlimited)._next(_open(self.place), before.end, before.snapshot)
         return {"files": files}
 
@@ -231,7 +231,7 @@ class DeltaCoordinator(Coordinator):
     ) -> Span:
         return Span(table_id=log.table_id, begin=begin, end=end, snapshot=snapshot, skipped=tuple(skipped))
 
-    def _skips(self, version: Version) -> bool:
+    def _skips(self, version: TableVersion) -> bool:
         if version.removes and self.on_change is OnChange.ERROR:
             raise SourceChangedError(
                 f"version {version.number} of the Delta table {self.place.where!r} ({version.operation}) changes or "
@@ -317,7 +317,7 @@ class DeltaEmitter(Emitter):
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _body(file: Added) -> Json:
+def _body(file: AddedFile) -> Json:
     partition: dict[str, Json] = {
         name: None if value is None else _as_text(value) for name, value in file.partition.items()
     }

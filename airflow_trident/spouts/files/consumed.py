@@ -147,7 +147,7 @@ ContentOf = Callable[[FoundFile], str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ChosenFiles:
     """The next batch: `files`, oldest first. `read`: those that had been; `left`: new ones that found no room."""
 
     files: Sequence[FoundFile]
@@ -205,7 +205,7 @@ def next_batch(
     base: str,
     now_ns: int,
     content_of: ContentOf = lambda _: "",
-) -> Choice | None:
+) -> ChosenFiles | None:
     """The files of the next batch; None: there is nothing new.
 
     :param base: the folder, for error texts.
@@ -232,7 +232,7 @@ def next_batch(
     if not batch:
         return None
     taken = {file.path for file in batch}
-    return Choice(
+    return ChosenFiles(
         files=batch,
         read=[*kinds[_Kind.SEEN], *(file for file in kinds[_Kind.OLD] if file.path not in hidden)],
         left=[file for file in offered if file.path not in taken],

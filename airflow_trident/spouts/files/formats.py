@@ -46,7 +46,7 @@ class FileFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: columns that are not
     declared are left out instead of refused. `replace_broken`: of text, bytes that are no UTF-8 become U+FFFD. Of
     Parquet: `columns`, those of the schema that are read (None: all), and `filters`, column expressions of which rows
@@ -67,7 +67,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilePart:
     """The bytes [begin, end) of the file at `path`; the whole file where `end` is None."""
 
     path: str
@@ -75,7 +75,7 @@ class Part:
     end: int | None = None
 
 
-def read_part(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+def read_part(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
     """
     :raises DamagedInputError: what is there is not in the format, or does not have the declared columns.
     :raises OSError: it cannot be opened or read.
@@ -94,7 +94,7 @@ def read_part(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
 # ---- text ------------------------------------------------------------------------------------------------------
 
 
-def _read_text(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+def _read_text(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     schema = arrow_schema(reading.schema)
@@ -105,7 +105,7 @@ def _read_text(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([lines], schema=schema)
 
 
-def _chunks(part: Part) -> Iterator[tuple[int, bytes]]:
+def _chunks(part: FilePart) -> Iterator[tuple[int, bytes]]:
     """Whole lines of a part, with the place of the first in the (unpacked) file."""
     at = part.begin
     with _damage(part.path), _open(part.path) as file:
@@ -118,7 +118,7 @@ def _chunks(part: Part) -> Iterator[tuple[int, bytes]]:
 # ---- JSON ------------------------------------------------------------------------------------------------------
 
 
-def _read_json(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+def _read_json(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
     """One object per line; a field that an object lacks is null. Lines are cut here, so that none straddles a block."""
     import pyarrow as pa
     import pyarrow.json as pj
@@ -161,7 +161,7 @@ class _CountingQuotes(io.RawIOBase):
         return block
 
 
-def _read_csv(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+def _read_csv(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     with _damage(part.path), _open(part.path) as file:
@@ -178,7 +178,7 @@ def _read_csv(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def _csv_reader(reading: Reading, file: Any) -> Iterator[Any]:
+def _csv_reader(reading: ReadOptions, file: Any) -> Iterator[Any]:
     import pyarrow.csv as pc
 
     names = list(names_of(reading.schema))
@@ -219,7 +219,7 @@ def _require_closed_quotes(path: str) -> None:
 # ---- Parquet ---------------------------------------------------------------------------------------------------
 
 
-def _read_parquet(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
+def _read_parquet(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -239,7 +239,7 @@ def _open(path: str) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb")
 
 
-def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa.RecordBatch]:
+def _fitted_batches(reading: ReadOptions, table: pa.Table, path: str) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     arrays = []
@@ -254,7 +254,7 @@ def _fitted_batches(reading: Reading, table: pa.Table, path: str) -> Iterator[pa
     yield from pa.table(arrays, schema=arrow_schema(reading.read_schema)).to_batches()
 
 
-def _require_columns(reading: Reading, found: list[str], path: str) -> None:
+def _require_columns(reading: ReadOptions, found: list[str], path: str) -> None:
     declared = names_of(reading.schema)
     missing = [name for name in declared if name not in found]
     extra = [name for name in found if name not in declared]

@@ -27,7 +27,7 @@ from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_simple_types
-from airflow_trident.spouts.files.consumed import BatchLimits, Choice, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.files.consumed import BatchLimits, ChosenFiles, LateFiles, consumed_from_json, next_batch
 from airflow_trident.spouts.files.contents import (
     DIGEST_BYTES,
     RecordedFile,
@@ -37,7 +37,7 @@ from airflow_trident.spouts.files.contents import (
     recorded_files,
     require_same,
 )
-from airflow_trident.spouts.files.formats import FileFormat, Part, Reading, read_part
+from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
 from airflow_trident.spouts.files.listing import FilePattern, FoundFile, Listing
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
@@ -113,7 +113,7 @@ class FileSpout(Spout):
             late_window_ns=int(late_window_s * 1e9),
             late_files=LateFiles(_one_of("late_files", late_files, tuple(LateFiles))),
         )
-        self._reading = Reading(
+        self._reading = ReadOptions(
             format=kind,
             schema=_declared(kind, fields),
             header=header,
@@ -212,7 +212,7 @@ class FileCoordinator(Coordinator):
         files = [] if rest is None else rest.files
         return {"files": len(files), "bytes": sum(file.size for file in files)}
 
-    def _remembered(self, previous: Json, base: str) -> Choice | None:
+    def _remembered(self, previous: Json, base: str) -> ChosenFiles | None:
         """From the last listing, if the files of the batch are still what it says."""
         listing = self.listings.remembered()
         if listing is None:
@@ -223,7 +223,7 @@ class FileCoordinator(Coordinator):
                 return choice
         return None
 
-    def _choose(self, listing: Listing, previous: Json, base: str) -> Choice | None:
+    def _choose(self, listing: Listing, previous: Json, base: str) -> ChosenFiles | None:
         return next_batch(
             listing,
             consumed_from_json(previous),
@@ -247,7 +247,7 @@ class FileEmitter(Emitter):
     """One split per file, several for large files whose lines can be told apart without reading from the start."""
 
     pattern: FilePattern
-    reading: Reading
+    reading: ReadOptions
     split_bytes: int
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
@@ -336,13 +336,13 @@ def _checked_once(path: str, file: RecordedFile) -> RecordedFile:
     return file
 
 
-def _part(path: str, size: int, body: dict[str, Json]) -> Part:
+def _part(path: str, size: int, body: dict[str, Json]) -> FilePart:
     """Cuts fall anywhere; a line belongs to the part in which it begins."""
     begin, end = body.get("begin"), body.get("end")
     if not isinstance(begin, int) or not isinstance(end, int):
-        return Part(path=path)
+        return FilePart(path=path)
     with open(path, "rb") as file:
-        return Part(path=path, begin=line_start(file, begin, size), end=line_start(file, end, size))
+        return FilePart(path=path, begin=line_start(file, begin, size), end=line_start(file, end, size))
 
 
 def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.io.extras import require_extra
-from airflow_trident.spouts.kafka.ranges import NO_ID, Log, Place, Range
+from airflow_trident.spouts.kafka.ranges import NO_ID, LogOffsets, OffsetRange, TopicPartition
 
 EXTRA = "airflow-trident[kafka]"
 _REFUSED = frozenset({
@@ -73,19 +73,21 @@ class KafkaCluster:
                 continue
         return ids
 
-    def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[Place, Log]:
+    def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
         """What is in every partition of the topics.
 
         :param partitions: as `topics` says.
         :param committed: count only up to the first undecided transaction of a producer.
         """
         ids = self.topic_ids(sorted(partitions))
-        places = [Place(name, number) for name in sorted(ids) for number in range(partitions[name])]
+        places = [TopicPartition(name, number) for name in sorted(ids) for number in range(partitions[name])]
         begins = self.offsets(places, self._admin_module.OffsetSpec.earliest())
         ends = self.offsets(places, self._admin_module.OffsetSpec.latest(), committed=committed)
-        return {place: Log(ids[place.topic], begins[place], max(ends[place], begins[place])) for place in places}
+        return {place: LogOffsets(ids[place.topic], begins[place], max(ends[place], begins[place])) for place in places}
 
-    def offsets(self, places: Sequence[Place], of: Any, *, committed: bool = False) -> dict[Place, int]:
+    def offsets(
+        self, places: Sequence[TopicPartition], of: Any, *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """One offset per partition; -1 where no record is of that time or later."""
         levels = self._module.IsolationLevel
         options = {"isolation_level": levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED}
@@ -96,20 +98,20 @@ class KafkaCluster:
         with driver_errors(self._what):
             answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s, **options)
             return {
-                Place(one.topic, one.partition): int(answer.result(self._timeout_s).offset)
+                TopicPartition(one.topic, one.partition): int(answer.result(self._timeout_s).offset)
                 for one, answer in answers.items()
             }
 
-    def offsets_of_time(self, places: Sequence[Place], time_ms: int) -> dict[Place, int]:
+    def offsets_of_time(self, places: Sequence[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         return self.offsets(places, self._admin_module.OffsetSpec.for_timestamp(time_ms))
 
-    def offsets_of_group(self, places: Sequence[Place]) -> dict[Place, int]:
+    def offsets_of_group(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """What the consumer group of the settings has committed; partitions without are left out."""
         partition = self._module.TopicPartition
         with self.consumer() as consumer, driver_errors(self._what):
             asked = [partition(place.topic, place.partition) for place in places]
             found = consumer.committed(asked, timeout=self._timeout_s)
-        return {Place(one.topic, one.partition): int(one.offset) for one in found if one.offset >= 0}
+        return {TopicPartition(one.topic, one.partition): int(one.offset) for one in found if one.offset >= 0}
 
     def is_compacted(self, topic: str) -> bool:
         resource = self._admin_module.ConfigResource("topic", topic)
@@ -117,7 +119,7 @@ class KafkaCluster:
             (answer,) = self._admin.describe_configs([resource], request_timeout=self._timeout_s).values()
             return "compact" in str(answer.result(self._timeout_s)["cleanup.policy"].value)
 
-    def record_bytes(self, ranges: Mapping[Place, Range], sample: int = 300) -> float:
+    def record_bytes(self, ranges: Mapping[TopicPartition, OffsetRange], sample: int = 300) -> float:
         """About how large a record is: the mean of some at the beginnings of ranges; 0 if none came in time."""
         partition = self._module.TopicPartition
         read = _until(self._timeout_s)

@@ -49,7 +49,7 @@ class FirstPoll(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class TopicPartition:
     """One partition."""
 
     topic: str
@@ -60,7 +60,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets `begin` up to `end`, which is not in it."""
 
     begin: int
@@ -72,7 +72,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogOffsets:
     """What a broker says of one partition: its oldest offset, and behind its newest (decided) one."""
 
     topic_id: str
@@ -81,11 +81,11 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostOffsets:
     """Records that no transaction has and none can have any more. `range` ends at -1 where nobody knows the end."""
 
-    place: Place
-    range: Range
+    place: TopicPartition
+    range: OffsetRange
     reason: str
 
     def __str__(self) -> str:
@@ -94,12 +94,12 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class KafkaBatch:
     """Decoded metadata."""
 
     ids: Mapping[str, str]
-    ranges: Mapping[Place, Range]
-    lost: tuple[Lost, ...] = ()
+    ranges: Mapping[TopicPartition, OffsetRange]
+    lost: tuple[LostOffsets, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         topics: dict[str, Any] = {}
@@ -113,10 +113,10 @@ class Batch:
         return known
 
 
-NOTHING = Batch({}, {})
+NOTHING = KafkaBatch({}, {})
 
 
-def batch_of(metadata: Json) -> Batch:
+def batch_of(metadata: Json) -> KafkaBatch:
     """
     :raises SourceChangedError: it is not metadata of a Kafka spout.
     """
@@ -127,11 +127,11 @@ def batch_of(metadata: Json) -> Batch:
         topics: Any = metadata["topics"]
         ids = {str(name): str(topic["id"]) for name, topic in topics.items()}
         ranges = {
-            Place(str(name), int(number)): Range(int(begin), int(end))
+            TopicPartition(str(name), int(number)): OffsetRange(int(begin), int(end))
             for name, topic in topics.items()
             for number, (begin, end) in topic["partitions"].items()
         }
-        return Batch(ids, ranges)
+        return KafkaBatch(ids, ranges)
     except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise SourceChangedError(
             "the recorded metadata is not that of a KafkaSpout",
@@ -139,7 +139,9 @@ def batch_of(metadata: Json) -> Batch:
         ) from error
 
 
-def resumed(previous: Batch, logs: Mapping[Place, Log]) -> tuple[dict[Place, int], tuple[Lost, ...]]:
+def resumed(
+    previous: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]
+) -> tuple[dict[TopicPartition, int], tuple[LostOffsets, ...]]:
     """Where each known or new partition goes on, and what is lost before that.
 
     A topic that was not there before begins at its oldest record, and so does a new partition of a known one: nothing
@@ -147,28 +149,30 @@ def resumed(previous: Batch, logs: Mapping[Place, Log]) -> tuple[dict[Place, int
 
     :param logs: as they are now, without the topics that the spout does not read (any more).
     """
-    begins: dict[Place, int] = {}
-    lost: list[Lost] = []
+    begins: dict[TopicPartition, int] = {}
+    lost: list[LostOffsets] = []
     for place, log in sorted(logs.items()):
         known, old_id = previous.ranges.get(place), previous.ids.get(place.topic)
         if old_id is None or (NO_ID not in (old_id, log.topic_id) and old_id != log.topic_id):
             if known is not None:
-                lost.append(Lost(place, Range(known.end, -1), "the topic was deleted and made again"))
+                lost.append(LostOffsets(place, OffsetRange(known.end, -1), "the topic was deleted and made again"))
             begins[place] = log.begin
             continue
         wanted = known.end if known is not None else 0
         if wanted < log.begin:
-            lost.append(Lost(place, Range(wanted, log.begin), "expired before it was read"))
+            lost.append(LostOffsets(place, OffsetRange(wanted, log.begin), "expired before it was read"))
         elif wanted > log.end:
-            lost.append(Lost(place, Range(log.end, wanted), "the log was cut off or made again"))
+            lost.append(LostOffsets(place, OffsetRange(log.end, wanted), "the log was cut off or made again"))
         begins[place] = min(max(wanted, log.begin), max(log.end, log.begin))
     for place, known in sorted(previous.ranges.items()):
         if place not in logs:
-            lost.append(Lost(place, Range(known.end, -1), "the partition is gone"))
+            lost.append(LostOffsets(place, OffsetRange(known.end, -1), "the partition is gone"))
     return begins, tuple(lost)
 
 
-def limited(available: Mapping[Place, Range], max_rows: int | None, turn: int) -> dict[Place, Range]:
+def limited(
+    available: Mapping[TopicPartition, OffsetRange], max_rows: int | None, turn: int
+) -> dict[TopicPartition, OffsetRange]:
     """At most `max_rows` offsets: small backlogs whole, the rest in equal parts.
 
     :param turn: a number that differs from batch to batch: who gets the odd ones, so that nobody starves.
@@ -176,7 +180,7 @@ def limited(available: Mapping[Place, Range], max_rows: int | None, turn: int) -
     if max_rows is None or sum(each.size for each in available.values()) <= max_rows:
         return dict(available)
     places = sorted(available)
-    left, sizes = max_rows, dict[Place, int]()
+    left, sizes = max_rows, dict[TopicPartition, int]()
     for number, place in enumerate(sorted(places, key=lambda place: available[place].size)):
         sizes[place] = min(left // (len(places) - number), available[place].size)
         left -= sizes[place]
@@ -185,13 +189,15 @@ def limited(available: Mapping[Place, Range], max_rows: int | None, turn: int) -
         if left and sizes[place] < available[place].size:
             sizes[place] += 1
             left -= 1
-    return {place: Range(available[place].begin, available[place].begin + size) for place, size in sizes.items()}
+    return {place: OffsetRange(available[place].begin, available[place].begin + size) for place, size in sizes.items()}
 
 
-def pieces(ranges: Iterable[tuple[Place, Range]], split_rows: int) -> list[tuple[Place, Range]]:
+def pieces(
+    ranges: Iterable[tuple[TopicPartition, OffsetRange]], split_rows: int
+) -> list[tuple[TopicPartition, OffsetRange]]:
     """The ranges, large ones cut; empty ones left out."""
-    cut: list[tuple[Place, Range]] = []
+    cut: list[tuple[TopicPartition, OffsetRange]] = []
     for place, each in ranges:
         begins = range(each.begin, each.end, split_rows)
-        cut.extend((place, Range(at, min(at + split_rows, each.end))) for at in begins)
+        cut.extend((place, OffsetRange(at, min(at + split_rows, each.end))) for at in begins)
     return cut

@@ -12,7 +12,7 @@ from airflow_trident.errors import DamagedInputError, SourceChangedError, Source
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.extras import require_extra
 from airflow_trident.spouts.kafka.client import EXTRA, KafkaCluster, TopicGoneError, driver_errors, translated
-from airflow_trident.spouts.kafka.ranges import NO_ID, Place, Range
+from airflow_trident.spouts.kafka.ranges import NO_ID, OffsetRange, TopicPartition
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class RecordedRange:
     """What a transaction recorded of one part: read exactly this, or say why not."""
 
-    place: Place
-    range: Range
+    place: TopicPartition
+    range: OffsetRange
     topic_id: str
     schema: Schema
     strict: bool
@@ -43,13 +43,15 @@ class Promise:
 class RangeReader:
     """Reads one promise; see :meth:`batches`."""
 
-    def __init__(self, cluster: KafkaCluster, what: str, promise: Promise, isolation: str, timeout_s: float) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, what: str, promise: RecordedRange, isolation: str, timeout_s: float
+    ) -> None:
         self._cluster = cluster
         self._what = what
         self._promise = promise
         self._isolation = isolation
         self._timeout_s = timeout_s
-        self._gaps: list[Range] = []
+        self._gaps: list[OffsetRange] = []
         self._next = promise.range.begin
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -111,7 +113,7 @@ class RangeReader:
     def _reach(self, offset: int) -> None:
         """Note what is not there between the last record and this offset."""
         if offset > self._next:
-            self._gaps.append(Range(self._next, offset))
+            self._gaps.append(OffsetRange(self._next, offset))
             self._next = offset
 
     def _judge(self, message: Any) -> None:
@@ -127,12 +129,12 @@ class RangeReader:
 
     # ---- what is missing ---------------------------------------------------------------------------------------
 
-    def _log_now(self) -> Range:
+    def _log_now(self) -> OffsetRange:
         place = self._promise.place
         found = self._cluster.logs({place.topic: place.partition + 1}, committed=False).get(place)
         if found is None:
             raise TopicGoneError(f"{self._what}: there is no {place}", "Put it back.")
-        return Range(found.begin, found.end)
+        return OffsetRange(found.begin, found.end)
 
     def _is_same_topic(self) -> bool:
         recorded, topic = self._promise.topic_id, self._promise.place.topic
@@ -151,7 +153,7 @@ class RangeReader:
     def _out_of_range(self) -> SourceChangedError | SourceUnavailableError:
         now = self._log_now()
         if now.begin > self._next:
-            gone = Range(self._next, min(now.begin, self._promise.range.end))
+            gone = OffsetRange(self._next, min(now.begin, self._promise.range.end))
             return self._lost(gone, "they expired or were deleted")
         return self._stuck()
 
@@ -159,14 +161,14 @@ class RangeReader:
         """No record came in time."""
         now = self._log_now()
         if now.end < self._promise.range.end:
-            gone = Range(max(self._next, now.end), self._promise.range.end)
+            gone = OffsetRange(max(self._next, now.end), self._promise.range.end)
             return self._lost(gone, f"the log ends at {now.end}: it was cut off")
         return SourceUnavailableError(
             f"{self._what}: {self._promise.place} gave nothing from offset {self._next} for {self._timeout_s:g} s",
             "See that its leader runs; the task tries again.",
         )
 
-    def _lost(self, gone: Range, why: str) -> SourceChangedError | SourceUnavailableError:
+    def _lost(self, gone: OffsetRange, why: str) -> SourceChangedError | SourceUnavailableError:
         """What ends this reading: for good, or until an opaque spout decides its ranges anew."""
         error = _changed(self._promise.place, gone, why)
         if self._promise.strict:
@@ -178,13 +180,13 @@ class RangeReader:
         if not self._gaps:
             return
         begin = self._log_now().begin
-        expired = [Range(gap.begin, min(gap.end, begin)) for gap in self._gaps if gap.begin < begin]
+        expired = [OffsetRange(gap.begin, min(gap.end, begin)) for gap in self._gaps if gap.begin < begin]
         for gap in expired:
             self._missing(gap, "they expired or were deleted")
         if len(expired) < len(self._gaps) and self._cluster.is_compacted(self._promise.place.topic):
             self._missing(self._gaps[-1], "the topic is compacted, so nobody can tell what was there")
 
-    def _missing(self, gone: Range, why: str) -> bool:
+    def _missing(self, gone: OffsetRange, why: str) -> bool:
         error = _changed(self._promise.place, gone, why)
         if self._promise.strict:
             raise error
@@ -192,14 +194,14 @@ class RangeReader:
         return False
 
 
-def _changed(place: Place, gone: Range, why: str) -> SourceChangedError:
+def _changed(place: TopicPartition, gone: OffsetRange, why: str) -> SourceChangedError:
     return SourceChangedError(
         f"{place} no longer has the offsets {gone.begin} to {gone.end - 1}, which the transaction recorded: {why}",
         _NEVER_STORED,
     )
 
 
-def _partition(place: Place, offset: int) -> Any:
+def _partition(place: TopicPartition, offset: int) -> Any:
     kafka: Any = require_extra("confluent_kafka", EXTRA)
 
     return kafka.TopicPartition(place.topic, place.partition, offset)
@@ -208,7 +210,7 @@ def _partition(place: Place, offset: int) -> Any:
 # ---- records as rows -------------------------------------------------------------------------------------------
 
 
-def _batch(promise: Promise, messages: Sequence[Any]) -> pa.RecordBatch:
+def _batch(promise: RecordedRange, messages: Sequence[Any]) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = arrow_schema(promise.schema)
@@ -222,7 +224,7 @@ def _batch(promise: Promise, messages: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _unreadable(place: Place, name: str, messages: Sequence[Any], values: Sequence[Any]) -> DamagedInputError:
+def _unreadable(place: TopicPartition, name: str, messages: Sequence[Any], values: Sequence[Any]) -> DamagedInputError:
     """Bytes where text was declared: say which record."""
     offset = messages[0].offset()
     for message, value in zip(messages, values, strict=True):

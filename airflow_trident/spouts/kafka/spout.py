@@ -22,17 +22,17 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.kafka.client import KafkaCluster, TopicGoneError
 from airflow_trident.spouts.kafka.ranges import (
-    Batch,
     FirstPoll,
-    Log,
-    Place,
-    Range,
+    KafkaBatch,
+    LogOffsets,
+    OffsetRange,
+    TopicPartition,
     batch_of,
     limited,
     pieces,
     resumed,
 )
-from airflow_trident.spouts.kafka.read import Promise, RangeReader
+from airflow_trident.spouts.kafka.read import RangeReader, RecordedRange
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class KafkaSpout(Spout):
     ) -> None:
         who = type(self).__name__
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        self._reach = Reach(
+        self._reach = KafkaTopics(
             topics=names, pattern=pattern, conn_id=conn_id, settings=_settings(bootstrap_servers, config), who=who
         )
         self._reach.require_complete()
@@ -118,7 +118,7 @@ class KafkaSpout(Spout):
             )
         if start_time is not None and start_time.tzinfo is None:
             raise ConfigurationError(f"{who} with start_time={start_time}", "Give it a time zone.")
-        self._deciding = Deciding(
+        self._deciding = BatchOptions(
             first_poll=first,
             start_ms=int(start_time.timestamp() * 1000) if start_time else None,
             max_rows=max_rows,
@@ -164,7 +164,7 @@ class OpaqueKafkaSpout(KafkaSpout):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class KafkaTopics:
     """Which topics of which cluster. `settings` may hold secrets."""
 
     topics: tuple[str, ...]
@@ -192,7 +192,7 @@ class Reach:
     def wants(self, topic: str) -> bool:
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
-    def resolved(self, *, required: bool = True) -> Reach:
+    def resolved(self, *, required: bool = True) -> KafkaTopics:
         """With the connection's settings in it.
 
         :raises ConfigurationError: `required`, and the connection is unknown or of no use.
@@ -222,7 +222,7 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deciding:
+class BatchOptions:
     """How batches are decided; see the parameters of :class:`KafkaSpout`."""
 
     first_poll: FirstPoll
@@ -238,8 +238,8 @@ class Deciding:
 class KafkaCoordinator(Coordinator):
     """Metadata: see :mod:`airflow_trident.spouts.kafka.ranges`."""
 
-    reach: Reach
-    deciding: Deciding
+    source: KafkaTopics
+    options: BatchOptions
 
     def is_ready(self, previous: Json) -> bool:
         return self._decide(0, previous, max_bytes=None) is not None
@@ -248,56 +248,58 @@ class KafkaCoordinator(Coordinator):
         """
         :raises SourceChangedError: records are gone that no transaction has read, and `on_data_loss` is "error".
         """
-        batch = self._decide(txid, previous, max_bytes=self.deciding.max_bytes)
+        batch = self._decide(txid, previous, max_bytes=self.options.max_bytes)
         return None if batch is None else batch.to_json()
 
     def lag(self, position: Json) -> Lag:
         """Offsets: where a topic is compacted, or written in transactions, there are fewer records."""
-        unlimited = replace(self, deciding=replace(self.deciding, max_rows=sys.maxsize))
+        unlimited = replace(self, options=replace(self.options, max_rows=sys.maxsize))
         batch = unlimited._decide(0, position, max_bytes=None)
         return {"records": 0 if batch is None else sum(each.end - each.begin for each in batch.ranges.values())}
 
-    def _decide(self, txid: int, previous: Json, *, max_bytes: int | None) -> Batch | None:
+    def _decide(self, txid: int, previous: Json, *, max_bytes: int | None) -> KafkaBatch | None:
         before = batch_of(previous)
-        read = Batch(
-            before.ids, {place: each for place, each in before.ranges.items() if self.reach.wants(place.topic)}
+        read = KafkaBatch(
+            before.ids, {place: each for place, each in before.ranges.items() if self.source.wants(place.topic)}
         )
-        with self.reach.open(self.deciding.timeout_s) as cluster:
+        with self.source.open(self.options.timeout_s) as cluster:
             logs = cluster.retried(lambda: self._logs(cluster, read), lambda logs: not _lags(read, logs))
             begins, lost = resumed(read, logs)
             if previous is None:
                 begins = self._first(cluster, logs)
-            if lost and self.deciding.on_data_loss is OnDataLoss.ERROR:
+            if lost and self.options.on_data_loss is OnDataLoss.ERROR:
                 raise SourceChangedError(
-                    f"{self.reach.describe()} lost records that no transaction has read: {'; '.join(map(str, lost))}",
+                    f"{self.source.describe()} lost records that no transaction has read: {'; '.join(map(str, lost))}",
                     'Nothing was begun. on_data_loss="continue" records the loss and goes on.',
                 )
-            new = {place: Range(begin, logs[place].end) for place, begin in begins.items() if begin < logs[place].end}
-            if not new and not (previous is None and self.deciding.first_poll.moves):
+            new = {
+                place: OffsetRange(begin, logs[place].end) for place, begin in begins.items() if begin < logs[place].end
+            }
+            if not new and not (previous is None and self.options.first_poll.moves):
                 return None
             chosen = limited(new, self._max_rows(cluster, new, max_bytes), txid)
         # What is not read now keeps its place: a topic that comes back, or is wanted again, goes on there.
-        ranges = {place: Range(each.end, each.end) for place, each in before.ranges.items()}
-        ranges |= {place: Range(begin, begin) for place, begin in begins.items()} | chosen
+        ranges = {place: OffsetRange(each.end, each.end) for place, each in before.ranges.items()}
+        ranges |= {place: OffsetRange(begin, begin) for place, begin in begins.items()} | chosen
         ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
-        return Batch(ids, ranges, lost)
+        return KafkaBatch(ids, ranges, lost)
 
-    def _logs(self, cluster: KafkaCluster, before: Batch) -> dict[Place, Log]:
+    def _logs(self, cluster: KafkaCluster, before: KafkaBatch) -> dict[TopicPartition, LogOffsets]:
         """
         :raises SourceUnavailableError: a topic that was named was never there.
         """
-        found = {name: count for name, count in cluster.topics().items() if self.reach.wants(name)}
-        if missing := [name for name in self.reach.topics if name not in found and name not in before.ids]:
+        found = {name: count for name, count in cluster.topics().items() if self.source.wants(name)}
+        if missing := [name for name in self.source.topics if name not in found and name not in before.ids]:
             raise TopicGoneError(
-                f"{self.reach.describe()}: there is no topic {missing[0]!r}", "Make it, or correct its name."
+                f"{self.source.describe()}: there is no topic {missing[0]!r}", "Make it, or correct its name."
             )
-        return cluster.logs(found, committed=self.deciding.committed)
+        return cluster.logs(found, committed=self.options.committed)
 
-    def _first(self, cluster: KafkaCluster, logs: Mapping[Place, Log]) -> dict[Place, int]:
-        first, places = self.deciding.first_poll, sorted(logs)
-        found = dict[Place, int]()
+    def _first(self, cluster: KafkaCluster, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, int]:
+        first, places = self.options.first_poll, sorted(logs)
+        found = dict[TopicPartition, int]()
         if first.otherwise is FirstPoll.TIMESTAMP:
-            times = cluster.offsets_of_time(places, self.deciding.start_ms or 0)
+            times = cluster.offsets_of_time(places, self.options.start_ms or 0)
             found = {place: offset if offset >= 0 else logs[place].end for place, offset in times.items()}
         elif first.otherwise is FirstPoll.LATEST:
             found = {place: log.end for place, log in logs.items()}
@@ -305,14 +307,14 @@ class KafkaCoordinator(Coordinator):
             found |= cluster.offsets_of_group(places)
         return {place: min(max(found.get(place, log.begin), log.begin), log.end) for place, log in logs.items()}
 
-    def _max_rows(self, cluster: KafkaCluster, new: Mapping[Place, Range], max_bytes: int | None) -> int:
+    def _max_rows(self, cluster: KafkaCluster, new: Mapping[TopicPartition, OffsetRange], max_bytes: int | None) -> int:
         if not max_bytes or not new:
-            return self.deciding.max_rows
+            return self.options.max_rows
         bytes_each = cluster.record_bytes(new)
-        return min(self.deciding.max_rows, max(1, int(max_bytes / bytes_each))) if bytes_each else 1
+        return min(self.options.max_rows, max(1, int(max_bytes / bytes_each))) if bytes_each else 1
 
 
-def _lags(before: Batch, logs: Mapping[Place, Log]) -> bool:
+def _lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
     """Does the answer know less than an earlier one? Brokers that just started may."""
     for place, known in before.ranges.items():
         log = logs.get(place)
@@ -325,9 +327,9 @@ def _lags(before: Batch, logs: Mapping[Place, Log]) -> bool:
 class KafkaEmitter(Emitter):
     """One split per partition with records, several for large ranges."""
 
-    reach: Reach
+    source: KafkaTopics
     row_schema: Schema
-    deciding: Deciding
+    options: BatchOptions
     split_rows: int
     strict: bool
 
@@ -347,17 +349,17 @@ class KafkaEmitter(Emitter):
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         body: Any = split.body
-        promise = Promise(
-            place=Place(body["topic"], body["partition"]),
-            range=Range(body["from"], body["to"]),
+        promise = RecordedRange(
+            place=TopicPartition(body["topic"], body["partition"]),
+            range=OffsetRange(body["from"], body["to"]),
             topic_id=body["id"],
             schema=self.row_schema,
             strict=self.strict,
         )
-        timeout_s = self.deciding.timeout_s
-        with self.reach.open(timeout_s) as cluster:
-            isolation = "read_committed" if self.deciding.committed else "read_uncommitted"
-            reader = RangeReader(cluster, self.reach.describe(), promise, isolation, timeout_s)
+        timeout_s = self.options.timeout_s
+        with self.source.open(timeout_s) as cluster:
+            isolation = "read_committed" if self.options.committed else "read_uncommitted"
+            reader = RangeReader(cluster, self.source.describe(), promise, isolation, timeout_s)
             yield from reader.batches()
 
 

@@ -30,7 +30,7 @@ _NAME = re.compile(r"(\d{19})\.(arrow|acked)\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SpooledBatch:
     """The metadata of a batch: its number in the folder, and what it must hold."""
 
     number: int
@@ -41,12 +41,12 @@ class Batch:
         return {"batch": self.number, "rows": self.rows, "sha256": self.sha256}
 
 
-def batch_from_json(metadata: Json) -> Batch:
+def batch_from_json(metadata: Json) -> SpooledBatch:
     """:raises SourceChangedError: it is not the metadata of a spool."""
     if isinstance(metadata, dict) and metadata.keys() == {"batch", "rows", "sha256"}:
         number, rows, sha256 = metadata["batch"], metadata["rows"], metadata["sha256"]
         if isinstance(number, int) and number >= 1 and isinstance(rows, int) and isinstance(sha256, str):
-            return Batch(number, rows, sha256)
+            return SpooledBatch(number, rows, sha256)
     raise SourceChangedError(
         f"the recorded metadata {metadata!r:.80} is not that of a SpooledSpout",
         "Another spout had this stream's name: give the stream a new name.",
@@ -146,13 +146,15 @@ class Spool:
             )
         return number in files
 
-    def batch(self, number: int) -> Batch:
+    def batch(self, number: int) -> SpooledBatch:
         with self._storage():
             sync_folder(self.folder)  # whoever published it may have been killed before its name was there to stay
         content = self._read(number)
-        return Batch(number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest())
+        return SpooledBatch(
+            number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest()
+        )
 
-    def parts(self, batch: Batch) -> list[str]:
+    def parts(self, batch: SpooledBatch) -> list[str]:
         """What :meth:`part` is to find: a digest for each part of the batch, which is as it was recorded.
 
         :raises SourceChangedError: it is gone, or has changed.

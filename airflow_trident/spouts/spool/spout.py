@@ -68,7 +68,7 @@ class SpooledSpout(Spout):
 
 @dataclass(frozen=True)
 class SpoolCoordinator(Coordinator):
-    """Metadata: :class:`airflow_trident.spouts.spool.spool.Batch`."""
+    """Metadata: :class:`airflow_trident.spouts.spool.spool.SpooledBatch`."""
 
     source: SpoolSource
     spool: Spool

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions, attach_connect, session_id_of
 from airflow_trident.errors import ConfigurationError, SparkJobError
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

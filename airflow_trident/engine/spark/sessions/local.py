@@ -23,7 +23,7 @@ from airflow_trident.engine.spark.sessions.java import (
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions, Sibling, attach_classic
 from airflow_trident.engine.spark.sessions.stderr import StandardError
 from airflow_trident.errors import ConfigurationError, SparkJobError
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.progress import tasks_of
-from airflow_trident.staging.base import Slot
+from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

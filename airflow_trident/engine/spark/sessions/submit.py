@@ -32,8 +32,8 @@ from airflow_trident.errors import ConfigurationError, SparkJobError, TridentErr
 from airflow_trident.plan.nodes import PersistNode, SinkNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.staging import manifest as manifests
-from airflow_trident.staging.base import Manifest, Slot
 from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.manifest import Manifest, Slot
 
 APPLICATION = os.path.abspath(spark_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
