@@ -1,6 +1,7 @@
 """The contract of the ledger: the durable truth about transactions.
 
-Promises of an implementation (`tests/contracts/test_ledger*.py` check every one over every implementation):
+Promises (`tests/contracts/test_ledger*.py` check every one, over ZooKeeper, over znodes in memory that lose and delay
+answers, and of the oracle that the verbs are compared with):
 
 L1  Txids are dense and rise by one; a claim that asks again gets the same txid (P1).
 L2  Every call is one atomic conditional step, or changes nothing and raises with what was expected and found.
@@ -31,65 +32,168 @@ L14 The records of closed transactions are pruned as committed ones are, and the
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+import functools
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Self, TypeVar
 
-from airflow_trident.ledger.workers import Worker
-from airflow_trident.protocol.accepted import MendedSources
-from airflow_trident.protocol.decide import Blocked, Full, Held
-from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag
+from airflow_trident.errors import RetryableError, UnknownTopologyError
+from airflow_trident.ledger.answers import (
+    DEFAULT_MAX_PENDING,
+    DEFAULT_RETENTION,
+    BeginResult,
+    Begun,
+    LagOf,
+    MetadataOf,
+    NothingNew,
+)
+from airflow_trident.ledger.backup.export import export_json
+from airflow_trident.ledger.backup.importing import require_finished
+from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
+from airflow_trident.ledger.snapshot import Snapshot
+from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
+from airflow_trident.ledger.verb import (
+    Prefetch,
+    Verb,
+    of_ticket,
+    of_ticket_and_what_is_kept,
+    one_and_what_is_kept,
+    one_transaction,
+    the_pointer,
+    the_topology,
+)
+from airflow_trident.ledger.verbs import attempts, begin, commits, outcomes, person, pruning, topology
+from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
+from airflow_trident.ledger.znodes import Create, ZNodes
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     Claim,
-    Command,
-    CommitTicket,
+    CommitPointer,
     Definition,
+    Exceptions,
     LedgerView,
-    Loss,
-    Owner,
-    StagedRef,
     TopologyRecord,
     TxRecord,
 )
 from airflow_trident.types import Json
 
-DEFAULT_MAX_PENDING = 2
-DEFAULT_RETENTION = 50
+__all__ = [
+    "DEFAULT_MAX_PENDING",
+    "DEFAULT_RETENTION",
+    "BeginResult",
+    "Begun",
+    "LagOf",
+    "Ledger",
+    "MetadataOf",
+    "NothingNew",
+    "topology_names",
+]
+
+T = TypeVar("T")
+READ_AT_ONCE = 500
+"""Records of a list that are asked for in one round trip."""
+SAID_ENOUGH_MS = 60_000
+"""A drain asks its sources after each transaction: that nothing is new is said again after a while only."""
+SLOW_POLL_S = 30.0
+"""A net under the watches: how often a waiter looks anyway."""
+STEP_DEADLINE_S = 120.0
+"""So long one step goes on finding out what became of a write whose answer was lost, or competing with others. Giving
+up earlier gains nothing: the next try of the task would wait for the same server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The claim has this transaction. `new`: it was begun by this very call (or by one whose answer was lost)."""
-
-    record: TxRecord | None
-    txid: int
-    new: bool
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class NothingNew:
-    """No stream has data after what the ledger holds; nothing was begun."""
+def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
+    """The names of all topologies that have a ledger, sorted."""
+    folder = topologies_folder(root)
+    return sorted(znodes.read([], [folder]).folders[folder] or ())
 
 
-BeginResult = Begun | NothingNew | Full | Held | Blocked
-
-LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
-"""``position -> stream -> what its source has beyond it``: for people, asked with the position after a new batch."""
-
-MetadataOf = Callable[[int, dict[str, Json]], dict[str, Json] | None]
-"""``(txid, position) -> metadata`` per stream that has new data, None if none has. May be called again with other
-arguments when somebody else began a transaction meanwhile: it must be free of effects."""
+# ---- what goes with two of the verbs ---------------------------------------------------------------------------
 
 
-class Ledger(ABC):
-    """The ledger of one topology. Not for sharing between threads; use as a context manager."""
+def _read_for_begin(ledger: Ledger, claim: Claim, *_: Any, **__: Any) -> Prefetch:
+    """The claim's keys too; and the folders, for the commit after it, which looks at what is to be pruned."""
+    paths, cache = ledger.paths(), ledger.transactor.cache
+    keys, shared = [paths.claim(key) for key in (claim.key, *claim.former)], paths.about(0)
+    if cache.has([paths.topology, *shared], ()):
+        if claim.former:  # together with the transaction before, which is looked at next
+            last = ledger.transactor.remembered(paths, shared).next_txid() - 1
+            cache.fetch([*keys, *([paths.tx(last)] if last else [])])
+        else:
+            # A process that goes from one transaction to the next need not ask whether a new claim is known: that its
+            # node is created finds it out, which it would not of former keys.
+            cache.assume_missing(paths.claim(claim.key))
+    return Prefetch([*shared, *keys], paths.pruned())
 
-    topology_name: str
+
+def _after_begin(ledger: Ledger, result: BeginResult) -> None:
+    if isinstance(result, Begun) and result.new:
+        ledger.forget_said()
+
+
+def _after_commit(ledger: Ledger, record: TxRecord) -> None:
+    ledger.sweep_claims(record.txid)
+
+
+class Ledger:
+    """The ledger of one topology, over any :class:`~airflow_trident.ledger.znodes.ZNodes`. Not for sharing between
+    threads; use as a context manager.
+
+    :param root: where in the tree the ledgers of all topologies are.
+    :param incarnation: of the topology, if the caller was told it (by the coordinator's XCom): saves a round trip.
+        Another incarnation of the topology then refuses.
+    :param step_deadline_s: how long one call may take in all; beyond it an unresolved write is an OutcomeUnknownError.
+    :param keep_claims: how many transactions back claim keys are kept.
+    """
+
+    def __init__(
+        self,
+        znodes: ZNodes,
+        topology_name: str,
+        root: str = DEFAULT_ROOT,
+        *,
+        incarnation: str = "",
+        step_deadline_s: float = STEP_DEADLINE_S,
+        keep_claims: int = pruning.KEPT_CLAIMS,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.topology_name = topology_name
+        self.znodes = znodes
+        self.transactor = Transactor(znodes, clock_ms, step_deadline_s)
+        self._root = root
+        self._path = topology_path(root, topology_name)
+        self._keep_claims = keep_claims
+        self._clock_ms = clock_ms
+        self._known_paths = LedgerPaths(self._path, incarnation) if incarnation else None
+        self._told = bool(incarnation)
+        self._said: tuple[CoordinatorOutcome | None, int] = (None, 0)
+
+    # ---- the verbs: signature, promises and decision of each are in `ledger/verbs` ---------------------------------
+
+    begin = Verb(begin.begin, _read_for_begin, then=_after_begin)
+    start_attempt = Verb(attempts.start_attempt, one_transaction)
+    restart_attempt = Verb(attempts.restart_attempt, of_ticket)
+    processed = Verb(attempts.processed, one_transaction)
+    attempt_failed = Verb(attempts.attempt_failed, one_transaction)
+    fail = Verb(attempts.fail, one_transaction)
+    gate = Verb(commits.gate, one_and_what_is_kept)
+    committed = Verb(commits.committed, of_ticket_and_what_is_kept, then=_after_commit)
+    bar = Verb(commits.bar, one_transaction)
+    take_back = Verb(commits.take_back, of_ticket)
+    skip = Verb(person.skip, one_transaction)
+    accept_source = Verb(person.accept_source, one_transaction)
+    close_transaction = Verb(person.close_transaction, one_transaction)
+    set_command = Verb(topology.set_command, the_topology)
+    note_states = Verb(topology.note_states, the_topology)
+    take_fence = Verb(topology.take_fence, the_pointer)
 
     # ---- the topology ------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def register(
         self, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
     ) -> TopologyRecord:
@@ -102,212 +206,214 @@ class Ledger(ABC):
         :param empty: the states that hold nothing: where such a one was changed, it begins anew.
         :raises DefinitionChangedError: another definition owns the name; lists the differences.
         """
+        for _ in range(2):  # the second time only if somebody else created it meanwhile
+            found = self._read_topology()
+            if found is not None:
+                break
+            if self._told:
+                raise self._unknown()
+            created = self._create(definition)
+            if created is not None:
+                return created
+        if found is None:
+            raise self._unknown()
+        if self._known_paths is not None and self._known_paths.incarnation != found.incarnation:
+            raise another_incarnation(self.topology_name, found.incarnation, self._known_paths.incarnation)
+        if found.definition == definition:
+            return found
+        redefine = functools.partial(topology.redefine, definition=definition, accept_change=accept_change, empty=empty)
+        return self.run(redefine, Prefetch())
 
-    @abstractmethod
     def topology(self) -> TopologyRecord:
         """:raises UnknownTopologyError: nothing is registered under the name; names those that are."""
+        found = self._read_topology()
+        if found is None:
+            raise self._unknown()
+        return found
 
-    @abstractmethod
-    def set_command(self, command: Command) -> TopologyRecord:
-        """Change the lifecycle command, raising its epoch by one."""
+    def _read_topology(self) -> TopologyRecord | None:
+        node = self.znodes.read([self._path]).nodes[self._path]
+        if node is None:
+            return None
+        require_finished(node.data, self._path)
+        found = codec.decode_topology(node.data, self._path)
+        if self._known_paths is None:
+            self._known_paths = LedgerPaths(self._path, found.incarnation)
+        return found
 
-    @abstractmethod
-    def note_states(self, *, since: Mapping[str, int] | None = None, lost: Sequence[Loss] = ()) -> TopologyRecord:
-        """Note since when states belong to the topology, and what they were given up for (L13)."""
+    def _create(self, definition: Definition) -> TopologyRecord | None:
+        """All nodes of a new incarnation in one step; None if somebody else was faster."""
+        incarnation, op = uuid.uuid4().hex[:8], uuid.uuid4().hex[:16]
+        paths = LedgerPaths(self._path, incarnation)
+        record = TopologyRecord(
+            name=self.topology_name,
+            incarnation=incarnation,
+            definition=definition,
+            created_ms=self._clock_ms(),
+            since=dict.fromkeys(definition.states, 1),
+        )
+        self.znodes.ensure(topologies_folder(self._root))
+        folders = [Create(path) for path in paths.folders()]
+        records = [
+            Create(paths.head, codec.encode_head(1)),
+            Create(paths.commit, codec.encode_pointer(CommitPointer(committed=0, fence=0))),
+            Create(paths.exceptions, codec.encode_exceptions(Exceptions())),
+        ]
+        ops = [Create(self._path, codec.encode_topology(record, op=op)), *folders, *records]
+        if not self.transactor.apply(ops, witness=self._path, op=op):
+            return None
+        self._known_paths = paths
+        return record
 
-    @abstractmethod
-    def take_fence(self) -> int:
-        """A fence above all that were given out, for who brings a state up to its ledger, outside of a commit."""
+    def paths(self) -> LedgerPaths:
+        """Where the records of the incarnation are that this ledger is about."""
+        if self._known_paths is None:
+            self.topology()
+        assert self._known_paths is not None
+        return self._known_paths
+
+    def _unknown(self) -> UnknownTopologyError:
+        names = topology_names(self.znodes, self._root)
+        return UnknownTopologyError(
+            f"there is no ledger of a topology {self.topology_name!r} in {self.znodes.describe()} below {self._root}",
+            f"Known topologies: {', '.join(names) or 'none'}. A topology's first coordinator run creates its ledger.",
+        )
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
         """The transaction and what decides about it. `view(0)` for the topology alone.
 
         :param remembered: what this process last saw or wrote will do, which costs nothing: for one that goes from
             transaction to transaction. Verbs find out what others did meanwhile; waiting and giving up need a new view.
         """
+        if remembered:
+            paths = self.paths()
+            return self.transactor.remembered(paths, paths.about(txid)).view(txid)
+        return self._snapshot(txid).view(txid)
 
-    @abstractmethod
     def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
         """The records that are kept with first <= txid <= last, in txid order."""
+        paths = self.paths()
+        snap = self.transactor.fresh(paths, folders=[paths.transactions])
+        txids = sorted(int(name) for name in snap.names(paths.transactions))
+        wanted = [txid for txid in txids if first <= txid and (last is None or txid <= last)]
+        found: list[TxRecord] = []
+        for at in range(0, len(wanted), READ_AT_ONCE):
+            some = wanted[at : at + READ_AT_ONCE]
+            snap.prefetch(map(paths.tx, some))
+            found.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
+        return found
 
-    @abstractmethod
     def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
         """Block until transaction `txid` or the list of exceptions differs from `seen`, at most `timeout_s` seconds.
 
         Re-reads after arming its watch, so that no change is missed. True if something differs. May return early.
         """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            changed, watched = self.compare(txid, seen)
+            if changed:
+                return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self.znodes.wait_for_change(watched, min(left_s, SLOW_POLL_S))
 
-    # ---- the verbs ---------------------------------------------------------------------------------------------
+    def compare(self, txid: int, seen: LedgerView) -> tuple[bool, dict[str, int | None]]:
+        """Whether what a waiter on the transaction saw has changed; and the nodes to watch, at the versions read."""
+        paths, snap = self.paths(), self._snapshot(txid)
+        now = snap.view(txid)
+        changed = (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer)
+        return changed, {path: snap.used.get(path) for path in (paths.tx(txid), paths.exceptions)}
 
-    @abstractmethod
-    def begin(
-        self,
-        claim: Claim,
-        metadata_of: MetadataOf,
-        *,
-        max_pending: int = DEFAULT_MAX_PENDING,
-        attempt_by: Owner | str = "",
-        lag_of: LagOf | None = None,
-        plan: str = "",
-    ) -> BeginResult:
-        """Claim a transaction: same claim, same txid; else decide_begin(), and the batch's metadata is recorded.
-        That a transaction was begun is the coordinator's last outcome from then on, by the same step.
-
-        :param attempt_by: whoever processes a new transaction at once, in the same process: its attempt 0 starts in the
-            same step, which saves `start_attempt`.
-        :param lag_of: None: what was known of the sources' lag stays.
-        :param plan: digest of the plan that it is begun with.
-        Full, too, while the last transaction is invalidated: there is no position yet to go on from.
-
-        :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
-        """
-
-    @abstractmethod
-    def start_attempt(
-        self,
-        txid: int,
-        *,
-        owner: Owner | str,
-        metadata_of: MetadataOf | None = None,
-        plan: str = "",
-        replays: bool = False,
-    ) -> TxRecord:
-        """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
-
-        From FAILED and SKIPPED too: that is a replay, and moves the txid to the list of those that are being replayed
-        (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
-
-        Where the topology has opaque streams and the transaction is above the commit pointer, every attempt but the
-        first of a batch that was just recorded decides their part of the batch anew (P2, L10).
-
-        :param owner: who works on it; a text is the name of a program.
-        :param plan: digest of the plan that the attempt runs.
-        :param metadata_of: asked for the opaque streams, with their position after the transaction before; what it says
-            of others is left aside, a stream that it does not name has nothing in the batch.
-        :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
-        :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
-        :raises InvalidatedError: the transaction before it has no batch.
-        :raises ConfigurationError: it has to decide a batch, and there is no `metadata_of`.
-        """
-
-    @abstractmethod
-    def restart_attempt(
-        self, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
-    ) -> TxRecord:
-        """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again.
-
-        :param metadata_of: as of :meth:`start_attempt`, with the same effects.
-        """
-
-    @abstractmethod
-    def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
-        """PROCESSING -> PROCESSED."""
-
-    @abstractmethod
-    def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
-        """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
-
-        :raises TransitionError: not its turn, or no staged batch; says what was found.
-        """
-
-    @abstractmethod
-    def committed(
-        self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
-    ) -> TxRecord:
-        """COMMITTING -> COMMITTED, pointer and pruning in the same step.
-
-        :param late_rows: see :class:`TxRecord`.
-        :raises FencedError: a newer ticket was given out.
-        """
-
-    @abstractmethod
-    def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
-        """Note on the record that the attempt failed; it stays PROCESSING (or COMMITTING), a retry will come."""
-
-    @abstractmethod
-    def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
-        """-> FAILED: attempts are used up."""
-
-    @abstractmethod
-    def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:
-        """The next fence for a transaction of which a commit has begun, for who takes that back; its status stays.
-
-        The ticket `bars`: with it :meth:`State.bar` makes every state refuse the tickets before it.
-
-        :raises TransitionError: no commit of it has begun, or it is COMMITTED.
-        """
-
-    @abstractmethod
-    def take_back(self, ticket: CommitTicket, reason: str) -> TxRecord:
-        """-> FAILED, and no longer `touched`: no state holds the batch, and none will take it by an older ticket.
-
-        :param ticket: of :meth:`bar`; every state has been barred with it and holds nothing of the transaction.
-        :raises FencedError: a newer ticket was given out, or another attempt begun.
-        """
-
-    @abstractmethod
-    def skip(self, txid: int, reason: str) -> TxRecord:
-        """-> SKIPPED: let the others pass; the pointer moves over it when it can.
-
-        :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it.
-        :raises InvalidatedError: it has no batch to leave out.
-        """
-
-    @abstractmethod
-    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
-        """A transaction that is committed nowhere takes its source as it is now: new metadata, attempt + 1, nothing
-        staged, FAILED (or SKIPPED, as it was), `reason` in the record. Later transactions keep their batch (P2).
-
-        :param sources: asked for every stream of its batch; may be asked again, so without effects.
-        :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`.
-        """
-
-    @abstractmethod
-    def close_transaction(self, txid: int, reason: str) -> TxRecord:
-        """SKIPPED -> CLOSED: it will never be replayed, so that nobody has to remember it (P10, L14).
-
-        :raises TransitionError: it is not SKIPPED, or the pointer has not passed it.
-        """
-
-    # ---- the rest ----------------------------------------------------------------------------------------------
-
-    @abstractmethod
     def export(self) -> dict[str, Json]:
         """Everything, as JSON for people and tools."""
+        view, records = self.view(0), self.transactions()
+        return export_json(view, records, self._claims())
+
+    def _snapshot(self, txid: int) -> Snapshot:
+        paths = self.paths()
+        return self.transactor.fresh(paths, paths.about(txid), paths.pruned())
+
+    # ---- for people: the coordinator's last outcome, and who is at work ----------------------------------------
 
     def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
-        """Keep it as the coordinator's last outcome, for people; time and next txid are the ledger's own.
+        """Keep it as the coordinator's last outcome; time and next txid are the ledger's own.
 
         Written beside `head` and `commit`, never into them, so that it costs others nothing but one look.
         """
+        if outcome.kind is OutcomeKind.NOTHING_NEW:
+            said, said_ms, now_ms = *self._said, self._clock_ms()
+            if said == outcome and now_ms - said_ms < SAID_ENOUGH_MS:
+                return
+            self._said = (outcome, now_ms)
+        paths = self.paths()
+        self.run(functools.partial(outcomes.note, outcome=outcome), Prefetch([paths.head, paths.coordinator]))
+
+    def forget_said(self) -> None:
+        """Say the next outcome, whatever was said before."""
+        self._said = (None, 0)
 
     def coordinator(self) -> CoordinatorOutcome | None:
         """The last one; None: nothing was said yet."""
-        return None
+        paths = self.paths()
+        return outcomes.outcome_at(self.transactor.fresh(paths, [paths.coordinator]))
 
     def enlist(self, worker: Worker, *, wait: bool = True) -> str:
         """Be listed among the live workers until this ledger is closed, or its process ends. The answer is the name for
-        :attr:`Owner.worker`; "" where nobody is listed.
+        :attr:`Owner.worker`.
 
         :param wait: for the answer. Without it this costs no round trip, and whether it was done is not known.
         """
-        return ""
+        return enlist(self.znodes, self.paths(), worker, wait=wait)
 
     def retire(self, name: str) -> None:
         """Be listed no longer.
 
         :param name: what :meth:`enlist` answered.
         """
+        retire(self.znodes, self.paths(), name)
 
     def workers(self) -> Sequence[Worker]:
         """Who works on the topology now, oldest first."""
-        return ()
+        return live_workers(self.znodes, self.paths())
 
-    @abstractmethod
-    def close(self) -> None: ...
+    # ---- claim keys --------------------------------------------------------------------------------------------
+
+    def _claims(self) -> dict[str, tuple[int, int]]:
+        buckets = [self.paths().bucket(name) for name in BUCKETS]
+        folders = self.znodes.read([], buckets).folders
+        paths = [f"{bucket}/{name}" for bucket in buckets for name in sorted(folders[bucket] or ())]
+        claims: dict[str, tuple[int, int]] = {}
+        for at in range(0, len(paths), READ_AT_ONCE):
+            for path, node in self.znodes.read(paths[at : at + READ_AT_ONCE]).nodes.items():
+                if node is not None:
+                    claim = codec.decode_claim(node.data, path)
+                    claims[claim.key] = (claim.txid, claim.run_ms)
+        return claims
+
+    def sweep_claims(self, txid: int) -> None:
+        """Forget old claim keys, if the commit of `txid` is one after which that is due (P10)."""
+        if not pruning.sweep_is_due(txid, self._keep_claims):
+            return
+        paths, bucket = self.paths(), pruning.bucket_of_sweep(txid)
+        sweep = functools.partial(pruning.sweep_claims, bucket=bucket, kept=self._keep_claims)
+        try:
+            self.run(sweep, Prefetch(folders=[paths.bucket(bucket), paths.transactions]))
+        except RetryableError:
+            # The commit itself is done. The next sweep of this bucket does what this one could not.
+            self.transactor.cache.forget()
+
+    # ---- the rest ----------------------------------------------------------------------------------------------
+
+    def run(self, decide: Decide[T], ahead: Prefetch) -> T:
+        """One atomic step: see :class:`Transactor`."""
+        return self.transactor.run(self.paths(), decide, paths=ahead.paths, folders=ahead.folders)
+
+    def close(self) -> None:
+        """End the session, and with it what is listed under :meth:`workers`."""
+        self.znodes.close()
 
     def __enter__(self) -> Self:
         return self

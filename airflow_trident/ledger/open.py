@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from airflow_trident.ledger.base import topology_names
 from airflow_trident.ledger.paths import DEFAULT_ROOT
-from airflow_trident.ledger.znode_ledger import ZNodeLedger, topology_names
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 

@@ -47,8 +47,8 @@ def topology_path(root: str, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """The nodes of one incarnation of a topology."""
+class LedgerPaths:
+    """Where the records of one incarnation of a topology are."""
 
     topology: str
     incarnation: str
@@ -88,6 +88,19 @@ class Life:
     @property
     def workers(self) -> str:
         return f"{self.base}/workers"
+
+    def about(self, txid: int) -> list[str]:
+        """What decides about a transaction, in the order in which it is to be read: the head before the transaction,
+        so that one that is missing then was pruned, not begun in between. 0: the topology alone.
+
+        A new transaction rewrites the coordinator's outcome: read with the rest it costs no round trip.
+        """
+        shared = [self.head, self.commit, self.exceptions, self.coordinator]
+        return [*shared, self.tx(txid)] if txid >= 1 else shared
+
+    def pruned(self) -> list[str]:
+        """The folders whose records go in the end."""
+        return [self.transactions, self.chunks]
 
     def tx(self, txid: int) -> str:
         return f"{self.base}/tx/{txid:019d}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from airflow_trident.errors import CorruptError
-from airflow_trident.ledger.paths import Life
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNodes
 from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.records import Owner
@@ -33,7 +33,7 @@ class Worker:
 _FORMAT = Format(noun="the worker", version=1, cure="It is not listed.")
 
 
-def enlist(znodes: ZNodes, life: Life, worker: Worker, *, wait: bool = True) -> str:
+def enlist(znodes: ZNodes, paths: LedgerPaths, worker: Worker, *, wait: bool = True) -> str:
     """Until the session of `znodes` ends, or until it retires. The answer is its name, which is unique: a forked child,
     or a second task, has its own.
 
@@ -41,21 +41,21 @@ def enlist(znodes: ZNodes, life: Life, worker: Worker, *, wait: bool = True) -> 
     """
     name = f"{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
     body = {key: value for key, value in asdict(worker).items() if key != "name"}
-    node = Create(f"{life.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)
+    node = Create(f"{paths.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)
     (znodes.multi if wait else znodes.post)([node])
     return name
 
 
-def retire(znodes: ZNodes, life: Life, name: str) -> None:
+def retire(znodes: ZNodes, paths: LedgerPaths, name: str) -> None:
     """Not at work any more, though the session goes on."""
     with suppress(WriteRefusedError):  # its session has ended meanwhile
-        znodes.multi([Delete(f"{life.workers}/{name}")])
+        znodes.multi([Delete(f"{paths.workers}/{name}")])
 
 
-def live_workers(znodes: ZNodes, life: Life) -> list[Worker]:
+def live_workers(znodes: ZNodes, paths: LedgerPaths) -> list[Worker]:
     """Oldest first. What cannot be read is left out: it may be a newer version's."""
-    names = sorted(znodes.read([], [life.workers]).folders[life.workers] or ())
-    nodes = znodes.read([f"{life.workers}/{name}" for name in names]).nodes if names else {}
+    names = sorted(znodes.read([], [paths.workers]).folders[paths.workers] or ())
+    nodes = znodes.read([f"{paths.workers}/{name}" for name in names]).nodes if names else {}
     found = [_worker(node.data, path.rpartition("/")[2]) for path, node in nodes.items() if node is not None]
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
 

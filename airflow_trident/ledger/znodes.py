@@ -1,7 +1,7 @@
 """What the ledger needs of ZooKeeper, and no more: a tree of versioned nodes, synced reads, conditional writes.
 
 Two implementations: :class:`~airflow_trident.ledger.zookeeper.client.ZooKeeperZNodes` (a real ensemble) and
-:class:`~airflow_trident.ledger.fake.FakeZNodes` (in memory, with faults on demand).
+:class:`~airflow_trident.ledger.memory_znodes.MemoryZNodes` (in memory, with faults on demand).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUEST_LIMIT_BYTES = 900 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ZNode:
     """A node's bytes and how often they were set."""
 
     data: bytes
@@ -68,10 +68,10 @@ Op: TypeAlias = Check | Create | Set | Delete
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadResult:
     """The answer of :meth:`ZNodes.read`: None stands for a node that does not exist."""
 
-    nodes: Mapping[str, Node | None] = field(default_factory=dict)
+    nodes: Mapping[str, ZNode | None] = field(default_factory=dict)
     folders: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
 
@@ -127,7 +127,7 @@ class ZNodes(Protocol):
     round_trips: int
     """How many times somebody waited for the server."""
 
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         """Read nodes and the names of children, in the order given, in one pipelined round trip.
 
         What is read is at least as new as the start of the call, whichever server answers. Nodes read later in the

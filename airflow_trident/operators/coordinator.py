@@ -20,7 +20,7 @@ from airflow_trident.operators.base import (
     is_backfill_run,
 )
 from airflow_trident.protocol import version1
-from airflow_trident.protocol.decide import Blocked, Full, Held, Wait
+from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import Status
@@ -158,7 +158,7 @@ class TridentCoordinatorOperator(TridentOperator):
     def _why_nothing(self, ledger: Ledger, result: object) -> Exception:
         if isinstance(result, Blocked):
             return blocked(self.topology_name, result)
-        if isinstance(result, Held):
+        if isinstance(result, Paused):
             return AirflowSkipException(
                 f"topology {self.topology_name} is told to {result.command}: no new transaction. "
                 f"`airflow trident resume {self.topology_name}` lets it go on."

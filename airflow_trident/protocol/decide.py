@@ -27,7 +27,7 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Paused:
     """The lifecycle command forbids new transactions."""
 
     command: Command
@@ -40,14 +40,14 @@ class Blocked:
     by: int
 
 
-def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Held | Blocked:
+def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Paused | Blocked:
     """May a new transaction begin?
 
     A FAILED transaction blocks only when the window is full: until then later ones may be processed ahead, and the
     replay's commit sweep takes them along.
     """
     if view.topology.command is not Command.RUN:
-        return Held(view.topology.command)
+        return Paused(view.topology.command)
     if view.pending >= max_pending:
         blocked = view.blocked_by(view.next_txid)
         if blocked is not None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
 from airflow_trident.ledger.base import BeginResult, Ledger, NothingNew
-from airflow_trident.protocol.decide import Blocked, Held
+from airflow_trident.protocol.decide import Blocked, Paused
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.types import Json
@@ -29,7 +29,7 @@ def telling(ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True) -> Ite
     def told(result: BeginResult) -> None:
         if isinstance(result, NothingNew):
             tell(ledger, claim, OutcomeKind.NOTHING_NEW)
-        elif isinstance(result, Held):
+        elif isinstance(result, Paused):
             tell(ledger, claim, OutcomeKind.PAUSED)
         elif isinstance(result, Blocked):
             tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {result.by} is FAILED")

@@ -18,9 +18,9 @@ from airflow_trident.errors import (
     UnknownTopologyError,
 )
 from airflow_trident.ledger.base import Begun, Ledger, NothingNew
-from airflow_trident.ledger.paths import Life
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.decide import Blocked, Full, Held
+from airflow_trident.protocol.decide import Blocked, Full, Paused
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition, Owner, SpoutDefinition
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from tests.fixtures.ledger import (
@@ -196,7 +196,7 @@ def test_p2_large_metadata_comes_back_whole_and_goes_when_its_transaction_is_pru
         commit(ledger, txid, retention=1)
     assert list(statuses(ledger)) == [4]
     if isinstance(ledger, ZNodeLedger):
-        chunks = Life(ledger._path, ledger.topology().incarnation).chunks
+        chunks = LedgerPaths(ledger._path, ledger.topology().incarnation).chunks
         assert ledger.znodes.read([], [chunks]).folders[chunks] == frozenset()
 
 
@@ -227,7 +227,7 @@ def test_a_paused_topology_begins_nothing_and_finishes_what_it_has(place: Place,
     ledger, other = place.registered(), place.registered()
     begun(ledger, 1)
     other.set_command(command)
-    assert ledger.begin(claim(2), lines) == Held(command=command)
+    assert ledger.begin(claim(2), lines) == Paused(command=command)
     assert commit(ledger, 1).status is Status.COMMITTED
     other.set_command(Command.RUN)
     assert begun(ledger, 2) == 2

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
-from airflow_trident.ledger.paths import Life
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
@@ -106,9 +106,9 @@ def test_a_long_error_is_cut_and_any_text_survives(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("newer", [b"{}", b"no json", b'{"v": 9, "kind": "something new"}'])
 def test_what_cannot_be_read_of_it_stops_nobody(newer: bytes) -> None:
-    znodes = FakeZNodes(FakeTree())
+    znodes = MemoryZNodes(MemoryTree())
     ledger = ZNodeLedger(znodes, "words")
-    path = Life(ledger._path, ledger.register(DEFINITION).incarnation).coordinator
+    path = LedgerPaths(ledger._path, ledger.register(DEFINITION).incarnation).coordinator
     znodes.multi([Create(path, newer)])
     assert ledger.coordinator() is None
     begun(ledger, 1)
@@ -116,24 +116,24 @@ def test_what_cannot_be_read_of_it_stops_nobody(newer: bytes) -> None:
 
 
 def test_a_life_of_an_older_version_has_no_such_node_and_gets_it_with_the_first_word() -> None:
-    tree = FakeTree()
-    ledger = ZNodeLedger(FakeZNodes(tree), "words")
+    tree = MemoryTree()
+    ledger = ZNodeLedger(MemoryZNodes(tree), "words")
     incarnation = ledger.register(DEFINITION).incarnation
-    path = Life(ledger._path, incarnation).coordinator
-    assert FakeZNodes(tree).read([path]).nodes[path] is None
+    path = LedgerPaths(ledger._path, incarnation).coordinator
+    assert MemoryZNodes(tree).read([path]).nodes[path] is None
     begun(ledger, 1)
-    assert FakeZNodes(tree).read([path]).nodes[path] is not None
+    assert MemoryZNodes(tree).read([path]).nodes[path] is not None
 
 
 def test_it_costs_a_new_transaction_no_round_trip_and_is_never_in_head_or_commit() -> None:
     written: list[list[str]] = []
 
-    class Watched(FakeZNodes):
+    class Watched(MemoryZNodes):
         def multi(self, ops: object) -> None:
             written.append([op.path.rpartition("/")[2] for op in ops if isinstance(op, Create | Set)])
             super().multi(ops)
 
-    ledger = ZNodeLedger(Watched(FakeTree()), "words")
+    ledger = ZNodeLedger(Watched(MemoryTree()), "words")
     ledger.register(DEFINITION)
     ledger.view(0)
     before, written[:] = ledger.znodes.round_trips, []

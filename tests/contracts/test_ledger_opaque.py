@@ -340,11 +340,11 @@ def test_an_attempt_during_which_others_begin_and_attempt_decides_again_on_what_
     ]
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
-        while moves and place.name != "memory":  # one lock: nobody gets in between
+        while moves and place.name != "oracle":  # one lock: nobody gets in between
             moves.pop(0)()
         return take(1)(txid, position)
 
-    if place.name == "memory":
+    if place.name == "oracle":
         for move in moves:
             move()
     record = ledger.start_attempt(2, owner="e", metadata_of=metadata_of)
@@ -361,11 +361,11 @@ def test_a_begin_during_which_the_last_batch_changes_goes_on_behind_the_new_one(
     moves: list[Callable[[], object]] = [lambda: attempt(other, 1, lines=5)]
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
-        while moves and place.name != "memory":
+        while moves and place.name != "oracle":
             moves.pop(0)()
         return take(1)(txid, position)
 
-    if place.name == "memory":
+    if place.name == "oracle":
         moves.pop(0)()
     result = ledger.begin(claim(2), metadata_of, max_pending=5)
     assert isinstance(result, Begun)

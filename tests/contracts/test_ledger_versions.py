@@ -12,8 +12,8 @@ import pytest
 
 from airflow_trident.errors import DefinitionChangedError, NewerRecordError
 from airflow_trident.ledger.base import Begun
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
-from airflow_trident.ledger.paths import Life, topology_path
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.paths import LedgerPaths, topology_path
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.records import Claim, Command, Definition, SpoutDefinition, StateDefinition
@@ -23,7 +23,7 @@ from tests.fixtures.ledger import STAGED
 GOLDEN = Path(__file__).parent.parent / "golden" / "records"
 ROOT = "/trident"
 PATH = topology_path(ROOT, "words")
-LIFE = Life(PATH, "3f2a9c1d")
+LIFE = LedgerPaths(PATH, "3f2a9c1d")
 RECORDS = (PATH, LIFE.head, LIFE.commit, LIFE.exceptions, LIFE.tx(43))
 DEFINITION = Definition(
     spouts={"lines": SpoutDefinition(text="FileSpout")},
@@ -37,10 +37,10 @@ def golden(name: str, **changes: Any) -> bytes:
 
 
 @pytest.fixture
-def tree() -> FakeTree:
+def tree() -> MemoryTree:
     """The ledger of version 1: 42 is committed, 43 was begun, 44 was begun with large metadata."""
-    tree = FakeTree()
-    znodes = FakeZNodes(tree)
+    tree = MemoryTree()
+    znodes = MemoryZNodes(tree)
     znodes.ensure(PATH.rpartition("/")[0])
     exceptions = json.dumps({"v": 1, "failed": [], "skipped": [], "late": []}).encode()
     sha256 = json.loads(golden("v1-tx-large.json"))["blob"]["sha256"]
@@ -62,18 +62,18 @@ def tree() -> FakeTree:
     return tree
 
 
-def ledger_of(tree: FakeTree) -> ZNodeLedger:
-    return ZNodeLedger(FakeZNodes(tree), "words", ROOT)
+def ledger_of(tree: MemoryTree) -> ZNodeLedger:
+    return ZNodeLedger(MemoryZNodes(tree), "words", ROOT)
 
 
-def stored(tree: FakeTree, path: str) -> dict[str, Any]:
+def stored(tree: MemoryTree, path: str) -> dict[str, Any]:
     node = tree.get(path)
     assert node is not None
     found: dict[str, Any] = json.loads(node.data)
     return found
 
 
-def test_a_new_worker_goes_on_with_the_ledger_of_version_1(tree: FakeTree) -> None:
+def test_a_new_worker_goes_on_with_the_ledger_of_version_1(tree: MemoryTree) -> None:
     ledger = ledger_of(tree)
     assert ledger.register(DEFINITION).created_ms == 1766000000000
     again = ledger.begin(Claim(key=json.loads(golden("v1-claim.json"))["key"]), lambda *_: None)
@@ -93,13 +93,13 @@ def test_a_new_worker_goes_on_with_the_ledger_of_version_1(tree: FakeTree) -> No
     assert stored(tree, LIFE.tx(42))["v"] == 1
 
 
-def test_a_definition_of_version_1_is_still_held_against_another(tree: FakeTree) -> None:
+def test_a_definition_of_version_1_is_still_held_against_another(tree: MemoryTree) -> None:
     other = Definition(spouts={"lines": SpoutDefinition(text="KafkaSpout")}, states=DEFINITION.states)
     with pytest.raises(DefinitionChangedError, match="stream lines: FileSpout transactional -> KafkaSpout transact"):
         ledger_of(tree).register(other)
 
 
-def test_a_state_of_version_1_is_known_with_its_inputs_from_now_on(tree: FakeTree) -> None:
+def test_a_state_of_version_1_is_known_with_its_inputs_from_now_on(tree: MemoryTree) -> None:
     def reading(*inputs: str) -> Definition:
         return replace(DEFINITION, states={"counts": replace(DEFINITION.states["counts"], inputs=inputs)})
 
@@ -109,15 +109,15 @@ def test_a_state_of_version_1_is_known_with_its_inputs_from_now_on(tree: FakeTre
         ledger_of(tree).register(reading("tax"))
 
 
-def rewritten(tree: FakeTree, path: str, **more: Any) -> None:
+def rewritten(tree: MemoryTree, path: str, **more: Any) -> None:
     """As a worker of a newer version writes it."""
     node = tree.get(path)
     assert node is not None
-    FakeZNodes(tree).multi([Set(path, json.dumps({**json.loads(node.data), "v": 2, **more}).encode(), node.version)])
+    MemoryZNodes(tree).multi([Set(path, json.dumps({**json.loads(node.data), "v": 2, **more}).encode(), node.version)])
 
 
 @pytest.fixture
-def of_version_2(tree: FakeTree) -> FakeTree:
+def of_version_2(tree: MemoryTree) -> MemoryTree:
     ledger = ledger_of(tree)
     ledger.set_command(Command.PAUSE)
     ledger.set_command(Command.RUN)
@@ -125,7 +125,7 @@ def of_version_2(tree: FakeTree) -> FakeTree:
     return tree
 
 
-def test_what_a_newer_worker_writes_beside_is_read_and_kept(of_version_2: FakeTree) -> None:
+def test_what_a_newer_worker_writes_beside_is_read_and_kept(of_version_2: MemoryTree) -> None:
     rewritten(of_version_2, PATH, colour="green")
     rewritten(of_version_2, LIFE.tx(43), heat=[1, 2])
     for path in (LIFE.head, LIFE.commit, LIFE.exceptions):
@@ -141,7 +141,7 @@ def test_what_a_newer_worker_writes_beside_is_read_and_kept(of_version_2: FakeTr
 
 
 @pytest.mark.parametrize("path", RECORDS)
-def test_a_feature_that_a_worker_does_not_know_is_refused(of_version_2: FakeTree, path: str) -> None:
+def test_a_feature_that_a_worker_does_not_know_is_refused(of_version_2: MemoryTree, path: str) -> None:
     rewritten(of_version_2, path, features=["two-heads"])
     with pytest.raises(NewerRecordError, match=f"{path} uses what this airflow-trident does not know: 'two-heads'"):
         ledger_of(of_version_2).view(43)
@@ -161,7 +161,7 @@ def test_a_feature_that_a_worker_does_not_know_is_refused(of_version_2: FakeTree
     ],
 )
 def test_a_feature_of_the_topology_keeps_those_who_do_not_know_it_from_every_step(
-    of_version_2: FakeTree, step: Callable[[ZNodeLedger], object]
+    of_version_2: MemoryTree, step: Callable[[ZNodeLedger], object]
 ) -> None:
     rewritten(of_version_2, PATH, features=["two-heads"])
     before = {path: of_version_2.get(path) for path in RECORDS}

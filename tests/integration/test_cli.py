@@ -11,10 +11,10 @@ import pytest
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.base import NothingNew
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.paths import Life
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.decide import Held
+from airflow_trident.protocol.decide import Paused
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
@@ -302,7 +302,7 @@ def test_lifecycle_commands_are_an_epoch_in_the_ledger_that_coordinators_obey(si
         with site.ledger() as ledger:
             assert (ledger.topology().epoch, ledger.topology().command) == (epoch, command)
             begun = coordinate(ledger, site.topology, Claim(key=f"after {command}"), max_pending=5)
-        assert begun == (Held(command) if stops else NothingNew())
+        assert begun == (Paused(command) if stops else NothingNew())
 
 
 def test_a_state_that_was_deleted_is_rebuilt_and_what_is_pruned_is_given_up_with_a_reason_only(site: Site) -> None:
@@ -328,7 +328,7 @@ def test_a_state_that_was_deleted_is_rebuilt_and_what_is_pruned_is_given_up_with
     for name in site.home.folder.glob(f"{database.name}*"):
         name.unlink()
     with site.ledger() as ledger:
-        path = Life(f"{site.home.root}/v1/words", ledger.topology().incarnation).tx(1)
+        path = LedgerPaths(f"{site.home.root}/v1/words", ledger.topology().incarnation).tx(1)
         ledger.znodes.multi([Delete(path)])
     lost, wordless, given_up, listed, doctor = site.tridents(
         "rebuild words --engine local",

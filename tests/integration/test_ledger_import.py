@@ -16,7 +16,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
@@ -45,7 +45,7 @@ def filled(ledger: ZNodeLedger) -> dict[str, Json]:
 
 @pytest.fixture
 def exported() -> dict[str, Json]:
-    return filled(ZNodeLedger(FakeZNodes(FakeTree()), "words"))
+    return filled(ZNodeLedger(MemoryZNodes(MemoryTree()), "words"))
 
 
 @pytest.mark.zookeeper
@@ -66,7 +66,7 @@ def test_what_was_exported_is_the_same_ledger_on_another_server_and_goes_on(
 
 
 def test_nothing_is_put_over_a_ledger_that_began_a_transaction(exported: dict[str, Json]) -> None:
-    ledger = ZNodeLedger(FakeZNodes(FakeTree()), "words")
+    ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "words")
     ledger.register(DEFINITION)
     ledger.begin(claim(1), lambda txid, _: {"lines": txid})
     before = ledger.export()
@@ -78,15 +78,15 @@ def test_nothing_is_put_over_a_ledger_that_began_a_transaction(exported: dict[st
 
 
 def test_a_ledger_that_never_began_one_is_replaced(exported: dict[str, Json]) -> None:
-    tree = FakeTree()
-    ZNodeLedger(FakeZNodes(tree), "words").register(DEFINITION)
-    ledger = ZNodeLedger(FakeZNodes(tree), "words")
+    tree = MemoryTree()
+    ZNodeLedger(MemoryZNodes(tree), "words").register(DEFINITION)
+    ledger = ZNodeLedger(MemoryZNodes(tree), "words")
     ledger.import_from(exported)
     assert ledger.export() == exported
     assert len(tree.children("/airflow-trident/v1/words") or ()) == 1
 
 
-class CutOff(FakeZNodes):
+class CutOff(MemoryZNodes):
     """The process ends at the so manieth write."""
 
     left = 0
@@ -99,7 +99,7 @@ class CutOff(FakeZNodes):
 
 
 def test_an_import_that_was_cut_off_is_no_ledger_until_it_is_done_again(exported: dict[str, Json]) -> None:
-    tree, cuts = FakeTree(), 0
+    tree, cuts = MemoryTree(), 0
     while True:
         znodes = CutOff(tree)
         znodes.left = cuts
@@ -111,9 +111,9 @@ def test_an_import_that_was_cut_off_is_no_ledger_until_it_is_done_again(exported
             cuts += 1
         if tree.children("/airflow-trident/v1"):
             with pytest.raises(CorruptRecordError, match="is no ledger yet: an import is under way"):
-                ZNodeLedger(FakeZNodes(tree), "words").view(0)
+                ZNodeLedger(MemoryZNodes(tree), "words").view(0)
     assert cuts >= 4
-    assert ZNodeLedger(FakeZNodes(tree), "words").export() == exported
+    assert ZNodeLedger(MemoryZNodes(tree), "words").export() == exported
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_an_import_that_was_cut_off_is_no_ledger_until_it_is_done_again(exported
 def test_what_is_no_whole_export_is_refused_before_anything_is_written(
     exported: dict[str, Json], change: dict[str, Json], error: type[Exception], said: str
 ) -> None:
-    tree = FakeTree()
+    tree = MemoryTree()
     with pytest.raises(error, match=said):
-        ZNodeLedger(FakeZNodes(tree), "words").import_from({**exported, **change})
+        ZNodeLedger(MemoryZNodes(tree), "words").import_from({**exported, **change})
     assert not tree.children("/airflow-trident/v1")
 
 
 def test_an_old_export_without_the_times_of_runs_takes_them_for_young(exported: dict[str, Json]) -> None:
-    ledger = ZNodeLedger(FakeZNodes(FakeTree()), "words", clock_ms=lambda: 77)
+    ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "words", clock_ms=lambda: 77)
     ledger.import_from({name: value for name, value in exported.items() if name not in ("version", "claim_run_ms")})
     assert set(ledger.export()["claim_run_ms"].values()) == {77}  # type: ignore[union-attr]

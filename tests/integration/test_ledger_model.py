@@ -13,8 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes, Fault
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.memory_znodes import Fault, MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.protocol.records import (
@@ -30,6 +29,7 @@ from airflow_trident.protocol.records import (
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED
+from tests.oracle.ledger import OracleLedger
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     def open(self) -> None:
         self.faults: list[Fault | None] = []
         self.late_ones_arrive_first = False
-        self.tree = FakeTree()
-        self.clients = [ZNodeLedger(FakeZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
-        self.plain = MemoryLedger("words")
+        self.tree = MemoryTree()
+        self.clients = [ZNodeLedger(MemoryZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
+        self.plain = OracleLedger("words")
         for ledger in (*self.clients, self.plain):
             ledger.register(self.definition)
 
@@ -231,7 +231,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         if not hasattr(self, "clients"):
             return
         # A client of its own: looking must not refresh the memories of the others.
-        onlooker = ZNodeLedger(FakeZNodes(self.tree), "words")
+        onlooker = ZNodeLedger(MemoryZNodes(self.tree), "words")
         assert [alike(tx) for tx in onlooker.transactions()] == [alike(tx) for tx in self.plain.transactions()]
         found, expected = onlooker.view(0), self.plain.view(0)
         assert alike(found) == alike(expected)

@@ -69,7 +69,9 @@ def test_a_forked_child_has_an_entry_of_its_own(zookeeper: EmbeddedZooKeeper, le
         assert worker(1) in ledger.workers()
 
 
-def test_a_ledger_in_memory_lists_nobody() -> None:
+def test_a_ledger_in_memory_lists_who_is_at_work_until_it_is_closed() -> None:
     with MemoryLedger("words") as ledger:
+        ledger.register(DEFINITION)
         ledger.enlist(worker(1))
-        assert list(ledger.workers()) == []
+        assert list(ledger.workers()) == [worker(1)]
+    assert list(ledger.workers()) == []

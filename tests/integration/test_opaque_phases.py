@@ -14,7 +14,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError, TransitionError
 from airflow_trident.ledger.base import Begun
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
 from airflow_trident.protocol.records import Claim, TxRecord
@@ -36,7 +36,7 @@ class World:
     """One row per batch, unless `at_once` of the spout's folder says otherwise."""
 
     folder: Path
-    tree: FakeTree = field(default_factory=FakeTree)
+    tree: MemoryTree = field(default_factory=MemoryTree)
 
     def __post_init__(self) -> None:
         append(self.folder / "source", "part", ROWS)
@@ -48,7 +48,7 @@ class World:
         return made
 
     def ledger(self) -> ZNodeLedger:
-        return ZNodeLedger(FakeZNodes(self.tree), "opaque")
+        return ZNodeLedger(MemoryZNodes(self.tree), "opaque")
 
     def begin(self, count: int) -> None:
         for number in range(count):

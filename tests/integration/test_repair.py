@@ -9,8 +9,8 @@ import pytest
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
-from airflow_trident.ledger.backup.seeding import Held, seed_from
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.backup.seeding import StateMarker, seed_from
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
@@ -23,8 +23,8 @@ from tests.fixtures.runtime import ALL, World, copy_of
 from tests.fixtures.spout import OpaqueFolderSpout, append
 
 
-def ledger_on(tree: FakeTree) -> ZNodeLedger:
-    return ZNodeLedger(FakeZNodes(tree), "world")
+def ledger_on(tree: MemoryTree) -> ZNodeLedger:
+    return ZNodeLedger(MemoryZNodes(tree), "world")
 
 
 def run(world: World, transactions: int | None = None) -> list[int]:
@@ -38,9 +38,9 @@ def world(tmp_path: Path) -> World:
 
 
 def test_p11_a_wiped_ledger_is_seeded_and_the_rest_is_counted_once(world: World) -> None:
-    world.ledger = ledger_on(FakeTree())
+    world.ledger = ledger_on(MemoryTree())
     assert run(world, 3) == [1, 2, 3]
-    wiped = ledger_on(FakeTree())
+    wiped = ledger_on(MemoryTree())
     world.ledger = wiped
     with pytest.raises(LedgerBehindStateError):
         run(world)
@@ -51,7 +51,7 @@ def test_p11_a_wiped_ledger_is_seeded_and_the_rest_is_counted_once(world: World)
 
 
 def test_p11_a_restored_ledger_is_seeded_and_the_rest_is_counted_once(world: World) -> None:
-    tree = FakeTree()
+    tree = MemoryTree()
     world.ledger = ledger_on(tree)
     assert run(world, 1) == [1]
     world.begin("in flight")  # the copy holds a transaction that was begun and is committed later
@@ -73,7 +73,7 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
         stream = topology.new_stream(f"s{number}", spout)
         stream.persistent_aggregate(SqliteState(f"{tmp_path}/{number}.db"), Count(), f"n{number}")
     staging = str(tmp_path / "staging")
-    ledger = ledger_on(FakeTree())
+    ledger = ledger_on(MemoryTree())
     runner = LocalRunner(ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=staging)
     runner.run(max_transactions=1)
     world = World(tmp_path / "unused")
@@ -85,7 +85,7 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
     with spec.factory.make_state(spec) as state:
         state.apply(ticket, area.read(area.load(ticket.staged), "n1", spec.staged))
 
-    wiped = ledger_on(FakeTree())
+    wiped = ledger_on(MemoryTree())
     seed = repair(wiped, topology, staging)
     assert (seed.committed, seed.next_txid) == (1, 3)
     assert set(seed.unfinished or ()) == {"s1", "s2"}
@@ -96,7 +96,7 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
 
 
 def test_a_sound_ledger_is_not_touched(world: World) -> None:
-    ledger = ledger_on(FakeTree())
+    ledger = ledger_on(MemoryTree())
     world.ledger = ledger
     run(world, 2)
     world.begin("run-3")
@@ -108,22 +108,22 @@ def test_a_sound_ledger_is_not_touched(world: World) -> None:
 
 def test_nothing_to_seed_from_is_said(world: World) -> None:
     with pytest.raises(TransitionError, match="nothing to seed"):
-        repair(ledger_on(FakeTree()), world.topology, world.staging)
+        repair(ledger_on(MemoryTree()), world.topology, world.staging)
 
 
 def test_a_dry_run_changes_nothing(world: World) -> None:
-    world.ledger = ledger_on(FakeTree())
+    world.ledger = ledger_on(MemoryTree())
     run(world, 1)
-    tree, said = FakeTree(), []
+    tree, said = MemoryTree(), []
     repair(ledger_on(tree), world.topology, world.staging, dry_run=True, progress=said.append)
     assert tree.children("/") == frozenset()
     assert said[-1] == "dry run: nothing was changed"
 
 
 def test_a_cleared_run_whose_claim_was_lost_is_refused_after_a_repair(world: World) -> None:
-    world.ledger = ledger_on(FakeTree())
+    world.ledger = ledger_on(MemoryTree())
     run(world, 1)
-    wiped = ledger_on(FakeTree())
+    wiped = ledger_on(MemoryTree())
     repair(wiped, world.topology, world.staging)
     with pytest.raises(TransitionError, match="claim was pruned"):
         wiped.begin(Claim(key="local/1", cleared=True, run_ms=1), lambda *_: {"lines": {"from": 1, "to": 2}})
@@ -132,11 +132,23 @@ def test_a_cleared_run_whose_claim_was_lost_is_refused_after_a_repair(world: Wor
 @pytest.mark.parametrize(
     ("held", "text"),
     [
-        ({"a": Held(incarnation="x", high=3, position={}), "b": Held(incarnation="y", high=3, position={})}, "lives"),
-        ({"a": Held(incarnation="x", high=3, position={}), "b": Held(incarnation="x", high=7, position={})}, "4 to 6"),
+        (
+            {
+                "a": StateMarker(incarnation="x", high=3, position={}),
+                "b": StateMarker(incarnation="y", high=3, position={}),
+            },
+            "lives",
+        ),
+        (
+            {
+                "a": StateMarker(incarnation="x", high=3, position={}),
+                "b": StateMarker(incarnation="x", high=7, position={}),
+            },
+            "4 to 6",
+        ),
     ],
 )
-def test_states_that_contradict_each_other_are_named(held: dict[str, Held], text: str) -> None:
+def test_states_that_contradict_each_other_are_named(held: dict[str, StateMarker], text: str) -> None:
     with pytest.raises(CorruptError, match=text):
         seed_from(held)
 
@@ -144,8 +156,8 @@ def test_states_that_contradict_each_other_are_named(held: dict[str, Held], text
 def test_left_out_transactions_between_two_states_are_no_contradiction() -> None:
     seed = seed_from(
         {
-            "a": Held(incarnation="x", high=3, fence=4, position={"s": 3}),
-            "b": Held(incarnation="x", high=6, fence=9, holes=((4, 5),), position={"s": 6}),
+            "a": StateMarker(incarnation="x", high=3, fence=4, position={"s": 3}),
+            "b": StateMarker(incarnation="x", high=6, fence=9, holes=((4, 5),), position={"s": 6}),
         }
     )
     assert seed is not None
@@ -159,7 +171,7 @@ def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_anot
     rows = topology.new_stream("rows", OpaqueFolderSpout(tmp_path / "in", at_once=2)).group_by("id")
     for name in ("first", "second"):
         rows.persistent_aggregate(SqliteState(str(tmp_path / f"{name}.db")), Count(), name)
-    ledger, staging = ZNodeLedger(FakeZNodes(FakeTree()), "opaque"), str(tmp_path / "staging")
+    ledger, staging = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque"), str(tmp_path / "staging")
 
     class Killed(Exception):
         pass
@@ -181,7 +193,7 @@ def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_anot
     )
     with pytest.raises(Killed):
         committer.commit(1)
-    lost = ZNodeLedger(FakeZNodes(FakeTree()), "opaque")
+    lost = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque")
     seed = repair(lost, topology, staging)
     assert (seed.unfinished is not None, seed.attempt) == (True, 2)
     backfill = Backfill(ledger=lost, topology=topology, engine=LocalEngine, staging_root=staging, owner="person")

@@ -22,8 +22,8 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.ledger.base import NothingNew
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wait
 from airflow_trident.protocol.records import Claim
@@ -206,15 +206,15 @@ def test_p11_a_wiped_ledger_refuses_to_begin(world: World) -> None:
 
 
 def test_p11_a_ledger_restored_from_an_old_copy_refuses_to_begin_and_to_commit(world: World) -> None:
-    tree = FakeTree()
-    world.ledger = ZNodeLedger(FakeZNodes(tree), "world")
+    tree = MemoryTree()
+    world.ledger = ZNodeLedger(MemoryZNodes(tree), "world")
     world.ledger.register(world.topology.definition())
     backup = copy_of(tree)
     world.begin("run-1")
     world.process(1)
     world.committer().commit(1)
 
-    world.ledger = ZNodeLedger(FakeZNodes(backup), "world")
+    world.ledger = ZNodeLedger(MemoryZNodes(backup), "world")
     with pytest.raises(LedgerBehindStateError):
         world.begin("run-2")
     # Somebody gets past that check, and the old staged batches are gone too: the state itself refuses.

@@ -17,8 +17,8 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     UserCodeError,
 )
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.repair import repair
@@ -98,16 +98,16 @@ def test_repair_asks_the_states_that_know_what_they_hold(where: Any, tmp_path: P
         kept, Count(), "m"
     )
 
-    def run(tree: FakeTree) -> list[int]:
-        with ZNodeLedger(FakeZNodes(tree), "words") as ledger:
+    def run(tree: MemoryTree) -> list[int]:
+        with ZNodeLedger(MemoryZNodes(tree), "words") as ledger:
             return LocalRunner(
                 ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=str(tmp_path / "staging")
             ).run()
 
-    done, wiped = run(FakeTree()), FakeTree()
+    done, wiped = run(MemoryTree()), MemoryTree()
     with pytest.raises(LedgerBehindStateError):
         run(wiped)
-    with ZNodeLedger(FakeZNodes(wiped), "words") as ledger:
+    with ZNodeLedger(MemoryZNodes(wiped), "words") as ledger:
         assert repair(ledger, topology, str(tmp_path / "staging")).committed == done[-1]
     assert run(wiped) == []
 

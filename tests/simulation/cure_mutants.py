@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import HeldError
-from airflow_trident.ledger.verbs import transactions as verbs
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.verbs import commits
 from airflow_trident.operators import coordinator
 from airflow_trident.protocol import whole as whole_protocol
 from airflow_trident.protocol.records import LedgerView
@@ -84,8 +85,8 @@ def _() -> Sequence[Patch]:
         tx = snap.tx(ticket.txid)
         return original(snap, ticket if tx is None else replace(ticket, fence=tx.fence), reason)
 
-    original = verbs.take_back
-    return [(verbs, "take_back", take_back)]
+    original = commits.take_back
+    return [(Ledger.take_back, "decide", take_back)]
 
 
 # ---- commits that are taken over, claims ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 from kazoo import exceptions as kz
 
 from airflow_trident.errors import OutcomeUnknownError
-from airflow_trident.ledger.fake import FakeTree
+from airflow_trident.ledger.memory_znodes import MemoryTree
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Refusal, Set, WriteRefusedError
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -31,7 +31,7 @@ class Follower:
 
     def __init__(self, leader: SimTree) -> None:
         self.leader = leader
-        self.own = FakeTree()
+        self.own = MemoryTree()
         self.applied = 0
 
     def catch_up(self, writes: int | None = None) -> None:

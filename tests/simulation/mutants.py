@@ -15,9 +15,10 @@ from unittest import mock
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.ledger import transact
-from airflow_trident.ledger.transact import Done, Step, Transactor
-from airflow_trident.ledger.verbs import transactions as verbs
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.transact import Change, Transactor, Unchanged
+from airflow_trident.ledger.verb import Prefetch
+from airflow_trident.ledger.verbs import attempts, begin, commits, parts, person
 from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
 from airflow_trident.protocol import codec, decide
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
@@ -134,7 +135,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("writes without versions")
 def _() -> Sequence[Patch]:
-    def unconditional(step: Step[Any], used: Any) -> list[Op]:
+    def unconditional(step: Change[Any], used: Any) -> list[Op]:
         return [write if isinstance(write, Create) else replace(write, version=-1) for write in step.writes]
 
     return [(transact, "conditional", unconditional)]
@@ -150,18 +151,17 @@ def _() -> Sequence[Patch]:
 
 @mutant("a claim is not remembered")
 def _() -> Sequence[Patch]:
-    def begin(snap: Any, *args: Any, **named: Any) -> Any:
-        claim = named.pop("claim")
-        return original(snap, *args, claim=replace(claim, key=f"{claim.key}/{snap.op}"), **named)
+    def claimed_anew(snap: Any, claim: Any, *args: Any, **named: Any) -> Any:
+        return original(snap, replace(claim, key=f"{claim.key}/{snap.op}"), *args, **named)
 
-    original = verbs.begin
-    return [(verbs, "begin", begin)]
+    original = begin.begin
+    return [(Ledger.begin, "decide", claimed_anew)]
 
 
 @mutant("no limit of pending transactions")
 def _() -> Sequence[Patch]:
     original = decide.decide_begin
-    return [(verbs, "decide_begin", lambda view, max_pending: original(view, max_pending=1_000))]
+    return [(begin, "decide_begin", lambda view, max_pending: original(view, max_pending=1_000))]
 
 
 @mutant("a new attempt decides the batch anew")
@@ -172,8 +172,8 @@ def _() -> Sequence[Patch]:
         record = replace(record, metadata=shorter)
         return replace(step, writes=(snap.set_tx(record), *step.writes[1:]), result=record)
 
-    original = verbs.start_attempt
-    return [(verbs, "start_attempt", lambda snap, **named: other(original(snap, **named), snap))]
+    original = attempts.start_attempt
+    return [(Ledger.start_attempt, "decide", lambda snap, *args, **named: other(original(snap, *args, **named), snap))]
 
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
@@ -204,32 +204,36 @@ def _() -> Sequence[Patch]:
 
 @mutant("an attempt begins before it is durable")
 def _() -> Sequence[Patch]:
-    original = verbs.start_attempt
-    return [(verbs, "start_attempt", lambda snap, **named: Done(original(snap, **named).result))]
+    original = attempts.start_attempt
+
+    def not_written(snap: Any, *args: Any, **named: Any) -> Any:
+        return Unchanged(original(snap, *args, **named).result)
+
+    return [(Ledger.start_attempt, "decide", not_written)]
 
 
 @mutant("attempts begin at 0 again after FAILED")
 def _() -> Sequence[Patch]:
-    original = verbs._new_attempt
+    original = attempts._new_attempt
 
     def reset(snap: Any, tx: TxRecord, *more: Any, **named: Any) -> Any:
         return original(snap, replace(tx, attempt=-1) if tx.status is Status.FAILED else tx, *more, **named)
 
-    return [(verbs, "_new_attempt", reset)]
+    return [(attempts, "_new_attempt", reset)]
 
 
 @mutant("PROCESSED from any attempt")
 def _() -> Sequence[Patch]:
-    return [(verbs, "_of_attempt", lambda snap, txid, attempt: verbs._existing(snap, txid))]
+    return [(parts, "of_attempt", lambda snap, txid, attempt: parts.existing(snap, txid))]
 
 
 @mutant("FAILED from any attempt")
 def _() -> Sequence[Patch]:
     def fail(snap: Any, txid: int, attempt: int, error: str) -> Any:
-        return original(snap, txid, verbs._existing(snap, txid).attempt, error)
+        return original(snap, txid, parts.existing(snap, txid).attempt, error)
 
-    original = verbs.fail
-    return [(verbs, "fail", fail)]
+    original = attempts.fail
+    return [(Ledger.fail, "decide", fail)]
 
 
 # ---- committer -------------------------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("the sweep commits what is still PROCESSING")
 def _() -> Sequence[Patch]:
-    original, moved = decide.decide_commit, verbs._moved
+    original, moved = decide.decide_commit, parts.moved
 
     def decide_commit(view: LedgerView, txid: int) -> Any:
         tx = view.tx
@@ -280,45 +284,45 @@ def _() -> Sequence[Patch]:
         return moved(snap, tx, status, **changes)
 
     return [
-        (verbs, "decide_commit", decide_commit),
+        (commits, "decide_commit", decide_commit),
         (commit, "decide_commit", decide_commit),
-        (verbs, "_moved", keep_staged),
+        (parts, "moved", keep_staged),
     ]
 
 
 @mutant("the fence does not rise")
 def _() -> Sequence[Patch]:
-    def gate(snap: Any, txid: int, owner: str) -> Any:
-        step = original(snap, txid, owner)
+    def gate(snap: Any, txid: int, *, owner: Any) -> Any:
+        step = original(snap, txid, owner=owner)
         pointer = CommitPointer(committed=snap.pointer().committed, fence=max(1, snap.pointer().fence))
-        writes = (step.writes[0], snap.set(snap.life.commit, codec.encode_pointer(pointer)))
+        writes = (step.writes[0], snap.set(snap.paths.commit, codec.encode_pointer(pointer)))
         return replace(step, writes=writes, result=replace(step.result, fence=pointer.fence))
 
-    original = verbs.gate
-    return [(verbs, "gate", gate)]
+    original = commits.gate
+    return [(Ledger.gate, "decide", gate)]
 
 
 @mutant("the pointer moves in a second step")
 def _() -> Sequence[Patch]:
-    def committed(self: ZNodeLedger, ticket: Any, *, retention: int = 50, late_rows: Any = None) -> Any:
+    def committed(self: Ledger, ticket: Any, *, retention: int = 50, late_rows: Any = None) -> Any:
         def without(snap: Any) -> Any:
-            step = verbs.committed(snap, ticket, retention, late_rows or {})
-            if isinstance(step, Done):
+            step = commits.committed(snap, ticket, retention=retention, late_rows=late_rows)
+            if isinstance(step, Unchanged):
                 return step
-            return replace(step, writes=tuple(one for one in step.writes if one.path != snap.life.commit))
+            return replace(step, writes=tuple(one for one in step.writes if one.path != snap.paths.commit))
 
         def pointer(snap: Any) -> Any:
             now = snap.pointer()
             write = snap.set(
-                snap.life.commit, codec.encode_pointer(replace(now, committed=max(now.committed, ticket.txid)))
+                snap.paths.commit, codec.encode_pointer(replace(now, committed=max(now.committed, ticket.txid)))
             )
-            return Step(writes=(write,), witness=snap.life.head, result=None)
+            return Change(writes=(write,), witness=snap.paths.head, result=None)
 
-        record = self._on(ticket.txid, without, prunes=True)
-        self._on(ticket.txid, pointer)
+        record = self.run(without, Prefetch(self.paths().about(ticket.txid), self.paths().pruned()))
+        self.run(pointer, Prefetch(self.paths().about(ticket.txid)))
         return record
 
-    return [(ZNodeLedger, "committed", committed)]
+    return [(Ledger, "committed", committed)]
 
 
 @mutant("the pointer moves over what is not skipped")
@@ -326,20 +330,20 @@ def _() -> Sequence[Patch]:
     def over_all(upto: int, exceptions: Exceptions) -> int:
         return max([upto, *exceptions.skipped])
 
-    return [(verbs, "over_skipped", over_all)]
+    return [(commits, "over_skipped", over_all), (person, "over_skipped", over_all)]
 
 
 @mutant("a late commit moves the pointer back")
 def _() -> Sequence[Patch]:
     def committed(snap: Any, ticket: Any, **named: Any) -> Any:
         step = original(snap, ticket, **named)
-        if isinstance(step, Done) or ticket.txid >= snap.pointer().committed:
+        if isinstance(step, Unchanged) or ticket.txid >= snap.pointer().committed:
             return step
-        back = snap.set(snap.life.commit, codec.encode_pointer(replace(snap.pointer(), committed=ticket.txid)))
+        back = snap.set(snap.paths.commit, codec.encode_pointer(replace(snap.pointer(), committed=ticket.txid)))
         return replace(step, writes=(*step.writes, back))
 
-    original = verbs.committed
-    return [(verbs, "committed", committed)]
+    original = commits.committed
+    return [(Ledger.committed, "decide", committed)]
 
 
 @mutant("COMMITTED before the states have it")

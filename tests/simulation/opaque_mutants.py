@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from airflow_trident.ledger.verbs import opaque
-from airflow_trident.ledger.verbs import transactions as verbs
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.verbs import attempts, begin, opaque, parts, person
 from airflow_trident.protocol.records import Definition, TxRecord
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
@@ -20,7 +20,7 @@ __all__ = ["MUTANTS"]
 
 @mutant("a new batch leaves the later ones valid", "opaque")
 def _() -> Sequence[Patch]:
-    return [(verbs, "invalidated_above", lambda snap, txid: [])]
+    return [(attempts, "invalidated_above", lambda snap, txid: [])]
 
 
 @mutant("what lost its batch may still commit", "opaque")
@@ -38,14 +38,14 @@ def _() -> Sequence[Patch]:
         special = {*snap.exceptions().failed, *snap.exceptions().skipped}
         return [record for record in original(snap, txid) if record.txid not in special]
 
-    original = verbs.invalidated_above
-    return [(verbs, "invalidated_above", above)]
+    original = attempts.invalidated_above
+    return [(attempts, "invalidated_above", above)]
 
 
 @mutant("what lost its batch is still listed as FAILED or SKIPPED", "opaque")
 def _() -> Sequence[Patch]:
-    original = verbs._exceptions_write
-    return [(verbs, "_exceptions_write", lambda snap, txid, to, *off: original(snap, txid, to))]
+    original = parts.exceptions_write
+    return [(parts, "exceptions_write", lambda snap, txid, to, *off: original(snap, txid, to))]
 
 
 @mutant("a batch that was passed is chosen anew", "opaque")
@@ -74,28 +74,28 @@ def _() -> Sequence[Patch]:
         found = original(snap, txid)
         return None if found is None else replace(found, invalidated=False)
 
-    original = verbs.before
-    return [(verbs, "before", with_batch)]
+    original = begin.before
+    return [(begin, "before", with_batch)]
 
 
 @mutant("a transaction begins although the batch before it changes meanwhile", "opaque")
 def _() -> Sequence[Patch]:
     def unchecked(snap: Any, record: TxRecord, *more: Any) -> Any:
         step = original(snap, record, *more)
-        return replace(step, unchecked=step.unchecked | {snap.life.tx(record.txid - 1)})
+        return replace(step, unchecked=step.unchecked | {snap.paths.tx(record.txid - 1)})
 
-    original = verbs._new_transaction
-    return [(verbs, "_new_transaction", unchecked)]
+    original = begin._new_transaction
+    return [(begin, "_new_transaction", unchecked)]
 
 
 @mutant("what has no batch can be skipped", "opaque")
 def _() -> Sequence[Patch]:
     def skip(snap: Any, txid: int, reason: str) -> Any:
-        with mock.patch.object(verbs, "_existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
+        with mock.patch.object(parts, "existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
             return original(snap, txid, reason)
 
-    original, existing = verbs.skip, verbs._existing
-    return [(verbs, "skip", skip)]
+    original, existing = person.skip, parts.existing
+    return [(Ledger.skip, "decide", skip)]
 
 
 @mutant("the new batch of an attempt is not recorded", "opaque")
@@ -106,8 +106,8 @@ def _() -> Sequence[Patch]:
             record = replace(record, metadata=old.metadata, carried=old.carried)
         return original(snap, record)
 
-    original = verbs.rewrite
-    return [(verbs, "rewrite", rewrite)]
+    original = attempts.rewrite
+    return [(attempts, "rewrite", rewrite)]
 
 
 @mutant("the previous value is not restored", "opaque")

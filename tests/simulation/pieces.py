@@ -19,8 +19,8 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     UserCodeError,
 )
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
-from airflow_trident.ledger.znodes import Create, Op, Reading, Set, WriteRefusedError, require_sizes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.znodes import Create, Op, ReadResult, Set, WriteRefusedError, require_sizes
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.area import reference
@@ -39,7 +39,7 @@ AT_ONCE = 0.3
 # ---- ZooKeeper -------------------------------------------------------------------------------------------------
 
 
-class SimTree(FakeTree):
+class SimTree(MemoryTree):
     """:param watch: is called with every step that was applied."""
 
     def __init__(self, watch: Callable[[Sequence[Op]], None]) -> None:
@@ -70,7 +70,7 @@ class SimTree(FakeTree):
         self._nodes, self._children = dict(copy[0]), {path: set(names) for path, names in copy[1].items()}
 
 
-class SimZNodes(FakeZNodes):
+class SimZNodes(MemoryZNodes):
     """One client.
 
     :param later: is its process of a later version of the package, whose records have a field more?
@@ -82,7 +82,7 @@ class SimZNodes(FakeZNodes):
         self.scheduler = scheduler
         self._later = later
 
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         self.scheduler.step()
         if self.scheduler.random.random() < self.scheduler.faults.unavailable:
             raise LedgerUnavailableError("the simulated ledger does not answer", "Try again later.")
@@ -94,7 +94,7 @@ class SimZNodes(FakeZNodes):
                 self.scheduler.step()
         for path in folders:
             names[path] = self.tree.children(path)
-        return Reading(nodes, names)
+        return ReadResult(nodes, names)
 
     def multi(self, ops: Sequence[Op]) -> None:
         require_sizes(ops)

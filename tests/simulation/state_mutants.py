@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.contracts.state import Marker
-from airflow_trident.ledger.verbs import pruning
-from airflow_trident.ledger.verbs import transactions as verbs
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.verbs import commits, parts, person, pruning
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.states.core import marker as marker_module
@@ -83,14 +83,14 @@ def _() -> Sequence[Patch]:
 
 @mutant("a transaction is skipped although a state may hold it")
 def _() -> Sequence[Patch]:
-    original = verbs.skip
+    original = person.skip
 
     def skip(snap: Any, txid: int, reason: str) -> Any:
-        with mock.patch.object(verbs, "_existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
+        with mock.patch.object(parts, "existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
             return original(snap, txid, reason)
 
-    existing = verbs._existing
-    return [(verbs, "skip", skip)]
+    existing = parts.existing
+    return [(Ledger.skip, "decide", skip)]
 
 
 @mutant("pruning takes what was skipped, too")
@@ -99,21 +99,21 @@ def _() -> Sequence[Patch]:
         return original(snap, upto, Exceptions(), retention, just_committed=just_committed)
 
     original = pruning.prune
-    return [(verbs, "prune", prune)]
+    return [(commits, "prune", prune)]
 
 
 @mutant("nothing is pruned")
 def _() -> Sequence[Patch]:
-    return [(verbs, "prune", lambda *args, **named: [])]
+    return [(commits, "prune", lambda *args, **named: [])]
 
 
 @mutant("a late replay is not listed as late")
 def _() -> Sequence[Patch]:
-    original = verbs._exceptions_write
+    original = parts.exceptions_write
     return [
         (
-            verbs,
-            "_exceptions_write",
+            parts,
+            "exceptions_write",
             lambda snap, txid, to, *off: original(snap, txid, "" if to == "late" else to, *off),
         )
     ]

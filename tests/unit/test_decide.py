@@ -15,7 +15,7 @@ from airflow_trident.protocol.decide import (
     Commit,
     CommitUnderWay,
     Full,
-    Held,
+    Paused,
     Process,
     Unknown,
     Wait,
@@ -84,7 +84,7 @@ def test_a_late_replay_that_failed_does_not_block_the_coordinator() -> None:
 
 @pytest.mark.parametrize("command", [Command.PAUSE, Command.SHUTDOWN])
 def test_a_held_topology_begins_nothing(command: Command) -> None:
-    assert decide_begin(view(1, 0, command=command), max_pending=1) == Held(command)
+    assert decide_begin(view(1, 0, command=command), max_pending=1) == Paused(command)
 
 
 # ---- emitter ---------------------------------------------------------------------------------------------------

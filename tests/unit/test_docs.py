@@ -310,7 +310,7 @@ def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
 
 
 def test_the_deadlines_of_a_ledger_that_is_away_are_those_of_the_code() -> None:
-    from airflow_trident.ledger.znode_ledger import STEP_DEADLINE_S
+    from airflow_trident.ledger.base import STEP_DEADLINE_S
     from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
     page = text_of(DOCS / "how-to" / "connect-to-zookeeper.md")

@@ -24,7 +24,7 @@ from airflow_trident import (
     TridentTurnSensor,
     trident_transaction,
 )
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.statuses import Status
 
@@ -53,10 +53,10 @@ class Site:
             )
             self.dag.get_task("words.commit") >> backfill
         self.xcoms: dict[tuple[str, str, str], Any] = {}
-        self.tree = FakeTree()
+        self.tree = MemoryTree()
 
     def ledger(self, incarnation: str = "") -> ZNodeLedger:
-        return ZNodeLedger(FakeZNodes(self.tree), "words", incarnation=incarnation)
+        return ZNodeLedger(MemoryZNodes(self.tree), "words", incarnation=incarnation)
 
     def run(self, task_id: str, run_id: str, **arguments: Any) -> Any:
         task: Any = self.dag.get_task(task_id)
@@ -84,7 +84,7 @@ class Site:
 
     def is_created_again(self) -> None:
         """As `docs/how-to/operate.md` says: the znode and the states are deleted, and the next run begins anew."""
-        self.tree = FakeTree()
+        self.tree = MemoryTree()
         (self.folder / "words.db").unlink(missing_ok=True)
 
 

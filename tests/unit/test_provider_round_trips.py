@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.cli import checks
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.znodes import Op, Reading
+from airflow_trident.ledger.znodes import Op, ReadResult
 from tests.unit.test_provider_lives import Site, site
 
 __all__ = ["site"]
@@ -23,14 +23,14 @@ SENT_ALONG = 2
 """Entries in the list of workers: the emitter's and the committer's."""
 
 
-class Counting(FakeZNodes):
+class Counting(MemoryZNodes):
     """Counts what is waited for, what of it is written, and what is sent along."""
 
-    def __init__(self, tree: FakeTree, calls: Counter[str]) -> None:
+    def __init__(self, tree: MemoryTree, calls: Counter[str]) -> None:
         super().__init__(tree)
         self.calls = calls
 
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         self.calls["waited for"] += 1
         return super().read(paths, folders)
 

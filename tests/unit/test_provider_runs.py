@@ -28,7 +28,7 @@ from airflow_trident import (
     TridentDrainOperator,
     trident_transaction,
 )
-from airflow_trident.ledger.fake import FakeTree, FakeZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
 
@@ -45,10 +45,10 @@ class Site:
         lines = self.topology.new_stream("lines", FileSpout(str(folder / "in" / "*.txt"), format="text", max_files=1))
         state = SqliteState(str(folder / "words.db"))
         lines.group_by("line").persistent_aggregate(state, Count(), "count")
-        self.tree = FakeTree()
+        self.tree = MemoryTree()
 
     def ledger(self) -> ZNodeLedger:
-        return ZNodeLedger(FakeZNodes(self.tree), "words")
+        return ZNodeLedger(MemoryZNodes(self.tree), "words")
 
     def operator(self, kind: type = TridentCoordinatorOperator, dag: DAG | None = None, **arguments: Any) -> Any:
         made = kind(task_id="coordinate", topology=self.topology, dag=dag or DAG("words", schedule=None), **arguments)

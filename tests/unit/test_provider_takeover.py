@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.fake import FakeZNodes
+from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Owner
@@ -42,7 +42,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def gate_opened(site: Site, ago_s: float) -> None:
     """Somebody has begun the commit of 1."""
     then_ms = int((time.time() - ago_s) * 1000)
-    with ZNodeLedger(FakeZNodes(site.tree), "words", clock_ms=lambda: then_ms) as ledger:
+    with ZNodeLedger(MemoryZNodes(site.tree), "words", clock_ms=lambda: then_ms) as ledger:
         ledger.gate(1, owner=SOMEBODY)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TransitionError
 from airflow_trident.ledger.backup.export import VERSION
-from airflow_trident.ledger.paths import BUCKETS, Life
+from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
@@ -128,7 +128,7 @@ def _occupy(znodes: ZNodes, path: str, name: str) -> None:
     checks: list[Op] = []
     if node.data != UNFINISHED:
         record = codec.decode_topology(node.data, path)
-        head_path = Life(path, record.incarnation).head
+        head_path = LedgerPaths(path, record.incarnation).head
         head = znodes.read([head_path]).nodes[head_path]
         next_txid = 1 if head is None else codec.decode_head(head.data, head_path)
         if next_txid > 1:
@@ -144,31 +144,38 @@ def _occupy(znodes: ZNodes, path: str, name: str) -> None:
 def _remains(znodes: ZNodes, path: str) -> Iterator[Op]:
     """Deletes of everything below the topology, children first."""
     for incarnation in sorted(znodes.read([], [path]).folders[path] or ()):
-        life = Life(path, incarnation)
-        folders = [life.transactions, life.chunks, life.workers, *map(life.bucket, BUCKETS), life.claims, life.base]
+        paths = LedgerPaths(path, incarnation)
+        folders = [
+            paths.transactions,
+            paths.chunks,
+            paths.workers,
+            *map(paths.bucket, BUCKETS),
+            paths.claims,
+            paths.base,
+        ]
         for folder, names in znodes.read([], folders).folders.items():
-            if folder not in (life.claims, life.base):
+            if folder not in (paths.claims, paths.base):
                 yield from (Delete(f"{folder}/{name}") for name in sorted(names or ()))
-        nodes = znodes.read([*folders, life.head, life.commit, life.exceptions]).nodes
-        yield from (Delete(one) for one in (life.head, life.commit, life.exceptions) if nodes[one] is not None)
+        nodes = znodes.read([*folders, paths.head, paths.commit, paths.exceptions]).nodes
+        yield from (Delete(one) for one in (paths.head, paths.commit, paths.exceptions) if nodes[one] is not None)
         yield from (Delete(folder) for folder in folders if nodes[folder] is not None)
 
 
 def _creates(path: str, contents: Contents) -> Iterator[Op]:
-    life = Life(path, contents.topology.incarnation)
-    yield from map(Create, life.folders())
-    yield Create(life.head, codec.encode_head(contents.next_txid))
-    yield Create(life.commit, codec.encode_pointer(contents.pointer))
-    yield Create(life.exceptions, codec.encode_exceptions(contents.exceptions))
+    paths = LedgerPaths(path, contents.topology.incarnation)
+    yield from map(Create, paths.folders())
+    yield Create(paths.head, codec.encode_head(contents.next_txid))
+    yield Create(paths.commit, codec.encode_pointer(contents.pointer))
+    yield Create(paths.exceptions, codec.encode_exceptions(contents.exceptions))
     for tx in contents.transactions:
         packed = codec.pack_metadata(tx)
-        yield Create(life.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None))
+        yield Create(paths.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None))
         if packed:
             ref, chunks = packed
             for index, chunk in enumerate(chunks):
-                yield Create(life.chunk(codec.chunk_name(tx.txid, ref, index)), chunk)
+                yield Create(paths.chunk(codec.chunk_name(tx.txid, ref, index)), chunk)
     for claim in contents.claims:
-        yield Create(life.claim(claim.key), codec.encode_claim(claim))
+        yield Create(paths.claim(claim.key), codec.encode_claim(claim))
 
 
 def _steps(ops: Iterable[Op]) -> Iterator[list[Op]]:

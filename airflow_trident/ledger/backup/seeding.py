@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_trident.errors import CorruptError, TransitionError
-from airflow_trident.ledger.paths import Life
-from airflow_trident.ledger.znodes import Create, Delete, Node, Op, Set, ZNodes
+from airflow_trident.ledger.paths import LedgerPaths
+from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
@@ -34,7 +34,7 @@ GONE = "gone with the ledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class StateMarker:
     """What one state's marker says; `high` 0 and no incarnation for a state that never applied anything."""
 
     incarnation: str = ""
@@ -67,7 +67,7 @@ class Seed:
     attempt: int = NO_ATTEMPT
 
 
-def seed_from(held: Mapping[str, Held]) -> Seed | None:
+def seed_from(held: Mapping[str, StateMarker]) -> Seed | None:
     """The ledger that the states of a topology ask for; None if no state holds anything.
 
     :raises CorruptError: the states contradict each other.
@@ -109,7 +109,7 @@ def seed_from(held: Mapping[str, Held]) -> Seed | None:
     )
 
 
-def _gap(name: str, one: Held, committed: int) -> Loss:
+def _gap(name: str, one: StateMarker, committed: int) -> Loss:
     """What the ledger does not know any more was left out with a reason."""
     has = Txids.span(1, one.high) - Txids.joined(one.holes)
     return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")
@@ -133,39 +133,39 @@ def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, o
 
     :raises TransitionError: the ledger is not behind the states; seeding it would lose what it knows.
     """
-    life = Life(path, seed.incarnation)
+    paths = LedgerPaths(path, seed.incarnation)
     read = znodes.read(
-        [path, *life.folders(), life.head, life.commit, life.exceptions], [life.transactions, life.chunks]
+        [path, *paths.folders(), paths.head, paths.commit, paths.exceptions], [paths.transactions, paths.chunks]
     )
-    _require_behind(read.nodes, life, seed)
+    _require_behind(read.nodes, paths, seed)
     ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
-    ops += [Create(folder) for folder in life.folders() if read.nodes[folder] is None]
-    ops += [Delete(life.tx(int(name))) for name in sorted(read.folders[life.transactions] or ())]
-    ops += [Delete(life.chunk(name)) for name in sorted(read.folders[life.chunks] or ())]
+    ops += [Create(folder) for folder in paths.folders() if read.nodes[folder] is None]
+    ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
+    ops += [Delete(paths.chunk(name)) for name in sorted(read.folders[paths.chunks] or ())]
     ops += [
-        _put(read.nodes, life.head, codec.encode_head(seed.next_txid)),
+        _put(read.nodes, paths.head, codec.encode_head(seed.next_txid)),
         _put(
             read.nodes,
-            life.commit,
+            paths.commit,
             codec.encode_pointer(CommitPointer(committed=seed.committed, fence=seed.fence)),
         ),
-        _put(read.nodes, life.exceptions, codec.encode_exceptions(Exceptions())),
+        _put(read.nodes, paths.exceptions, codec.encode_exceptions(Exceptions())),
     ]
     for tx in _records(seed, op, now_ms):
         packed = codec.pack_metadata(tx)
-        ops.append(Create(life.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None)))
+        ops.append(Create(paths.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None)))
         if packed:
             ref, chunks = packed
-            ops += [Create(life.chunk(codec.chunk_name(tx.txid, ref, at)), chunk) for at, chunk in enumerate(chunks)]
+            ops += [Create(paths.chunk(codec.chunk_name(tx.txid, ref, at)), chunk) for at, chunk in enumerate(chunks)]
     return ops
 
 
-def _require_behind(nodes: Mapping[str, Node | None], life: Life, seed: Seed) -> None:
-    topology, head = nodes[life.topology], nodes[life.head]
+def _require_behind(nodes: Mapping[str, ZNode | None], paths: LedgerPaths, seed: Seed) -> None:
+    topology, head = nodes[paths.topology], nodes[paths.head]
     if topology is None or head is None:
         return
-    current = codec.decode_topology(topology.data, life.topology)
-    next_txid = codec.decode_head(head.data, life.head)
+    current = codec.decode_topology(topology.data, paths.topology)
+    next_txid = codec.decode_head(head.data, paths.head)
     if current.incarnation == seed.incarnation and next_txid >= seed.next_txid:
         raise TransitionError(
             f"the ledger of topology {current.name!r} begins at {next_txid} and no state holds a transaction above "
@@ -174,7 +174,7 @@ def _require_behind(nodes: Mapping[str, Node | None], life: Life, seed: Seed) ->
         )
 
 
-def _put(nodes: Mapping[str, Node | None], path: str, data: bytes) -> Create | Set:
+def _put(nodes: Mapping[str, ZNode | None], path: str, data: bytes) -> Create | Set:
     node = nodes[path]
     return Create(path, data) if node is None else Set(path, data, node.version)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.ledger.base import MetadataOf
-from airflow_trident.ledger.transact import Snapshot, Write
+from airflow_trident.ledger.answers import MetadataOf
+from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.znodes import Create, Delete
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.opaque import Position, invalidated, is_decided_anew, require_batch, with_batch
@@ -21,7 +21,7 @@ def before(snap: Snapshot, txid: int) -> TxRecord | None:
     previous = snap.tx(txid - 1)
     if previous is None:
         raise CorruptRecordError(
-            f"the ledger record {snap.life.tx(txid - 1)} of the transaction before {txid} is missing",
+            f"the ledger record {snap.paths.tx(txid - 1)} of the transaction before {txid} is missing",
             "Restore the ledger from a back-up; nothing is guessed.",
         )
     return previous
@@ -43,7 +43,7 @@ def of_next_attempt(snap: Snapshot, tx: TxRecord, metadata_of: MetadataOf | None
 def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
     """The records of the transactions above `txid`, which lose their batch."""
     definition, later = snap.topology().definition, range(txid + 1, snap.next_txid())
-    snap.prefetch(map(snap.life.tx, later))
+    snap.prefetch(map(snap.paths.tx, later))
     found = [tx for tx in map(snap.tx, later) if tx is not None and not tx.invalidated]
     return [
         replace(invalidated(definition, tx), op=snap.op, times_ms={**tx.times_ms, Status.PROCESSING.value: snap.now_ms})
@@ -55,7 +55,7 @@ def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
     """Write a record whose metadata may be another one than before; its chunks, if it has any, go and come with it."""
     old, packed = snap.blob_ref(record.txid), codec.pack_metadata(record)
     ref, chunks = packed or (None, [])
-    writes: list[Write] = [snap.set(snap.life.tx(record.txid), codec.encode_tx(record, ref))]
+    writes: list[Write] = [snap.set(snap.paths.tx(record.txid), codec.encode_tx(record, ref))]
     if ref == old:
         return writes
     if old is not None:
@@ -67,4 +67,4 @@ def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
 
 
 def chunk_paths(snap: Snapshot, txid: int, ref: codec.BlobRef) -> list[str]:
-    return [snap.life.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]
+    return [snap.paths.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]

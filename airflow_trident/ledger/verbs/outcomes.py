@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from airflow_trident.errors import CorruptError
-from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.protocol.formats import Format
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
@@ -16,13 +17,13 @@ from airflow_trident.protocol.records import Claim
 _FORMAT = Format(noun="the coordinator's outcome", version=1, cure="The next run writes it anew.")
 
 
-def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Step[None] | Done[None]:
+def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchanged[None]:
     """Say it, in a step of its own."""
     said = outcome.after(outcome_at(snap), next_txid=snap.next_txid(), now_ms=snap.now_ms)
     if said is None:
-        return Done(None)
-    path = snap.life.coordinator
-    return Step(writes=(_write(snap, said),), witness=path, result=None, unchecked=frozenset({snap.life.head}))
+        return Unchanged(None)
+    path = snap.paths.coordinator
+    return Change(writes=(_write(snap, said),), witness=path, result=None, unchecked=frozenset({snap.paths.head}))
 
 
 def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write:
@@ -35,7 +36,7 @@ def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write
 
 def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
     """None: nothing was said, or nobody here can read it."""
-    path = snap.life.coordinator
+    path = snap.paths.coordinator
     data = snap.data(path)
     if data is None:
         return None
@@ -47,4 +48,4 @@ def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
 
 def _write(snap: Snapshot, outcome: CoordinatorOutcome) -> Write:
     body = {"op": snap.op, **asdict(outcome)}
-    return snap.put(snap.life.coordinator, _FORMAT.dump(body, "the coordinator's outcome"))
+    return snap.put(snap.paths.coordinator, _FORMAT.dump(body, "the coordinator's outcome"))

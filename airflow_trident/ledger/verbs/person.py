@@ -1,41 +1,76 @@
-"""Verbs that only a person asks for, about one transaction. Pure, as `ledger.verbs`."""
+"""The verbs that only a person asks for, about one transaction."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
+from airflow_trident.ledger.refusals import may_be_held
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verbs import parts
 from airflow_trident.ledger.verbs.opaque import rewrite
-from airflow_trident.ledger.verbs.states import require_closable
-from airflow_trident.ledger.verbs.transactions import _exceptions_write, _existing, _moved
+from airflow_trident.ledger.verbs.topology import require_closable
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.accepted import MendedSources, accepted
-from airflow_trident.protocol.exceptions import closed
+from airflow_trident.protocol.exceptions import closed, over_skipped, shifted
+from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import ERROR_CHARACTERS, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 
-def accept_source(snap: Snapshot, txid: int, sources: MendedSources, reason: str) -> Step[TxRecord]:
-    tx, above = _existing(snap, txid), range(txid + 1, snap.next_txid())
-    snap.prefetch(map(snap.life.tx, above))
+def skip(snap: Snapshot, txid: int, reason: str) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """-> SKIPPED: let the others pass; the pointer moves over it when it can.
+
+    :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it.
+    :raises InvalidatedError: it has no batch to leave out.
+    """
+    tx = parts.existing(snap, txid)
+    if tx.status is Status.SKIPPED:
+        return Unchanged(tx)
+    if tx.invalidated:
+        raise cannot_skip(txid)
+    if tx.touched and not tx.status.is_final:
+        raise may_be_held(snap.topology().name, txid)
+    record = parts.moved(snap, tx.with_error(reason), Status.SKIPPED)
+    pointer, exceptions = snap.pointer(), snap.exceptions()
+    writes: list[Write] = [snap.set_tx(record), *parts.exceptions_write(snap, txid, "skipped")]
+    upto = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
+    if upto != pointer.committed:
+        writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
+
+
+def accept_source(snap: Snapshot, txid: int, sources: MendedSources, reason: str) -> Change[TxRecord]:
+    """A transaction that is committed nowhere takes its source as it is now: new metadata, attempt + 1, nothing
+    staged, FAILED (or SKIPPED, as it was), `reason` in the record. Later transactions keep their batch (P2).
+
+    :param sources: asked for every stream of its batch; may be asked again, so without effects.
+    :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`.
+    """
+    tx, above = parts.existing(snap, txid), range(txid + 1, snap.next_txid())
+    snap.prefetch(map(snap.paths.tx, above))
     later = [one for one in map(snap.tx, above) if one is not None]
     found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
     listed = tx.status in (Status.FAILED, Status.SKIPPED)
-    record = replace(found, op=snap.op) if listed else _moved(snap, found, Status.FAILED)
+    record = replace(found, op=snap.op) if listed else parts.moved(snap, found, Status.FAILED)
     writes: list[Write] = [
         write for one in (record, *(replace(one, op=snap.op) for one in followed)) for write in rewrite(snap, one)
     ]
     if not listed:
-        writes += _exceptions_write(snap, txid, "failed")
-    return Step(writes=tuple(writes), witness=snap.life.tx(txid), result=record)
+        writes += parts.exceptions_write(snap, txid, "failed")
+    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
 
 
-def close_transaction(snap: Snapshot, txid: int, reason: str) -> Step[TxRecord] | Done[TxRecord]:
-    tx = _existing(snap, txid)
+def close_transaction(snap: Snapshot, txid: int, reason: str) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """SKIPPED -> CLOSED: it will never be replayed, so that nobody has to remember it (P10, L14).
+
+    :raises TransitionError: it is not SKIPPED, or the pointer has not passed it.
+    """
+    tx = parts.existing(snap, txid)
     if tx.status is Status.CLOSED:
-        return Done(tx)
+        return Unchanged(tx)
     require_closable(tx, snap.pointer().committed)
-    record = _moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
+    record = parts.moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
     after = codec.encode_exceptions(closed(snap.exceptions(), txid))
-    writes = (snap.set_tx(record), snap.set(snap.life.exceptions, after))
-    return Step(writes=writes, witness=snap.life.tx(txid), result=record)
+    writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after))
+    return Change(writes=writes, witness=snap.paths.tx(txid), result=record)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.ledger.paths import BUCKETS
-from airflow_trident.ledger.transact import Done, Snapshot, Step, Write
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Exceptions
@@ -27,7 +28,7 @@ def prune(snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, 
     What stands at or below the commit pointer `upto` and is not among the exceptions is committed: no record has to be
     read. The one that is being committed stays, however old: its committer wants to see it.
     """
-    names = snap.names(snap.life.transactions)
+    names = snap.names(snap.paths.transactions)
     special = {*exceptions.unfinished, *exceptions.skipped}
     known = {int(name) for name in names} | {just_committed}
     done = sorted(txid for txid in known if txid <= upto and txid not in special)
@@ -35,8 +36,8 @@ def prune(snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, 
     if not gone:
         return []
     prefixes = tuple(f"{txid:019d}-" for txid in gone)
-    chunks = sorted(name for name in snap.names(snap.life.chunks) if name.startswith(prefixes))
-    return [*(Delete(snap.life.tx(txid)) for txid in gone), *(Delete(snap.life.chunk(name)) for name in chunks)]
+    chunks = sorted(name for name in snap.names(snap.paths.chunks) if name.startswith(prefixes))
+    return [*(Delete(snap.paths.tx(txid)) for txid in gone), *(Delete(snap.paths.chunk(name)) for name in chunks)]
 
 
 def sweep_is_due(txid: int, kept: int) -> bool:
@@ -48,24 +49,24 @@ def bucket_of_sweep(txid: int) -> str:
     return BUCKETS[txid // CLAIM_SWEEP_COMMITS % len(BUCKETS)]
 
 
-def sweep_claims(snap: Snapshot, bucket: str, kept: int) -> Step[int] | Done[int]:
+def sweep_claims(snap: Snapshot, bucket: str, kept: int) -> Change[int] | Unchanged[int]:
     """Delete the bucket's claim keys whose transaction is more than `kept` behind the commit pointer and is pruned.
 
     The result is how many went. The topology record is the witness: it is written in the same step.
     """
-    folder = snap.life.bucket(bucket)
+    folder = snap.paths.bucket(bucket)
     names = sorted(snap.names(folder))
-    alive = {int(name) for name in snap.names(snap.life.transactions)}
+    alive = {int(name) for name in snap.names(snap.paths.transactions)}
     topology, newest = snap.topology(), snap.pointer().committed - kept
     snap.prefetch(f"{folder}/{name}" for name in names)
     keys = ((name, snap.claim_at(f"{folder}/{name}")) for name in names)
     old = {name: key for name, key in keys if key and key.txid <= newest and key.txid not in alive}
     if not old:
-        return Done(0)
+        return Unchanged(0)
     floor_ms = max(topology.floor_ms, *(key.run_ms + 1 for key in old.values()))
     record = replace(topology, floor_ms=floor_ms)
-    writes: list[Write] = [snap.set(snap.life.topology, codec.encode_topology(record, op=snap.op))]
+    writes: list[Write] = [snap.set(snap.paths.topology, codec.encode_topology(record, op=snap.op))]
     writes.extend(Delete(f"{folder}/{name}") for name in old)
     # The pointer only rises, and a pruned transaction stays pruned: what was old stays old.
-    unchecked = frozenset({snap.life.commit, *(f"{folder}/{name}" for name in names)})
-    return Step(writes=tuple(writes), witness=snap.life.topology, result=len(old), unchecked=unchecked)
+    unchecked = frozenset({snap.paths.commit, *(f"{folder}/{name}" for name in names)})
+    return Change(writes=tuple(writes), witness=snap.paths.topology, result=len(old), unchecked=unchecked)

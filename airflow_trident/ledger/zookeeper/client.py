@@ -29,16 +29,16 @@ from airflow_trident.ledger.znodes import (
     Check,
     Create,
     Delete,
-    Node,
     Op,
-    Reading,
+    ReadResult,
     Refusal,
     WriteRefusedError,
+    ZNode,
     refused,
     require_sizes,
 )
-from airflow_trident.ledger.zookeeper.greeting import Greeting
-from airflow_trident.ledger.zookeeper.reasons import Reasons
+from airflow_trident.ledger.zookeeper.connect_watchdog import ConnectWatchdog
+from airflow_trident.ledger.zookeeper.connection_log import ConnectionLog
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
@@ -71,16 +71,16 @@ class ZooKeeperZNodes:
         self._on_change = on_change
         self._client: KazooClient | None = None
         self._pid = os.getpid()
-        self._reasons, self._greeting = Reasons(self.describe()), Greeting()
+        self._reasons, self._greeting = ConnectionLog(self.describe()), ConnectWatchdog()
         self._connected, self._event = threading.Event(), threading.Event()
         self._ephemerals = Ephemerals()
         _instances.add(self)
 
     # ---- the contract ------------------------------------------------------------------------------------------
 
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         full = self._read([self._full(path) for path in paths], [self._full(path) for path in folders])
-        return Reading(
+        return ReadResult(
             {path: full.nodes[self._full(path)] for path in paths},
             {path: full.folders[self._full(path)] for path in folders},
         )
@@ -138,7 +138,7 @@ class ZooKeeperZNodes:
             _inherited.append(self._client)
         self._client = None
         self._pid, self._ephemerals = os.getpid(), Ephemerals()
-        self._reasons, self._greeting = Reasons(self.describe()), Greeting()
+        self._reasons, self._greeting = ConnectionLog(self.describe()), ConnectWatchdog()
         self._connected, self._event = threading.Event(), threading.Event()
 
     def _ready(self, deadline: float) -> KazooClient:
@@ -218,7 +218,7 @@ class ZooKeeperZNodes:
 
     # ---- calls, with full paths --------------------------------------------------------------------------------
 
-    def _read(self, paths: Sequence[str], folders: Sequence[str]) -> Reading:
+    def _read(self, paths: Sequence[str], folders: Sequence[str]) -> ReadResult:
         deadline = time.monotonic() + self.settings.op_deadline_s
         while True:
             client = self._ready(deadline)
@@ -233,7 +233,9 @@ class ZooKeeperZNodes:
                     raise self._unavailable(f"no answer to a read of {paths or folders}") from error
                 time.sleep(_PAUSE_S)
 
-    def _read_once(self, client: KazooClient, paths: Sequence[str], folders: Sequence[str], deadline: float) -> Reading:
+    def _read_once(
+        self, client: KazooClient, paths: Sequence[str], folders: Sequence[str], deadline: float
+    ) -> ReadResult:
         from kazoo.exceptions import NoNodeError
 
         def answer(one: Any) -> Any:
@@ -249,8 +251,8 @@ class ZooKeeperZNodes:
         synced.get(timeout=_left_s(deadline))
         read = {path: answer(one) for path, one in zip(paths, nodes, strict=True)}
         listed = {path: answer(one) for path, one in zip(folders, names, strict=True)}
-        return Reading(
-            {path: None if found is None else Node(found[0], found[1].version) for path, found in read.items()},
+        return ReadResult(
+            {path: None if found is None else ZNode(found[0], found[1].version) for path, found in read.items()},
             {path: None if found is None else frozenset(found) for path, found in listed.items()},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_trident.engine.base import quiet
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.backup.seeding import Held, Seed, seed_from
+from airflow_trident.ledger.backup.seeding import Seed, StateMarker, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea
@@ -46,13 +46,13 @@ def repair(
     return seed
 
 
-def _held(topology: Topology, name: str) -> Held:
+def _held(topology: Topology, name: str) -> StateMarker:
     spec = topology.states[name]
     with spec.factory.make_state(spec) as state:
         marker = state.marker()
     if marker is None:
-        return Held(position={})
-    return Held(
+        return StateMarker(position={})
+    return StateMarker(
         incarnation=marker.incarnation,
         high=marker.high,
         fence=marker.fence,

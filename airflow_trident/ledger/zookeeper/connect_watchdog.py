@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 
-class Greeting:
+class ConnectWatchdog:
     """A client's latest try to connect.
 
     A server that is just starting may take a connection and neither answer nor close it (3.9: closing fails while it

@@ -1,4 +1,4 @@
-"""The part of the ledger in memory for what a person or a look at the states says, and its lists."""
+"""The part of the oracle for what a person or a look at the states says, and its lists."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.refusals import may_be_held, nothing_to_take_back
-from airflow_trident.ledger.verbs.states import noted, require_closable
 from airflow_trident.ledger.verbs.tickets import ticket_of
+from airflow_trident.ledger.verbs.topology import noted, require_closable
+from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.opaque import cannot_skip
-from airflow_trident.protocol.records import CommitTicket, Exceptions, Loss, Owner, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import CommitTicket, Exceptions, LedgerView, Loss, Owner, TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.protocol.txids import Txids
 
 
-class MemoryStates(Ledger):
-    """What :class:`~airflow_trident.ledger.memory.MemoryLedger` adds itself to."""
+class OracleStates:
+    """What :class:`~tests.oracle.ledger.OracleLedger` adds itself to."""
 
+    topology_name: str
     _changed: threading.Condition
     _topology: TopologyRecord | None
     _committed: int
@@ -124,6 +125,27 @@ class MemoryStates(Ledger):
             return self._records[txid]
         what = "is committed and pruned" if 1 <= txid < self._next else "was never begun"
         raise TransitionError(f"transaction {txid} {what} (the next one is {self._next})", "Look at the txid.")
+
+    def enlist(self, worker: Worker, *, wait: bool = True) -> str:
+        return ""
+
+    def retire(self, name: str) -> None: ...
+
+    def workers(self) -> Sequence[Worker]:
+        return ()
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    @abstractmethod
+    def topology(self) -> TopologyRecord: ...
+
+    @abstractmethod
+    def view(self, txid: int, *, remembered: bool = False) -> LedgerView: ...
 
     @abstractmethod
     def _store(self, record: TxRecord, **changes: Any) -> TxRecord: ...

@@ -12,12 +12,12 @@ from airflow_trident.ledger.znodes import (
     Check,
     Create,
     Delete,
-    Node,
     Op,
-    Reading,
+    ReadResult,
     Refusal,
     Set,
     WriteRefusedError,
+    ZNode,
     refused,
     require_sizes,
 )
@@ -35,16 +35,16 @@ FaultOf = Callable[[Sequence[Op]], Fault | None]
 """Decides about each `multi` before it is applied."""
 
 
-class FakeTree:
+class MemoryTree:
     """The server: nodes by path. Thread-safe; several clients may share it."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {"/": Node(b"", 0)}
+        self._nodes: dict[str, ZNode] = {"/": ZNode(b"", 0)}
         self._children: dict[str, set[str]] = {"/": set()}
         self._held: list[tuple[Op, ...]] = []
         self.changed = threading.Condition()
 
-    def get(self, path: str) -> Node | None:
+    def get(self, path: str) -> ZNode | None:
         return self._nodes.get(path)
 
     def children(self, path: str) -> frozenset[str] | None:
@@ -57,7 +57,7 @@ class FakeTree:
         :raises WriteRefusedError: a condition did not hold.
         """
         with self.changed:
-            undo: list[tuple[str, Node | None]] = []
+            undo: list[tuple[str, ZNode | None]] = []
             try:
                 for op in ops:
                     self._apply_one(op, undo)
@@ -83,14 +83,14 @@ class FakeTree:
             return False
         return True
 
-    def _apply_one(self, op: Op, undo: list[tuple[str, Node | None]]) -> None:
+    def _apply_one(self, op: Op, undo: list[tuple[str, ZNode | None]]) -> None:
         found = self._nodes.get(op.path)
         if isinstance(op, Create):
             if found is not None:
                 raise refused(op, Refusal.NODE_EXISTS)
             if _parent(op.path) not in self._nodes:
                 raise refused(op, Refusal.NO_NODE)
-            after: Node | None = Node(op.data, 0)
+            after: ZNode | None = ZNode(op.data, 0)
         else:
             if found is None:
                 raise refused(op, Refusal.NO_NODE)
@@ -98,13 +98,13 @@ class FakeTree:
                 raise refused(op, Refusal.BAD_VERSION)
             if isinstance(op, Check):
                 return
-            after = Node(op.data, found.version + 1) if isinstance(op, Set) else None
+            after = ZNode(op.data, found.version + 1) if isinstance(op, Set) else None
             if isinstance(op, Delete) and self._children[op.path]:
                 raise refused(op, Refusal.NOT_EMPTY)
         undo.append((op.path, found))
         self._put(op.path, after)
 
-    def _put(self, path: str, node: Node | None) -> None:
+    def _put(self, path: str, node: ZNode | None) -> None:
         siblings = self._children[_parent(path)]
         name = path.rsplit("/", 1)[-1]
         if node is None:
@@ -116,26 +116,26 @@ class FakeTree:
             siblings.add(name)
 
 
-class FakeZNodes:
-    """A client of a :class:`FakeTree` (its own, unless one is given).
+class MemoryZNodes:
+    """A client of a :class:`MemoryTree` (its own, unless one is given).
 
     :param fault_of: is asked about each `multi`; the default never faults.
     """
 
-    def __init__(self, tree: FakeTree | None = None, *, fault_of: FaultOf | None = None) -> None:
-        self.tree = tree or FakeTree()
+    def __init__(self, tree: MemoryTree | None = None, *, fault_of: FaultOf | None = None) -> None:
+        self.tree = tree or MemoryTree()
         self.fault_of = fault_of
         self.round_trips = 0
         self.unavailable = False
         """While true nothing is answered: reads are unavailable, writes are lost before they arrive."""
         self._ephemeral: list[str] = []
 
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> Reading:
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         self.round_trips += 1
         if self.unavailable:
             raise LedgerUnavailableError(f"{self.describe()} does not answer", "Try again later.")
         with self.tree.changed:
-            return Reading(
+            return ReadResult(
                 {path: self.tree.get(path) for path in paths}, {path: self.tree.children(path) for path in folders}
             )
 
@@ -185,7 +185,7 @@ class FakeZNodes:
         self._ephemeral.clear()
 
 
-def _version(node: Node | None) -> int | None:
+def _version(node: ZNode | None) -> int | None:
     return None if node is None else node.version
 
 

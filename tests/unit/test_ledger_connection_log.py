@@ -8,7 +8,7 @@ import pytest
 
 from airflow_trident.errors import LedgerUnavailableError
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
-from airflow_trident.ledger.zookeeper.reasons import SAY_AGAIN_S, Reasons
+from airflow_trident.ledger.zookeeper.connection_log import SAY_AGAIN_S, ConnectionLog
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
 REFUSED = "Connection dropped: socket connection error: Connection refused"
@@ -25,7 +25,7 @@ def test_an_outage_is_a_line_at_its_beginning_one_each_minute_and_one_at_its_end
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    reasons = Reasons("ZooKeeper at zk1:2181", clock)
+    reasons = ConnectionLog("ZooKeeper at zk1:2181", clock)
     for second in range(150):
         clock.now_s = 1000.0 + second
         reasons.logger.warning("Connection dropped: %s", "socket connection error: Connection refused")
@@ -45,7 +45,7 @@ def test_a_connection_without_an_outage_is_no_news_and_the_next_outage_is_a_new_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    reasons = Reasons("here", clock)
+    reasons = ConnectionLog("here", clock)
     reasons.connected()
     assert not caplog.records
     for _ in range(2):

@@ -10,7 +10,7 @@ SAY_AGAIN_S = 60.0
 _MEANINGLESS = "Transition to CONNECTING"
 
 
-class Reasons:
+class ConnectionLog:
     """A logger for one client of kazoo, which remembers its warnings, and makes of those of an outage one line at its
     beginning, one each minute that it lasts, and one at its end.
 

@@ -1,0 +1,212 @@
+"""What a verb looks at: the ledger's records as they were last seen, and what of them was looked at."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from airflow_trident.errors import CorruptRecordError
+from airflow_trident.ledger.paths import LedgerPaths
+from airflow_trident.ledger.znodes import Create, Delete, Set, ZNode, ZNodes
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.codec import BlobRef, ClaimKey, Positions
+from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
+
+Write: TypeAlias = Create | Set | Delete
+_CACHED_NODES = 2_000
+"""Beyond this the cache is dropped: a long-lived process would else keep every transaction it ever saw."""
+
+_CACHED_BLOBS = 4
+
+
+class Snapshot:
+    """What a verb may look at; it remembers what was looked at. Missing nodes are read on demand."""
+
+    def __init__(self, paths: LedgerPaths, cache: Cache, now_ms: int) -> None:
+        self.paths = paths
+        self.now_ms = now_ms
+        self.op = uuid.uuid4().hex[:16]
+        self.used: dict[str, int] = {}
+        self._cache = cache
+
+    def topology(self) -> TopologyRecord:
+        return codec.decode_topology(self._require(self.paths.topology).data, self.paths.topology)
+
+    def next_txid(self) -> int:
+        return codec.decode_head(self._require(self.paths.head).data, self.paths.head)
+
+    def pointer(self) -> CommitPointer:
+        return codec.decode_pointer(self._require(self.paths.commit).data, self.paths.commit)
+
+    def exceptions(self) -> Exceptions:
+        return codec.decode_exceptions(self._require(self.paths.exceptions).data, self.paths.exceptions)
+
+    def claim(self, key: str) -> ClaimKey | None:
+        path = self.paths.claim(key)
+        claim = self.claim_at(path)
+        if claim is not None and claim.key != key:
+            raise CorruptRecordError(
+                f"the ledger record {path} belongs to the claim {claim.key!r}, not to {key!r}",
+                "Restore the ledger from a back-up; nothing is guessed.",
+            )
+        return claim
+
+    def claim_at(self, path: str) -> ClaimKey | None:
+        node = self._node(path)
+        return None if node is None else codec.decode_claim(node.data, path)
+
+    def tx(self, txid: int) -> TxRecord | None:
+        path = self.paths.tx(txid)
+        node = self._node(path)
+        if node is None:
+            return None
+        try:
+            return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
+        except _ChunkMissing:
+            # Record and chunks go in one step, or come anew; the record was read before, the chunks after it.
+            now = self._cache.node_now(path)
+            if now is None:
+                return None
+            if now.version != node.version:
+                return self.tx(txid)
+            raise CorruptRecordError(
+                f"a chunk of the metadata of {path} is missing",
+                "Restore the ledger from a back-up; nothing is guessed.",
+            ) from None
+
+    def view(self, txid: int) -> LedgerView:
+        """In an order that cannot mislead: the transaction after the head, so that a missing one is a pruned one."""
+        topology, next_txid = self.topology(), self.next_txid()
+        pointer, exceptions = self.pointer(), self.exceptions()
+        tx = self.tx(txid) if txid >= 1 else None
+        return LedgerView(topology=topology, next_txid=next_txid, pointer=pointer, exceptions=exceptions, tx=tx)
+
+    def names(self, folder: str) -> frozenset[str]:
+        return self._cache.folder(folder)
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Read these together, as they are looked at next."""
+        self._cache.fetch(paths)
+
+    def set(self, path: str, data: bytes) -> Set:
+        """A write of a record that was looked at, on the condition that it is still the same."""
+        return Set(path, data, self._require(path).version)
+
+    def put(self, path: str, data: bytes) -> Create | Set:
+        """A write of a record that need not be there yet, on the condition that it is as it was looked at."""
+        node = self._node(path)
+        return Create(path, data) if node is None else Set(path, data, node.version)
+
+    def data(self, path: str) -> bytes | None:
+        """A record as it is, None if there is none."""
+        node = self._node(path)
+        return None if node is None else node.data
+
+    def set_tx(self, record: TxRecord) -> Set:
+        """A write of a transaction whose metadata stays what it is."""
+        return self.set(self.paths.tx(record.txid), codec.encode_tx(record, self.blob_ref(record.txid)))
+
+    def blob_ref(self, txid: int) -> BlobRef | None:
+        """Where a transaction's metadata is, if not in its record."""
+        path = self.paths.tx(txid)
+        return codec.blob_of(self._require(path).data, path)
+
+    def _node(self, path: str) -> ZNode | None:
+        node = self._cache.node(path)
+        if node is not None:
+            self.used[path] = node.version
+        return node
+
+    def _require(self, path: str) -> ZNode:
+        node = self._node(path)
+        if node is None:
+            raise CorruptRecordError(
+                f"the ledger record {path} is missing", "Restore the ledger from a back-up; nothing is guessed."
+            )
+        return node
+
+    def _blob(self, txid: int, ref: BlobRef) -> Positions:
+        if ref.sha256 in self._cache.blobs:
+            return self._cache.blobs[ref.sha256]
+        paths = [self.paths.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]
+        self._cache.fetch(paths)
+        parts = [self._cache.node(path) for path in paths]
+        if None in parts:
+            raise _ChunkMissing
+        packed = b"".join(part.data for part in parts if part is not None)
+        return self._cache.remember(ref, codec.unpack_metadata(ref, packed, self.paths.tx(txid)))
+
+
+class _ChunkMissing(Exception):
+    """Metadata that is kept apart was not found."""
+
+
+class Cache:
+    """Nodes as they were last seen. Outdated ones do no harm: every write is conditional on them."""
+
+    def __init__(self, znodes: ZNodes) -> None:
+        self._znodes = znodes
+        self._nodes: dict[str, ZNode | None] = {}
+        self._folders: dict[str, frozenset[str]] = {}
+        self.blobs: dict[str, Positions] = {}
+
+    def remember(self, ref: BlobRef, positions: Positions) -> Positions:
+        """Large metadata by its digest: it never changes, and costs a round trip and much decoding each time."""
+        while len(self.blobs) >= _CACHED_BLOBS:
+            del self.blobs[next(iter(self.blobs))]
+        self.blobs[ref.sha256] = positions
+        return positions
+
+    def has(self, paths: Iterable[str], folders: Iterable[str]) -> bool:
+        return all(path in self._nodes for path in paths) and all(path in self._folders for path in folders)
+
+    def node(self, path: str) -> ZNode | None:
+        self.fetch([path])
+        return self._nodes[path]
+
+    def node_now(self, path: str) -> ZNode | None:
+        """As it is now, whatever is remembered."""
+        self._nodes.pop(path, None)
+        return self.node(path)
+
+    def folder(self, path: str) -> frozenset[str]:
+        if path not in self._folders:
+            self.fetch([], [path])
+        return self._folders[path]
+
+    def fetch(self, paths: Iterable[str], folders: Iterable[str] = ()) -> None:
+        """Read what is not known yet, in one round trip."""
+        missing = [path for path in dict.fromkeys(paths) if path not in self._nodes]
+        unread = [path for path in dict.fromkeys(folders) if path not in self._folders]
+        if not missing and not unread:
+            return
+        if len(self._nodes) > _CACHED_NODES:
+            self.forget()
+            missing, unread = list(dict.fromkeys(paths)), list(dict.fromkeys(folders))
+        reading = self._znodes.read(missing, unread)
+        self._nodes.update(reading.nodes)
+        for path, names in reading.folders.items():
+            self._folders[path] = names or frozenset()
+
+    def assume_missing(self, path: str) -> None:
+        """Save a read of what is most likely not there; a `Create` of it finds out."""
+        self._nodes.setdefault(path, None)
+
+    def applied(self, writes: Iterable[Write]) -> None:
+        for write in writes:
+            folder, _, name = write.path.rpartition("/")
+            known = self._folders.get(folder)
+            if isinstance(write, Delete):
+                self._nodes[write.path] = None
+                if known is not None:
+                    self._folders[folder] = known - {name}
+            else:
+                version = write.version + 1 if isinstance(write, Set) else 0
+                self._nodes[write.path] = ZNode(write.data, version)
+                if known is not None:
+                    self._folders[folder] = known | {name}
+
+    def forget(self) -> None:
+        self._nodes.clear()
+        self._folders.clear()

@@ -1,0 +1,97 @@
+"""How a verb, which is a pure function, becomes a method of :class:`~airflow_trident.ledger.base.Ledger`.
+
+One place a verb: its function in `ledger/verbs` has the signature, the promises and the decision; the ledger's class
+has one line for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from airflow_trident.ledger.snapshot import Snapshot
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.protocol.records import CommitTicket
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.base import Ledger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """What a verb will look at, as far as that is known before: it is read in one round trip."""
+
+    paths: Sequence[str] = ()
+    folders: Sequence[str] = ()
+
+
+class Verb(Generic[P, R]):
+    """``decide(snapshot, ...)`` as a method with the same arguments behind the snapshot, and the same docstring.
+
+    :param decide: the verb; asked again when somebody else wrote meanwhile, so free of effects.
+    :param reads: called with the ledger and the arguments.
+    :param then: called with the ledger and the answer, when it is written.
+    """
+
+    def __init__(
+        self,
+        decide: Callable[Concatenate[Snapshot, P], Change[R] | Unchanged[R]],
+        reads: Callable[..., Prefetch],
+        *,
+        then: Callable[[Ledger, R], None] | None = None,
+    ) -> None:
+        self.decide = decide
+        self._reads = reads
+        self._then = then
+        self.__doc__ = decide.__doc__
+
+    @overload
+    def __get__(self, ledger: None, owner: type) -> Verb[P, R]: ...
+
+    @overload
+    def __get__(self, ledger: Ledger, owner: type) -> Callable[P, R]: ...
+
+    def __get__(self, ledger: Ledger | None, owner: type) -> Verb[P, R] | Callable[P, R]:
+        return self if ledger is None else functools.partial(self._run, ledger)
+
+    def _run(self, ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        ahead = self._reads(ledger, *args, **kwargs)
+        result = ledger.run(lambda snap: self.decide(snap, *args, **kwargs), ahead)
+        if self._then is not None:
+            self._then(ledger, result)
+        return result
+
+
+# ---- what is read ahead ----------------------------------------------------------------------------------------
+
+
+def the_topology(*_: Any, **__: Any) -> Prefetch:
+    """Its record, which every step reads."""
+    return Prefetch()
+
+
+def the_pointer(ledger: Ledger, *_: Any, **__: Any) -> Prefetch:
+    return Prefetch([ledger.paths().commit])
+
+
+def one_transaction(ledger: Ledger, txid: int, *_: Any, **__: Any) -> Prefetch:
+    return Prefetch(ledger.paths().about(txid))
+
+
+def one_and_what_is_kept(ledger: Ledger, txid: int, *_: Any, **__: Any) -> Prefetch:
+    """For the commit, which prunes."""
+    paths = ledger.paths()
+    return Prefetch(paths.about(txid), paths.pruned())
+
+
+def of_ticket(ledger: Ledger, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
+    return one_transaction(ledger, ticket.txid)
+
+
+def of_ticket_and_what_is_kept(ledger: Ledger, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
+    return one_and_what_is_kept(ledger, ticket.txid)

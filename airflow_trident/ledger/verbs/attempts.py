@@ -1,0 +1,117 @@
+"""The emitter's verbs: an attempt, and what became of it.
+
+Those that name an attempt raise StaleAttemptError, and change nothing, where it is not the current one (P4, L5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_trident.errors import TransitionError
+from airflow_trident.ledger.answers import MetadataOf
+from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verbs import parts
+from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+
+def start_attempt(
+    snap: Snapshot,
+    txid: int,
+    *,
+    owner: Owner | str,
+    metadata_of: MetadataOf | None = None,
+    plan: str = "",
+    replays: bool = False,
+) -> Change[TxRecord]:
+    """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
+
+    From FAILED and SKIPPED too: that is a replay, and moves the txid to the list of those that are being replayed
+    (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
+
+    Where the topology has opaque streams and the transaction is above the commit pointer, every attempt but the
+    first of a batch that was just recorded decides their part of the batch anew (P2, L10).
+
+    :param owner: who works on it; a text is the name of a program.
+    :param plan: digest of the plan that the attempt runs.
+    :param metadata_of: asked for the opaque streams, with their position after the transaction before; what it says
+        of others is left aside, a stream that it does not name has nothing in the batch.
+    :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
+    :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
+    :raises InvalidatedError: the transaction before it has no batch.
+    :raises ConfigurationError: it has to decide a batch, and there is no `metadata_of`.
+    """
+    tx = parts.existing(snap, txid)
+    if tx.status is Status.COMMITTING:
+        raise batch_in_place(txid, tx.attempt)
+    replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
+    return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=replays)
+
+
+def restart_attempt(
+    snap: Snapshot, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
+) -> Change[TxRecord]:
+    """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again.
+
+    :param metadata_of: as of :func:`start_attempt`, with the same effects.
+    """
+    tx = parts.of_ticket(snap, ticket)
+    if tx.status is not Status.COMMITTING:
+        raise no_commit_under_way(tx.txid, tx.status)
+    return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=False)
+
+
+def _new_attempt(
+    snap: Snapshot, tx: TxRecord, owner: Owner, metadata_of: MetadataOf | None, plan: str, *, replays: bool
+) -> Change[TxRecord]:
+    chosen = of_next_attempt(snap, tx, metadata_of)
+    record = parts.moved(snap, chosen, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
+    later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
+    writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
+    if replays:
+        to = "late" if tx.txid <= snap.pointer().committed else "replaying"
+        writes += parts.exceptions_write(snap, tx.txid, to, *(one.txid for one in later))
+    elif later:
+        writes += parts.exceptions_write(snap, None, "", *(one.txid for one in later))
+    # A lifecycle command makes no difference to an attempt.
+    unchecked = frozenset({snap.paths.topology})
+    return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record, unchecked=unchecked)
+
+
+def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """PROCESSING -> PROCESSED."""
+    tx = parts.of_attempt(snap, txid, attempt)
+    if attempt == NO_ATTEMPT or tx.invalidated:
+        raise never_attempted(txid)
+    if tx.staged == staged:
+        return Unchanged(tx)
+    record = parts.moved(snap, tx, Status.PROCESSED, staged=staged, error="", first_error="")
+    listed = txid in snap.exceptions().replaying
+    writes = (snap.set_tx(record), *(parts.exceptions_write(snap, txid, "") if listed else ()))
+    # Only a newer attempt could put it on the list, and that changes its record.
+    unchecked = frozenset() if listed else frozenset({snap.paths.exceptions})
+    return Change(writes=writes, witness=snap.paths.tx(txid), result=record, unchecked=unchecked)
+
+
+def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord]:
+    """Note on the record that the attempt failed; it stays PROCESSING (or COMMITTING), a retry will come."""
+    tx = parts.of_attempt(snap, txid, attempt)
+    if tx.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
+        raise TransitionError(
+            f"transaction {txid} is {tx.status}: there is no attempt at work that could fail", "Nothing has to be done."
+        )
+    record = replace(tx.with_error(error), op=snap.op)
+    return Change(writes=(snap.set_tx(record),), witness=snap.paths.tx(txid), result=record)
+
+
+def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """-> FAILED: attempts are used up."""
+    tx = parts.of_attempt(snap, txid, attempt)
+    if tx.status is Status.FAILED:
+        return Unchanged(tx)
+    record = parts.moved(snap, tx.with_error(error), Status.FAILED)
+    writes = (snap.set_tx(record), *parts.exceptions_write(snap, txid, "failed"))
+    return Change(writes=writes, witness=snap.paths.tx(txid), result=record)

@@ -1,0 +1,384 @@
+"""The ledger as plain Python: what it means, with nothing in between.
+
+The contract suite checks it as it checks the product's ledgers, and `tests/integration/test_ledger_model.py` compares
+them with it step by step. It answers as :class:`~airflow_trident.ledger.base.Ledger` does, and is none.
+Threads may share it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_trident.errors import (
+    ConfigurationError,
+    FencedError,
+    StaleAttemptError,
+    TransitionError,
+    UnknownTopologyError,
+)
+from airflow_trident.ledger.backup.export import export_json
+from airflow_trident.ledger.base import (
+    DEFAULT_MAX_PENDING,
+    DEFAULT_RETENTION,
+    BeginResult,
+    Begun,
+    LagOf,
+    MetadataOf,
+    NothingNew,
+)
+from airflow_trident.ledger.refusals import (
+    batch_in_place,
+    claim_pruned,
+    definition_changed,
+    never_attempted,
+    no_commit_under_way,
+    why_not,
+)
+from airflow_trident.ledger.verbs.tickets import ticket_of
+from airflow_trident.ledger.verbs.topology import redefined
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
+from airflow_trident.protocol.opaque import (
+    invalidated,
+    is_decided_anew,
+    require_batch,
+    with_batch,
+)
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
+from airflow_trident.protocol.records import (
+    NO_ATTEMPT,
+    Claim,
+    Command,
+    CommitPointer,
+    CommitTicket,
+    Definition,
+    LedgerView,
+    Owner,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.whole import require_all_states
+from airflow_trident.types import Json
+from tests.oracle.ledger_states import OracleStates
+
+KEPT_CLAIMS = 10_000
+
+
+class OracleLedger(OracleStates):
+    """See :class:`~airflow_trident.ledger.base.Ledger` for what each call promises.
+
+    :param keep_claims: how many transactions back claim keys are kept.
+    """
+
+    def __init__(self, topology_name: str, *, keep_claims: int = KEPT_CLAIMS) -> None:
+        self.topology_name = topology_name
+        self._keep_claims = keep_claims
+        self._changed = threading.Condition(threading.RLock())
+        self._topology: TopologyRecord | None = None
+        self._next = 1
+        self._committed = 0
+        self._fence = 0
+        self._failed: set[int] = set()
+        self._skipped: set[int] = set()
+        self._late: set[int] = set()
+        self._closed: set[int] = set()
+        self._replaying: set[int] = set()
+        self._records: dict[int, TxRecord] = {}
+        self._claims: dict[str, tuple[int, int]] = {}
+        """claim key -> (txid, run_ms)"""
+        self._outcome: CoordinatorOutcome | None = None
+
+    # ---- the topology ------------------------------------------------------------------------------------------
+
+    def register(
+        self, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
+    ) -> TopologyRecord:
+        with self._changed:
+            if self._topology is None:
+                self._topology = TopologyRecord(
+                    name=self.topology_name,
+                    incarnation=uuid.uuid4().hex[:8],
+                    definition=definition,
+                    created_ms=_now_ms(),
+                    since=dict.fromkeys(definition.states, 1),
+                )
+            differences = self._topology.definition.differences(definition)
+            if differences and not accept_change:
+                raise definition_changed(self.topology_name, differences)
+            if self._topology.definition != definition:
+                self._topology = redefined(self._topology, definition, self._committed, empty)
+            return self._topology
+
+    def topology(self) -> TopologyRecord:
+        with self._changed:
+            if self._topology is None:
+                raise UnknownTopologyError(
+                    f"there is no ledger of a topology {self.topology_name!r} in this process",
+                    "Known topologies: none. Register it first.",
+                )
+            return self._topology
+
+    def set_command(self, command: Command) -> TopologyRecord:
+        with self._changed:
+            topology = self.topology()
+            self._topology = replace(topology, command=command, epoch=topology.epoch + 1)
+            return self._topology
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
+        with self._changed:
+            return LedgerView(
+                topology=self.topology(),
+                next_txid=self._next,
+                pointer=CommitPointer(committed=self._committed, fence=self._fence),
+                exceptions=self._exceptions(),
+                tx=self._records.get(txid),
+            )
+
+    def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
+        with self._changed:
+            self.topology()
+            return [
+                record
+                for txid, record in sorted(self._records.items())
+                if first <= txid and (last is None or txid <= last)
+            ]
+
+    def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        def differs() -> bool:
+            now = self.view(txid)
+            return (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer)
+
+        with self._changed:
+            return self._changed.wait_for(differs, timeout_s)
+
+    # ---- the verbs ---------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        claim: Claim,
+        metadata_of: MetadataOf,
+        *,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        attempt_by: Owner | str = "",
+        lag_of: LagOf | None = None,
+        plan: str = "",
+    ) -> BeginResult:
+        with self._changed:
+            topology = self.topology()
+            known = next((key for key in (claim.key, *claim.former) if key in self._claims), None)
+            if known is not None:
+                txid = self._claims[known][0]
+                return Begun(record=self._records.get(txid), txid=txid, new=False)
+            if claim.cleared and claim.run_ms < topology.floor_ms:
+                raise claim_pruned(self.topology_name, claim.key)
+            decision = decide_begin(self.view(0), max_pending=max_pending)
+            if not isinstance(decision, Begin):
+                return decision
+            txid = self._next
+            previous = self._records[txid - 1] if txid > 1 else None
+            if previous is not None and previous.invalidated:
+                return Full(oldest=self._committed + 1, pending=self._next - 1 - self._committed)
+            position = previous.position if previous is not None else {}
+            metadata = metadata_of(txid, codec.require_json(position, "the position"))
+            if not metadata:
+                return NothingNew()
+            now_ms = _now_ms()
+            record = TxRecord(
+                txid=txid,
+                status=Status.PROCESSING,
+                attempt=0 if attempt_by else NO_ATTEMPT,
+                owner=Owner.of(attempt_by),
+                plan=plan,
+                metadata={
+                    stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
+                },
+                carried={stream: value for stream, value in position.items() if stream not in metadata},
+                claim=replace(claim, former=()),
+                op=_op(),
+                times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
+            )
+            self._next += 1
+            self._claims[claim.key] = (txid, claim.run_ms)
+            kind, lag = OutcomeKind.BEGUN, lag_of(record.position) if lag_of else {}
+            self.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag))
+            return Begun(record=self._store(record), txid=txid, new=True)
+
+    def start_attempt(
+        self,
+        txid: int,
+        *,
+        owner: Owner | str,
+        metadata_of: MetadataOf | None = None,
+        plan: str = "",
+        replays: bool = False,
+    ) -> TxRecord:
+        with self._changed:
+            record = self._existing(txid)
+            if record.status is Status.COMMITTING:
+                raise batch_in_place(txid, record.attempt)
+            replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
+            return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)
+
+    def restart_attempt(
+        self, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
+    ) -> TxRecord:
+        with self._changed:
+            record = self._of_ticket(ticket)
+            if record.status is not Status.COMMITTING:
+                raise no_commit_under_way(ticket.txid, record.status)
+            return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=False)
+
+    def _new_attempt(
+        self, record: TxRecord, owner: Owner, metadata_of: MetadataOf | None, plan: str, *, replays: bool
+    ) -> TxRecord:
+        target = move(record.status, Status.PROCESSING, txid=record.txid)
+        old = record.position
+        record = self._with_batch(record, metadata_of)
+        if replays:
+            self._list_as(self._late if record.txid <= self._committed else self._replaying, record.txid)
+        if record.position != old:
+            self._invalidate_above(record.txid)
+        return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner, plan=plan)
+
+    def _with_batch(self, record: TxRecord, metadata_of: MetadataOf | None) -> TxRecord:
+        definition = self.topology().definition
+        if not is_decided_anew(definition, record, self._committed):
+            return record
+        before = self._records.get(record.txid - 1)
+        position = {} if before is None else require_batch(before, record.txid)
+        return with_batch(definition, record, position, metadata_of)
+
+    def _invalidate_above(self, txid: int) -> None:
+        for record in [self._records[later] for later in range(txid + 1, self._next)]:
+            if not record.invalidated:
+                self._list_as(None, record.txid)
+                self._store(invalidated(self.topology().definition, record), status=Status.PROCESSING)
+
+    def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
+        with self._changed:
+            record = self._of_attempt(txid, attempt)
+            if attempt == NO_ATTEMPT or record.invalidated:
+                raise never_attempted(txid)
+            if record.staged == staged:
+                return record
+            self._replaying.discard(txid)
+            return self._store(
+                record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="", first_error=""
+            )
+
+    def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
+        with self._changed:
+            record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
+            if record is None or record.staged is None or not isinstance(decision, Commit):
+                raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
+            return self._given(ticket_of(self.view(txid), record, record.staged), owner, Status.COMMITTING)
+
+    def _given(self, ticket: CommitTicket, owner: Owner | str, target: Status) -> CommitTicket:
+        self._fence, record = ticket.fence, self._records[ticket.txid]
+        status = record.status if ticket.bars else move(record.status, target, txid=ticket.txid)
+        self._store(record, status=status, fence=ticket.fence, touched=True, owner=Owner.of(owner))
+        return ticket
+
+    def committed(
+        self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
+    ) -> TxRecord:
+        with self._changed:
+            if retention < 1:
+                raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
+            record = self._of_ticket(ticket)
+            if record.status is Status.COMMITTED:
+                return record
+            require_all_states(self.topology(), ticket)
+            status = move(record.status, Status.COMMITTED, txid=ticket.txid)
+            done = self._store(record, status=status, error="", first_error="", late_rows=dict(late_rows or {}))
+            self._closed = {txid for txid in self._closed if txid >= ticket.floor}
+            self._list_as(None, ticket.txid)
+            self._committed = max(self._committed, ticket.txid)
+            self._pass_skipped()
+            self._prune(retention, just_committed=ticket.txid)
+            return done
+
+    def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
+        with self._changed:
+            record = self._of_attempt(txid, attempt)
+            if record.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
+                raise TransitionError(f"transaction {txid} is {record.status}: no attempt is at work", "Do nothing.")
+            return self._store(record.with_error(error))
+
+    def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
+        with self._changed:
+            record = self._of_attempt(txid, attempt)
+            if record.status is Status.FAILED:
+                return record
+            target = move(record.status, Status.FAILED, txid=txid)
+            self._list_as(self._failed, txid)
+            return self._store(record.with_error(error), status=target)
+
+    # ---- the rest ----------------------------------------------------------------------------------------------
+
+    def export(self) -> dict[str, Json]:
+        with self._changed:
+            return export_json(self.view(0), self.transactions(), self._claims)
+
+    def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
+        with self._changed:
+            self._outcome = outcome.after(self._outcome, next_txid=self._next, now_ms=_now_ms()) or self._outcome
+
+    def coordinator(self) -> CoordinatorOutcome | None:
+        return self._outcome
+
+    def _store(self, record: TxRecord, **changes: Any) -> TxRecord:
+        if "status" in changes:
+            changes["times_ms"] = {**record.times_ms, changes["status"].value: _now_ms()}
+        record = replace(record, op=_op(), **changes)
+        self._records[record.txid] = record
+        self._changed.notify_all()
+        return record
+
+    def _prune(self, retention: int, *, just_committed: int) -> None:
+        done = [txid for txid, record in sorted(self._records.items()) if record.status.is_final]
+        for txid in done[:-retention]:
+            if txid != just_committed:
+                del self._records[txid]
+        for key, (txid, run_ms) in list(self._claims.items()):
+            if txid <= self._committed - self._keep_claims and txid not in self._records:
+                topology = self.topology()
+                self._topology = replace(topology, floor_ms=max(topology.floor_ms, run_ms + 1))
+                del self._claims[key]
+
+    def _of_attempt(self, txid: int, attempt: int) -> TxRecord:
+        if 1 <= txid < self._next and txid not in self._records:
+            raise StaleAttemptError(f"transaction {txid} is committed and pruned", "Nothing has to be done.")
+        record = self._existing(txid)
+        if record.attempt != attempt:
+            raise StaleAttemptError(
+                f"attempt {attempt} of transaction {txid} is not the current one, which is {record.attempt}",
+                "Stop and change nothing.",
+            )
+        return record
+
+    def _of_ticket(self, ticket: CommitTicket) -> TxRecord:
+        record = self._records.get(ticket.txid)
+        ours = (ticket.incarnation, ticket.fence, ticket.attempt)
+        if record is None or ours != (self.topology().incarnation, record.fence, record.attempt):
+            raise FencedError(
+                f"the ticket with fence {ticket.fence} of transaction {ticket.txid} is void", "Stop and change nothing."
+            )
+        return record
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _op() -> str:
+    return uuid.uuid4().hex[:16]
