@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_trident.contracts.state import StateUpdater as StateUpdater
     from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
+    from airflow_trident.ledger.memory import MemoryLedger as MemoryLedger
     from airflow_trident.operations.aggregators import Count as Count
     from airflow_trident.operations.aggregators import Max as Max
     from airflow_trident.operations.aggregators import Min as Min

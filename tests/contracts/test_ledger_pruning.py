@@ -78,7 +78,7 @@ def test_p10_claim_keys_are_pruned_at_last_and_then_cleared_runs_are_refused(pla
         # One bucket of 256 is swept every 32 commits: look at them all here.
         committed_up_to(ledger, rounds, retention=1)
         for number in range(256):
-            ledger._sweep_claims(f"{number:02x}")
+            ledger.sweep_claims(32 * (256 + number))
     else:
         committed_up_to(ledger, rounds, retention=1)
     claims = ledger.export()["claims"]

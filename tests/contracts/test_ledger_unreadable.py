@@ -13,7 +13,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.paths import Life
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Set
 from tests.fixtures.ledger import (
@@ -34,12 +34,12 @@ def znode_ledger(request: pytest.FixtureRequest) -> Iterator[ZNodeLedger]:
 
 
 RECORDS = {
-    "topology": lambda life: life.topology,
-    "head": lambda life: life.head,
-    "commit pointer": lambda life: life.commit,
-    "exceptions": lambda life: life.exceptions,
-    "transaction": lambda life: life.tx(2),
-    "claim": lambda life: life.claim(claim(2).key),
+    "topology": lambda paths: paths.topology,
+    "head": lambda paths: paths.head,
+    "commit pointer": lambda paths: paths.commit,
+    "exceptions": lambda paths: paths.exceptions,
+    "transaction": lambda paths: paths.tx(2),
+    "claim": lambda paths: paths.claim(claim(2).key),
 }
 
 
@@ -57,7 +57,7 @@ def touch_all(ledger: Ledger) -> None:
 def test_l9_p11_an_unreadable_record_is_named(
     znode_ledger: ZNodeLedger, record: str, data: bytes, error: type[TridentError]
 ) -> None:
-    path = RECORDS[record](Life(znode_ledger._path, znode_ledger.topology().incarnation))
+    path = RECORDS[record](LedgerPaths(znode_ledger._path, znode_ledger.topology().incarnation))
     node = znode_ledger.znodes.read([path]).nodes[path]
     assert node is not None
     znode_ledger.znodes.fault_of = None  # type: ignore[attr-defined]
@@ -68,14 +68,14 @@ def test_l9_p11_an_unreadable_record_is_named(
 
 @pytest.mark.parametrize("record", ["head", "commit pointer", "exceptions"])
 def test_l9_p11_a_missing_record_is_named(znode_ledger: ZNodeLedger, record: str) -> None:
-    path = RECORDS[record](Life(znode_ledger._path, znode_ledger.topology().incarnation))
+    path = RECORDS[record](LedgerPaths(znode_ledger._path, znode_ledger.topology().incarnation))
     znode_ledger.znodes.fault_of = None  # type: ignore[attr-defined]
     znode_ledger.znodes.multi([Delete(path)])
     with pytest.raises(CorruptRecordError, match=f"{path} is missing"):
         touch_all(znode_ledger)
 
 
-def test_writes_to_a_former_life_of_the_topology_find_nothing(znode_ledger: ZNodeLedger) -> None:
+def test_writes_to_a_former_incarnation_of_the_topology_find_nothing(znode_ledger: ZNodeLedger) -> None:
     znodes, path = znode_ledger.znodes, znode_ledger._path
     node = znodes.read([path]).nodes[path]
     assert node is not None

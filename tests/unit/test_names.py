@@ -14,6 +14,7 @@ SAME_TYPE = {"Split": "Trident's function that splits text; and a split of a sou
 
 SAME_FILE = {
     "aggregate.py": "aggregations of a batch: the verbs, and how batches of Arrow do them",
+    "attempts.py": "attempts of a transaction: the verbs of the ledger, and who calls them",
     "backfill.py": "the operator, and the verb that it calls",
     "base.py": "what everything in the room derives from",
     "checkpoints.py": "the checkpoints of stateful functions: driven, and reported",
@@ -40,7 +41,6 @@ SAME_FILE = {
     "stateful.py": "stateful functions: what a user writes, and how one is run",
     "stream.py": "Trident's Stream; in spouts/redis, Redis's own streams",
     "topology.py": "a topology: what a user builds, and its record in the ledger",
-    "transactions.py": "the verbs of transactions: in the ledger, and as commands",
     "turn.py": "the turn of a transaction: the sensor, and its trigger",
     "windows.py": "windows: what a user writes, and the plan nodes of them",
     "workers.py": "the list of live workers: its record, and the command",
@@ -49,7 +49,7 @@ SAME_FILE = {
 """File names that several rooms use, and the one thing that they all mean by it."""
 
 TO_BE_RENAMED = {
-    *("Changes", "Check", "Coder", "Comparator", "Held", "Layout", "Level", "Lookup", "Node", "Op", "Plan", "Reading"),
+    *("Changes", "Check", "Coder", "Comparator", "Layout", "Level", "Lookup", "Op", "Reading"),
     *("Row", "Step", "Verdict", "Worker"),
 }
 """Type names that still mean several things. Nothing is ever added."""
