@@ -17,14 +17,14 @@ from tests.fixtures.ledger import LEDGERS, Place
 ALL = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
 
 LOSSY = (
-    "fake that applies and loses every acknowledgement",
-    "fake that loses every second request",
-    "fake that delays every second request",
-    "fake whose delayed requests arrive before the repeated ones",
+    "znodes that apply and lose every acknowledgement",
+    "znodes that lose every second request",
+    "znodes that delay every second request",
+    "znodes whose delayed requests arrive before the repeated ones",
 )
 """Each test of the ledger runs over one of these, always the same one; the simulation loses answers everywhere."""
 
-LARGE = ("memory", "fake znodes", "real ZooKeeper")
+LARGE = ("oracle", "znodes in memory", "real ZooKeeper")
 """Where metadata of megabytes come and go: chunks are written in the same step as everything else."""
 
 FORGETFUL = " that loses its answers"
