@@ -23,8 +23,8 @@ from typing import Any
 
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
-from airflow_trident.ledger.embedded.server import four_letters
 from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef, StateDefinition
 from benchmarks.measure import environment

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 INCARNATION = "incarnation"
 """XCom key of a coordinator: the life of the topology that its txids are of."""
+COORDINATE = "coordinate"
 WAIT_TIMEOUT = timedelta(days=7)
 """How long a task waits for others in all, over any number of workers: the default of Airflow's sensors."""
 
@@ -168,13 +169,11 @@ def incarnation_of_run(task: Any, context: Context) -> str:
 
 def coordinator_above(task: Any) -> str | None:
     """The id of the nearest task above that coordinates the same topology."""
-    from airflow_trident.operators.coordinator import TridentCoordinatorOperator
-
     seen: set[str] = set()
     level = list(task.upstream_list) if task.has_dag() else []
     while level:
         for one in sorted(level, key=lambda one: str(one.task_id)):
-            if isinstance(one, TridentCoordinatorOperator) and one.topology_name == task.topology_name:
+            if isinstance(one, TridentOperator) and one.phase == COORDINATE and one.topology_name == task.topology_name:
                 return str(one.task_id)
         seen |= {one.task_id for one in level}
         level = [above for one in level for above in one.upstream_list if above.task_id not in seen]
@@ -192,6 +191,8 @@ class TridentOperator(LedgerTask, BaseOperator):
     shallow_copy_attrs: Sequence[str] = ("topology",)
     operator_extra_links: Collection[BaseOperatorLink] = (TransactionLink(),)
     ui_color = "#dbe7f5"
+    phase = ""
+    """What a task does for its transaction: COORDINATE, EMIT or COMMIT; "" for all of it."""
 
     def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -22,7 +22,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import Attempts, OnFailure, process
 from airflow_trident.runtime.waiting import wait_while_undecided
-from airflow_trident.tasks.liveness import ask, ask_airflow, began_by, left_to_committer
+from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
 from airflow_trident.tasks.waits import Until
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class TridentCommitterOperator(EngineOperator):
 
     template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
     ui_color = "#f5e3c8"
+    phase = COMMIT
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
 from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
 from airflow_trident.operators.base import (
+    COORDINATE,
     INCARNATION,
     TridentOperator,
     airflow_outcome,
@@ -56,6 +57,7 @@ class TridentCoordinatorOperator(TridentOperator):
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending")
+    phase = COORDINATE
 
     def __init__(
         self,
@@ -233,18 +235,13 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _task_ids(self) -> dict[str, str]:
         """The tasks behind this one that process and commit, for those who wait and want to know who is at work."""
-        from airflow_trident.operators.committer import TridentCommitterOperator
-        from airflow_trident.operators.emitter import TridentEmitterOperator
-
-        found: dict[str, str] = {}
-        for task in self.get_flat_relatives(upstream=False):
-            if getattr(task, "topology_name", self.topology_name) != self.topology_name:
-                continue
-            if isinstance(task, TridentEmitterOperator):
-                found[EMIT] = task.task_id
-            elif isinstance(task, TridentCommitterOperator):
-                found[COMMIT] = task.task_id
-        return found
+        return {
+            task.phase: task.task_id
+            for task in self.get_flat_relatives(upstream=False)
+            if isinstance(task, TridentOperator)
+            and task.phase in (EMIT, COMMIT)
+            and task.topology_name == self.topology_name
+        }
 
     def _log_begun(self, begun: Begun) -> None:
         record = begun.record

@@ -28,6 +28,7 @@ from airflow_trident.operators.base import (
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.phases import Attempts, OnFailure, ProcessOutcome, ProcessResult, note_failure, process
 from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.liveness import EMIT
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -158,6 +159,7 @@ class TridentEmitterOperator(EngineOperator):
     template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
     operator_extra_links = (TransactionLink(), SparkUiLink())
     ui_color = "#d9ecd9"
+    phase = EMIT
 
     def __init__(
         self,

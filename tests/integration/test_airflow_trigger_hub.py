@@ -16,9 +16,10 @@ from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEven
 from kazoo.client import KazooClient
 
 from airflow_trident.errors import OutcomeUnknownError
-from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper, four_letters
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef
 from airflow_trident.tasks.waits import Until

@@ -22,8 +22,9 @@ from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUn
 from airflow_trident.hooks.zookeeper import settings_of
 from airflow_trident.ledger.embedded import java
 from airflow_trident.ledger.embedded.login import make_login, read_login
-from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper, four_letters
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, ZooKeeperSettings
 from tests.fixtures.ledger import DEFINITION, begun
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,12 @@ def test_every_floor_imports_only_floors_below_it_and_libraries_only_where_they_
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = grimp.build_graph("airflow_trident", cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) - {module} for module in graph.modules}
+    TopologicalSorter(imported).prepare()  # raises CycleError, also for imports in functions and for type checkers
+
+
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
@@ -48,6 +56,7 @@ def test_every_floor_imports_only_floors_below_it_and_libraries_only_where_they_
         ("runtime/bad.py", "def f():\n    import kazoo.client", "only ledger.zookeeper imports kazoo"),
         ("cli/bad.py", "def f():\n    import kazoo.client", "only ledger.zookeeper imports kazoo"),
         ("operators/bad.py", "def f():\n    import pyspark", "only engine.spark imports pyspark"),
+        ("states/core/bad.py", "import airflow_trident.states.sql.sqlite", "no circle in the whole house"),
     ],
 )
 def test_a_violation_breaks_the_contract(copy_of_the_package: Path, module: str, line: str, contract: str) -> None:

@@ -6,7 +6,6 @@ One server, its data in a stated folder. Good for one machine; an ensemble of th
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from airflow_trident.errors import LedgerUnavailableError
 from airflow_trident.io.servers import BackgroundServer, ServerStatus
 from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
 from airflow_trident.ledger.embedded.login import make_login
+from airflow_trident.ledger.zookeeper.four_letters import four_letters
 
 _CONFIG = """\
 dataDir={data}
@@ -96,16 +96,3 @@ class EmbeddedZooKeeper(BackgroundServer):
     def _serves(self, host: str, port: int) -> bool:
         # "srvr" is answered with the mode only once requests are served.
         return "Mode:" in four_letters(host, port, "srvr")
-
-
-def four_letters(host: str, port: int, word: str, timeout_s: float = 5.0) -> str:
-    """A server's answer to one of ZooKeeper's four letter words (``srvr``, ``mntr``, ``ruok``); "" if it gives none."""
-    try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
-            connection.sendall(word.encode("ascii"))
-            parts = []
-            while part := connection.recv(65536):
-                parts.append(part)
-    except OSError:
-        return ""
-    return b"".join(parts).decode("utf-8", "replace")

@@ -13,9 +13,9 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from airflow_trident.ledger.embedded.server import four_letters
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import DEFAULT_PORT, ZooKeeperSettings
 
 PROBE_TIMEOUT_S = 5.0

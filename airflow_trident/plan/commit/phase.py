@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.plan.commit.nodes import CarriedNode, GivenTuples, NewValuesNode, StateQueryNode
+from airflow_trident.plan.commit.partitioned_again import Again, partitioned_again
 from airflow_trident.plan.graph import Sinks, ordered
 from airflow_trident.plan.nodes import Node, PersistNode, SinkNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fusion import fuse
-from airflow_trident.plan.rewrites.partitioned_again import Again, partitioned_again
 from airflow_trident.plan.stages import Level
 
 
