@@ -14,7 +14,7 @@ from airflow_trident.operators import coordinator
 from airflow_trident.protocol import whole as whole_protocol
 from airflow_trident.protocol.records import LedgerView
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.runtime import commit, whole
+from airflow_trident.runtime import agreement, commit
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.pieces import OpenStore
@@ -34,7 +34,7 @@ def _anything(*_: Any, **__: Any) -> None:
 def _() -> Sequence[Patch]:
     return [
         (marker_module, "_require_whole", _anything),
-        (whole, "require_states_whole", _anything),
+        (agreement, "require_states_whole", _anything),
         (commit, "require_states_whole", _anything),
     ]
 

@@ -23,7 +23,7 @@ from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
 from airflow_trident.protocol import codec, decide
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime import commit, phases, whole
+from airflow_trident.runtime import agreement, commit, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.history import Verdict, play
@@ -178,13 +178,13 @@ def _() -> Sequence[Patch]:
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
 def _() -> Sequence[Patch]:
-    original, markers_of = phases.coordinate, whole.markers_of
+    original, markers_of = phases.coordinate, agreement.markers_of
 
     def coordinate(ledger: Any, topology: Any, claim: Any, **named: Any) -> Any:
         ledger.register(topology.definition())
         before = ledger.view(0)
         markers = markers_of(topology)
-        whole.require_ledger_ahead(topology.name, markers, before)
+        agreement.require_ledger_ahead(topology.name, markers, before)
         return original(ledger, topology, claim, **named)
 
     return [(phases, "coordinate", coordinate)]
@@ -193,7 +193,7 @@ def _() -> Sequence[Patch]:
 @mutant("nobody notices a restored ledger", "restored")
 def _() -> Sequence[Patch]:
     return [
-        (whole, "require_ledger_ahead", lambda topology, markers, view: None),
+        (agreement, "require_ledger_ahead", lambda topology, markers, view: None),
         (commit, "require_ledger_ahead", lambda topology, markers, view: None),
         (marker_module, "admit", _forgiving(marker_module.admit)),
     ]
