@@ -205,6 +205,24 @@ class PlanError(TridentError):
     may_quote_rows = False
 
 
+class UnknownNodeError(PlanError):
+    """A plan has a node of a kind that is not known to who should run it. Nothing of it has run.
+
+    :param node: its name.
+    :param kind: the name of its class.
+    :param where: who does not know it.
+    """
+
+    def __init__(self, node: str, kind: str, where: str) -> None:
+        super().__init__(
+            f"{where} does not know what to do with node {node!r} ({kind})",
+            "Use an engine that runs such nodes, and the same version of airflow-trident wherever the topology runs.",
+        )
+        self.node = node
+        self.kind = kind
+        self.where = where
+
+
 class FieldError(PlanError):
     """A field is unknown, doubled, or of a type that the operation cannot take."""
 

@@ -31,6 +31,7 @@ from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.border import Border, callable_of, prepared
+from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction, called, kept
@@ -51,7 +52,6 @@ from airflow_trident.plan.nodes import (
     SourceNode,
     UnionNode,
 )
-from airflow_trident.plan.show.describe import function_name
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -144,7 +144,7 @@ class LocalEngine(Engine):
         return partitions
 
     def _exchange(self, how: PartitionNode, partitions: list[Partition], count: int, job: Job) -> list[Partition]:
-        if how.grouping is Grouping.IDENTITY:
+        if how.grouping is Grouping.COLOCATED:
             return partitions
         moved: list[Partition] = [[] for _ in range(1 if how.grouping.gathers else count)]
         rows = enumerate(chain.from_iterable(partitions))

@@ -73,6 +73,9 @@ class Joiner(GroupedMultiReducer[tuple[list[tuple[Any, ...]], ...]]):
     mode: JoinOutFieldsMode
     layout: tuple[tuple[tuple[bool, int], ...], ...]
 
+    def describe(self) -> str:
+        return f"{' '.join(self.types)} {self.mode}"
+
     def init(self, group: tuple[Any, ...], collector: Collector) -> tuple[list[tuple[Any, ...]], ...]:
         return tuple([] for _ in self.types)
 

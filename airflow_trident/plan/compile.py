@@ -7,22 +7,15 @@ import hashlib
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.commit.nodes import CarriedNode
 from airflow_trident.plan.commit.phase import split_phases
-from airflow_trident.plan.graph import Sinks, ordered
-from airflow_trident.plan.nodes import Node, PersistNode, SourceNode
+from airflow_trident.plan.graph import Node, Sinks, ordered
+from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
-from airflow_trident.plan.rewrites.filters import push_filters
-from airflow_trident.plan.rewrites.lowering import lower
-from airflow_trident.plan.rewrites.pruning import prune
-from airflow_trident.plan.rewrites.repartitions import collapse, colocate
+from airflow_trident.plan.rewrites.fixed_point import rewrite
 from airflow_trident.plan.show.trees import logical_text
 from airflow_trident.plan.stages import Plan
 
 RESULT = "~result"
 """The name of what a query hands on."""
-REWRITES = (lower, colocate, collapse, push_filters, prune)
-"""In order, each with a reason for its place: the others know only what `lower` makes; `collapse` takes what `colocate`
-adds away where it can; filters are pushed before fields are pruned, because pruning adds projections. Each keeps what
-comes to every sink."""
 
 
 def compile_plan(
@@ -47,7 +40,7 @@ def compile_plan(
                 f"stream {source.name!r} of topology {topology!r} reaches no state: its data would be read and lost",
                 "End it with persistent_aggregate() or partition_persist(), or remove it.",
             )
-    rewritten = _rewritten(sinks)
+    rewritten = rewrite(sinks)
     processing, *commit = split_phases(rewritten, settings or PlanSettings())
     return Plan(
         topology=topology,
@@ -63,7 +56,7 @@ def compile_plan(
 def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
     """The plan of a query stream: from its arguments to its result, which is handed to who asked."""
     answers = (CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),)
-    rewritten = _rewritten(answers)
+    rewritten = rewrite(answers)
     (level,) = split_phases(rewritten, PlanSettings())
     return Plan(
         topology=topology,
@@ -78,9 +71,3 @@ def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
 
 def _digest(topology: str, sources: tuple[SourceNode, ...], sinks: Sinks) -> str:
     return hashlib.sha256(logical_text(topology, sources, sinks).encode()).hexdigest()
-
-
-def _rewritten(sinks: Sinks) -> Sinks:
-    for rewrite in REWRITES:
-        sinks = rewrite(sinks)
-    return sinks

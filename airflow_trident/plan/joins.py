@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from airflow_trident.operations.multireduce import Joiner
-from airflow_trident.plan.graph import ordered
-from airflow_trident.plan.nodes import MultiReduceNode, Node, SourceNode
+from airflow_trident.plan.graph import Node, ordered
+from airflow_trident.plan.nodes import MultiReduceNode, SourceNode
 
 
 def join_notes(sinks: Iterable[Node]) -> Iterator[str]:

@@ -1,18 +1,25 @@
-"""The logical plan: an immutable graph. A node knows its inputs; a stream is a handle on a node.
+"""The kinds of nodes of the logical plan.
 
 Nodes are named deterministically (`each-2`, `group_by-3`: verb and place in the topology), because Airflow parses the
-DAG file again and again and every parse must give the same plan. Node kinds follow Trident's SpoutNode, ProcessorNode
-and PartitionNode.
+DAG file again and again and every parse must give the same plan. Kinds follow Trident's SpoutNode, ProcessorNode and
+PartitionNode. A new kind is one class here, which says everything that the plan asks (see `Node`); each engine has one
+table of the kinds that it runs, and refuses any other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
-from airflow_trident.types import Schema, names_of
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.multireduce import Joiner
+from airflow_trident.operations.newest import Newest
+from airflow_trident.plan.graph import BeginNode, ProcessorNode
+from airflow_trident.plan.graph import Node as Node  # noqa: PLC0414 - others take it from here
+from airflow_trident.plan.graph import SinkNode as SinkNode  # noqa: PLC0414 - others take it from here
+from airflow_trident.plan.groupings import Grouping as Grouping  # noqa: PLC0414 - others take it from here
+from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:
     from airflow_trident.contracts.spout import Spout
@@ -23,38 +30,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Node:
-    """`name` is unique in the topology, `schema` is what comes out, `inputs` the nodes it reads."""
-
-    name: str
-    schema: Schema
-    inputs: tuple[Node, ...] = ()
-
-    @property
-    def input(self) -> Node:
-        """The only input of a node that has one."""
-        (only,) = self.inputs
-        return only
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return names_of(self.schema)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SourceNode(Node):
+class SourceNode(BeginNode):
     """A stream's spout; `name` is the stream's name. What rewrites tell: `schema`, the fields of the spout that are
     used, in its order; `filters`, boolean expressions of which rows may be left out that do not fulfil all."""
 
+    narrows = True
     spout: Spout
     filters: tuple[Expression, ...] = ()
+
+    @property
+    def what(self) -> str:
+        return self.spout.describe()
+
+    def describe(self) -> str:
+        told = "".join(f", told of {one}" for one in self.filters)
+        return f"stream {self.name}: {self.what}, {self.spout.kind}{told} -> ({ddl(self.schema)})"
+
+    def narrowed(self, used: frozenset[str]) -> Node:
+        return self._only(used)
 
 
 # ---- processors: no row leaves its partition -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EachNode(Node):
+class EachNode(ProcessorNode):
     """Appends `outputs` to every tuple, zero to many times. Exactly one of `function`, `expression` is set.
 
     `function(*values of reads)` yields a value (one output) or a tuple (several). An `expression` gives one value, or,
@@ -66,98 +66,113 @@ class EachNode(Node):
     function: Any = None
     expression: Expression | None = None
 
+    @property
+    def what(self) -> str:
+        return str(self.expression) if self.expression is not None else _call(self.function, self.reads)
+
+    def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
+        return (used - set(names_of(self.outputs))) | set(self.reads)
+
+    def narrowed(self, used: frozenset[str]) -> Node:
+        return self.with_schema((*self.input.schema, *self.outputs))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FilterNode(Node):
-    """Keeps tuples for which `function(*values of reads)`, or the boolean `expression`, is true; null drops."""
+class _PassingNode(ProcessorNode):
+    """Gives tuples as they came."""
 
     reads: tuple[str, ...]
+
+    def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
+        return used | set(self.reads)
+
+    def narrowed(self, used: frozenset[str]) -> Node:
+        return self.with_schema(self.input.schema)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FilterNode(_PassingNode):
+    """Keeps tuples for which `function(*values of reads)`, or the boolean `expression`, is true; null drops."""
+
     function: Any = None
     expression: Expression | None = None
 
+    @property
+    def what(self) -> str:
+        return str(self.expression) if self.expression is not None else _call(self.function, self.reads)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PeekNode(Node):
+class PeekNode(_PassingNode):
     """Calls `function(*values of reads)` for its effect and passes every tuple on (Trident: peek)."""
 
-    reads: tuple[str, ...]
     function: Any
+
+    @property
+    def what(self) -> str:
+        return _call(self.function, self.reads)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MapNode(Node):
+class MapNode(ProcessorNode):
     """Replaces every tuple by `function(*all values)`: one (`flat` false) or any number (`flat`) of new ones."""
 
     function: Any
     flat: bool
 
+    @property
+    def what(self) -> str:
+        return _call(self.function, ("*",))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ProjectNode(Node):
+class ProjectNode(ProcessorNode):
     """Keeps the fields of its schema, in that order."""
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PartialAggregateNode(Node):
-    """Combines the tuples of one partition by `groups`; comes from a rewrite only, before a partition node."""
-
-    groups: tuple[str, ...]
-    aggregations: tuple[Aggregation, ...]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FinalAggregateNode(Node):
-    """Combines the partial values that were brought together by a partition node; comes from a rewrite only.
-
-    Where one of the aggregations is no combiner they are raw tuples. Without groups there is a result also for an empty
-    batch (`zero`): Trident's global aggregate.
-    """
-
-    groups: tuple[str, ...]
-    aggregations: tuple[Aggregation, ...]
+    narrows = True
 
     @property
-    def merges(self) -> bool:
-        """Partial values, or raw tuples?"""
-        return all(one.combiner is not None for one in self.aggregations)
+    def what(self) -> str:
+        return ""
+
+    def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
+        return used
+
+    def narrowed(self, used: frozenset[str]) -> Node:
+        chosen = self._only(used)
+        return chosen.input if chosen.schema == chosen.input.schema else chosen
 
 
 # ---- partition nodes -------------------------------------------------------------------------------------------
-
-
-class Grouping(StrEnum):
-    """How tuples are spread over partitions (Trident's groupings)."""
-
-    SHUFFLE = "shuffle"
-    LOCAL_OR_SHUFFLE = "local_or_shuffle"
-    """Anywhere; here: where they are."""
-    FIELDS = "fields"
-    GLOBAL = "global"
-    BATCH_GLOBAL = "batch_global"
-    """One partition per batch. A batch is one job here, so it does what GLOBAL does."""
-    BROADCAST = "broadcast"
-    IDENTITY = "identity"
-    """From partition i to partition i."""
-    CUSTOM = "custom"
-
-    @property
-    def gathers(self) -> bool:
-        """Everything into one partition?"""
-        return self in (Grouping.GLOBAL, Grouping.BATCH_GLOBAL)
-
-    @property
-    def repeats(self) -> bool:
-        """May a tuple come out more than once, or not at all?"""
-        return self in (Grouping.BROADCAST, Grouping.CUSTOM)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionNode(Node):
     """Moves tuples between partitions; `keys` for Grouping.FIELDS, `custom` for Grouping.CUSTOM."""
 
+    narrows = True
     grouping: Grouping
     keys: tuple[str, ...] = ()
     custom: CustomGrouping | None = None
+
+    @property
+    def what(self) -> str:
+        return self.grouping.what(self.keys, self.custom)
+
+    @property
+    def moves(self) -> bool:
+        return self.grouping is not Grouping.COLOCATED
+
+    def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
+        return used | set(self.keys) if self.custom is None else frozenset(names_of(before))
+
+    def narrowed(self, used: frozenset[str]) -> Node:
+        """Behind a projection of what is needed, for what moves costs."""
+        kept = tuple(one for one in self.input.schema if one.name in self.needs(self.input.schema, used))
+        if kept == self.input.schema:
+            return self.with_schema(kept)
+        before = ProjectNode(name=f"{self.name}.project", schema=kept, inputs=(self.input,))
+        return replace(self, schema=kept, inputs=(before,))
 
 
 # ---- several inputs --------------------------------------------------------------------------------------------
@@ -165,12 +180,45 @@ class PartitionNode(Node):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MergeNode(Node):
-    """All tuples of all inputs; fields correspond by position (Trident: TridentTopology.merge)."""
+    """All tuples of all inputs; fields correspond by position (Trident: TridentTopology.merge). Becomes a union."""
+
+    @property
+    def what(self) -> str:
+        return f"of {_names(self.inputs)}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnionNode(BeginNode):
+    """The tuples of several inputs under one schema; comes from a rewrite only.
+
+    `takes[i]`: for each field of the schema the field of input i, or None for null. `tag`: the field, if any, that gets
+    the number of the input.
+    """
+
+    narrows = True
+    takes: tuple[tuple[str | None, ...], ...]
+    tag: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"of {_names(self.inputs)}"
+
+    def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
+        takes = zip(self.schema, self.takes[place], strict=True)
+        return frozenset(name for field, name in takes if name is not None and field.name in used)
+
+    def narrowed(self, used: frozenset[str]) -> Node:
+        places = [place for place, field in enumerate(self.schema) if field.name in used]
+        if len(places) == len(self.schema):
+            return self
+        takes = tuple(tuple(names[place] for place in places) for names in self.takes)
+        return replace(self, schema=tuple(self.schema[place] for place in places), takes=takes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultiReduceNode(Node):
-    """A multi-reducer over several inputs, which comes out as its `schema` (Trident: multiReduce, join).
+    """A multi-reducer over several inputs, which comes out as its `schema` (Trident: multiReduce, join). Becomes a
+    union and a `MultiReduceStepNode`.
 
     `reads[i]`: what it gets of input i. `groups[i]`: the fields of input i that say which group a tuple belongs to;
     all empty: it runs once per partition, else once per group.
@@ -180,30 +228,34 @@ class MultiReduceNode(Node):
     reads: tuple[tuple[str, ...], ...]
     groups: tuple[tuple[str, ...], ...]
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class UnionNode(Node):
-    """The tuples of several inputs under one schema; comes from a rewrite only.
-
-    `takes[i]`: for each field of the schema the field of input i, or None for null. `tag`: the field, if any, that gets
-    the number of the input.
-    """
-
-    takes: tuple[tuple[str | None, ...], ...]
-    tag: str = ""
+    @property
+    def what(self) -> str:
+        by = "; ".join(", ".join(keys) for keys in self.groups)
+        where = f"by ({by})" if any(self.groups) else "by partition"
+        return f"{_said(self.reducer)} of {_names(self.inputs)} {where}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MultiReduceStepNode(Node):
+class MultiReduceStepNode(ProcessorNode):
     """A multi-reducer over a tagged union of its streams; comes from a rewrite only. Names are those of the union."""
 
+    whole_partitions = True
     reducer: MultiReducer[Any] | GroupedMultiReducer[Any]
     tag: str
     reads: tuple[tuple[str, ...], ...]
     groups: tuple[str, ...]
 
+    @property
+    def what(self) -> str:
+        by = ", ".join(self.groups)
+        return f"{_said(self.reducer)} {f'by ({by})' if by else 'by partition'}"
 
-# ---- aggregation, as the user said it --------------------------------------------------------------------------
+    @property
+    def runs_without_tuples(self) -> bool:
+        return not self.groups
+
+
+# ---- aggregation -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,30 +274,82 @@ class Aggregation:
     def reducer(self) -> ReducerAggregator[Any] | None:
         return self.aggregator if isinstance(self.aggregator, ReducerAggregator) else None
 
+    def __str__(self) -> str:
+        return f"{_said(self.aggregator)}({', '.join(self.reads)})"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AggregateNode(Node):
-    """Aggregates the batch by `groups` (none: the whole batch); rewritten into partial, partition and final."""
-
+class _Aggregating(Node):
     groups: tuple[str, ...]
     aggregations: tuple[Aggregation, ...]
 
+    @property
+    def what(self) -> str:
+        by = f"by ({', '.join(self.groups)})" if self.groups else "of the batch"
+        return f"{', '.join(map(str, self.aggregations))} {by}"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The fields of its input that it reads."""
+        names = (name for one in self.aggregations for name in one.reads)
+        return tuple(dict.fromkeys((*self.groups, *names)))
+
+    def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
+        return frozenset(self.reads)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PartitionAggregateNode(Node):
+class AggregateNode(_Aggregating):
+    """Aggregates the batch by `groups` (none: the whole batch). Becomes partial, partition and final."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartialAggregateNode(_Aggregating, ProcessorNode):
+    """Combines the tuples of one partition by `groups`; comes from a rewrite only, before a partition node."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinalAggregateNode(_Aggregating, ProcessorNode):
+    """Combines the partial values that were brought together by a partition node; comes from a rewrite only.
+
+    Where one of the aggregations is no combiner they are raw tuples. Without groups there is a result also for an empty
+    batch (`zero`): Trident's global aggregate.
+    """
+
+    @property
+    def merges(self) -> bool:
+        """Partial values, or raw tuples?"""
+        return all(one.combiner is not None for one in self.aggregations)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        if not self.merges:
+            return super().reads
+        return tuple(dict.fromkeys((*self.groups, *(one.output[0].name for one in self.aggregations))))
+
+    @property
+    def runs_without_tuples(self) -> bool:
+        return not self.groups
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartitionAggregateNode(_Aggregating, ProcessorNode):
     """Aggregates each partition by `groups` for itself. Without groups every partition gives a result, also an empty
     one (Trident: partitionAggregate)."""
 
-    groups: tuple[str, ...]
-    aggregations: tuple[Aggregation, ...]
+    whole_partitions = True
+
+    @property
+    def what(self) -> str:
+        by = f" by ({', '.join(self.groups)})" if self.groups else ""
+        return f"{', '.join(map(str, self.aggregations))}{by} of each partition"
+
+    @property
+    def runs_without_tuples(self) -> bool:
+        return not self.groups
 
 
 # ---- sinks -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SinkNode(Node):
-    """Where a stream ends: its input's tuples are staged, or handed on, under its name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -256,3 +360,27 @@ class PersistNode(SinkNode):
     """
 
     state: StateSpec
+
+    @property
+    def what(self) -> str:
+        return self.state.describe()
+
+    def describe(self) -> str:
+        return f"state {self.name}: {self.what}"
+
+    @property
+    def end(self) -> str:
+        return f"{'applied to' if self.state.in_order else 'staged for'} state {self.name}"
+
+
+def _call(function: Any, reads: tuple[str, ...]) -> str:
+    return f"{function_name(function)}({', '.join(reads)})"
+
+
+def _names(nodes: tuple[Node, ...]) -> str:
+    return ", ".join(one.name for one in nodes)
+
+
+def _said(operation: Any) -> str:
+    """Our own operations that need more than a name; what a user's class calls `describe` is its own business."""
+    return operation.describe() if isinstance(operation, Newest | Joiner) else function_name(operation)

@@ -7,28 +7,34 @@ That fusion is the point of Trident's translation (TridentTopology.build merges 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from airflow_trident.plan.nodes import Node, PartitionNode, PersistNode, SinkNode, SourceNode, UnionNode
+from airflow_trident.plan.graph import BeginNode, Node, SinkNode
+from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, UnionNode
 from airflow_trident.types import Schema, ddl
+
+if TYPE_CHECKING:
+    from airflow_trident.contracts.spout import Spout
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """One pass.
 
-    It begins at its `source`, or else at the stages `upstreams`: several, perhaps one twice, if there is a `union` that
-    says how they come together, else one. `exchange`: how the tuples are repartitioned before this stage reads them
-    (None: they are not). `nodes`: the fused processors, first to last, possibly none. `sinks`: the states that its
-    output is staged for. `forks`: more than one stage or sink reads the output, so that an engine should keep it.
+    `begin`: the node whose tuples it begins with, made of those of the stages `upstreams` (of a source: none; one may
+    stand there twice); None: the tuples of its only upstream as they are. `exchange`: how the tuples are repartitioned
+    before this stage reads them (None: they are not). `nodes`: the fused processors, first to last, possibly none.
+    `sinks`: the states that its output is staged for. `forks`: more than one stage or sink reads the output, so that an
+    engine should keep it.
     `partitions`: how many it has, if it was said (parallelism hints); `at_most`: the topology's limit.
     `cpu_percent`, `memory_mb`: the sums over its nodes of what was said about the work on one partition.
     """
 
     index: int
-    source: SourceNode | None
+    begin: BeginNode | None
     upstreams: tuple[int, ...]
-    union: UnionNode | None
     exchange: PartitionNode | None
     nodes: tuple[Node, ...]
     sinks: tuple[SinkNode, ...]
@@ -38,6 +44,24 @@ class Stage:
     at_most: int | None = None
     cpu_percent: float | None = None
     memory_mb: float | None = None
+
+    @property
+    def source(self) -> SourceNode | None:
+        return self.begin if isinstance(self.begin, SourceNode) else None
+
+    @property
+    def union(self) -> UnionNode | None:
+        return self.begin if isinstance(self.begin, UnionNode) else None
+
+    def with_spouts(self, spouts: Mapping[str, Spout]) -> Stage:
+        """With another spout behind its source, if one is given for it.
+
+        :param spouts: source name -> spout.
+        """
+        source = self.source
+        if source is None or source.name not in spouts:
+            return self
+        return replace(self, begin=replace(source, spout=spouts[source.name]))
 
     def count(self, default: int) -> int:
         """How many partitions it has where an engine would make `default`."""
@@ -49,8 +73,9 @@ class Stage:
         """The schema of what comes to `nodes`."""
         if self.exchange is not None:
             return self.exchange.schema
-        begin = self.source or self.union
-        return begin.schema if begin is not None else self.nodes[0].input.schema if self.nodes else self.schema
+        if self.begin is not None:
+            return self.begin.schema
+        return self.nodes[0].input.schema if self.nodes else self.schema
 
     @property
     def name(self) -> str:
@@ -76,6 +101,10 @@ class Plan:
     commit: tuple[Level, ...] = ()
     answers: tuple[SinkNode, ...] = ()
     """Of a query: its answer, as the user said it. It has no state in `sinks`."""
+
+    def with_spouts(self, spouts: Mapping[str, Spout]) -> Plan:
+        """With other spouts behind these sources: what is processed of other data, or of less."""
+        return replace(self, stages=tuple(stage.with_spouts(spouts) for stage in self.stages))
 
     @property
     def logical(self) -> tuple[SinkNode, ...]:

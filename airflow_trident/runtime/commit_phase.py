@@ -145,4 +145,4 @@ def _with_tuples(stage: Stage, tables: dict[str, pa.Table]) -> Stage:
     source = stage.source
     if not isinstance(source, SourceNode) or not isinstance(source.spout, GivenTuples):
         return stage
-    return replace(stage, source=replace(source, spout=replace(source.spout, table=tables[source.name])))
+    return stage.with_spouts({source.name: replace(source.spout, table=tables[source.name])})

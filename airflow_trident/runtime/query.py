@@ -6,7 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -18,7 +18,6 @@ from airflow_trident.operations.calls.values import UnfitValueError, coercer
 from airflow_trident.operations.expr.conversions import convert, interval_of, microseconds_of
 from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.compile import RESULT
-from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Json, Schema, is_nested, names_of
@@ -55,15 +54,8 @@ def query(topology: Topology, name: str, *args: Any) -> QueryResult:
     plan = topology.queries.compile(name)
     (source,) = plan.sources
     table = rows_to_table(source.spout.schema, [_fitting(topology, name, source.spout.schema, args)])
-
-    def given(stage: Stage) -> Stage:
-        if stage.source is None:
-            return stage
-        spout = GivenTuples(source.spout.schema, source.name, table)
-        return replace(stage, source=replace(stage.source, spout=spout))
-
     job = Job(
-        plan=replace(plan, stages=tuple(map(given, plan.stages))),
+        plan=plan.with_spouts({source.name: GivenTuples(source.spout.schema, source.name, table)}),
         slot=Slot(topology=topology.name, incarnation="query", txid=0, attempt=0),
         metadata={source.name: None},
         staging_root="",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,9 +13,8 @@ from airflow_trident import Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
-from airflow_trident.plan.compile import REWRITES
-from airflow_trident.plan.graph import Sinks
 from airflow_trident.plan.resources import PlanSettings
+from airflow_trident.plan.rewrites.fixed_point import REWRITES, Rewrite, rewrite
 from airflow_trident.plan.rewrites.fusion import fuse
 from tests.fixtures.engine import TOPOLOGIES, make_job, rows_as_text, run
 from tests.fixtures.verb import VERBS
@@ -28,11 +26,9 @@ Sources = tuple[list[Row], ...]
 Program = list[tuple[int, ...]]
 
 
-def rewritten(job: Job, rewrites: tuple[Callable[[Sinks], Sinks], ...]) -> Job:
+def rewritten(job: Job, rewrites: tuple[Rewrite, ...]) -> Job:
     """The job with these rewrites only; no hints, which do not change what comes out of these topologies."""
-    sinks = job.plan.sinks
-    for rewrite in rewrites:
-        sinks = rewrite(sinks)
+    sinks = rewrite(job.plan.sinks, rewrites)
     hints = {stage.exchange.name: stage for stage in job.plan.stages if stage.exchange is not None}
     stages = tuple(
         replace(stage, partitions=hints[stage.exchange.name].partitions)
@@ -97,7 +93,7 @@ def test_a_sum_of_any_type_is_exact_or_an_error(case: tuple[str, list[Row], str]
             assert found == {state: rows_as_text(sums) for state, sums in sums_of(type_text, rows).items()}
 
 
-@pytest.mark.parametrize("count", range(1, len(REWRITES)), ids=lambda count: REWRITES[count].__name__)
+@pytest.mark.parametrize("count", range(1, len(REWRITES)), ids=lambda count: REWRITES[count].name)
 @pytest.mark.parametrize("name", [*TOPOLOGIES, *VERBS])
 def test_a_rewrite_changes_neither_what_comes_out_nor_the_fields(name: str, count: int, tmp_path: Path) -> None:
     job = make_job((TOPOLOGIES | VERBS)[name], tmp_path)

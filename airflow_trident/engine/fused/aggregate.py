@@ -25,9 +25,8 @@ from airflow_trident.io.arrow import arrow_type
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind, OperationContext
 from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
-from airflow_trident.plan.rewrites.needs import aggregate_reads
-from airflow_trident.plan.show.describe import function_name
 from airflow_trident.types import REAL_TYPES, Schema, is_nested, names_of, select
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def is_builtin(node: AggregateStep) -> bool:
 
 def _by_arrow(node: AggregateStep, before: Schema) -> bool:
     """Arrow groups by neither nested values nor as we do by reals (NaN, -0.0), and its min and max pass over NaN."""
-    used = select(before, aggregate_reads(node), node.name)
+    used = select(before, node.reads, node.name)
     exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
     extremes = [one for one in node.aggregations if one.combiner and one.combiner.merge_kind is not MergeKind.ADD]
     return (

@@ -21,6 +21,7 @@ from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations import vectors
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.border import Border, as_tuple, callable_of, prepared
+from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.values import UnfitValueError, coerce_column
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction
@@ -37,8 +38,6 @@ from airflow_trident.plan.nodes import (
     PeekNode,
     ProjectNode,
 )
-from airflow_trident.plan.rewrites.needs import needs
-from airflow_trident.plan.show.describe import function_name
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class FusedPass:
         """Which fields are needed before the first step and after each, so that nothing else is carried along."""
         keeps = [frozenset(names_of(self.schema))]
         for step in reversed(self.steps):
-            keeps.append(needs(step.node, step.before, keeps[-1]))
+            keeps.append(step.node.needs(step.before, keeps[-1]))
         return keeps[::-1]
 
 

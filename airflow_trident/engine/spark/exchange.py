@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TARGET = "to partition"
 """A last column with the number of the partition that a row goes to. No field can have this name."""
 
-_PLACED = (Grouping.CUSTOM, Grouping.IDENTITY)
+_PLACED = (Grouping.CUSTOM, Grouping.COLOCATED)
 """Of these the rows have TARGET already."""
 
 

@@ -44,10 +44,8 @@ from airflow_trident.plan.nodes import (
     FilterNode,
     FinalAggregateNode,
     Grouping,
-    MultiReduceStepNode,
     Node,
     PartialAggregateNode,
-    PartitionAggregateNode,
     PartitionNode,
     PersistNode,
     ProjectNode,
@@ -80,13 +78,6 @@ class Flow:
     work: Work | None = None
     what: str = ""
     marked: bool = False
-
-
-def _runs_in_every_partition(node: Node) -> bool:
-    """Does it give something even where no row comes?"""
-    if isinstance(node, MultiReduceStepNode | PartitionAggregateNode):
-        return not node.groups
-    return isinstance(node, FinalAggregateNode) and not node.groups
 
 
 def _told(sink: SinkNode) -> str:
@@ -187,7 +178,7 @@ class PlanRun:
         """What comes from other stages, repartitioned if the stage says so, and the nodes that are left."""
         upstreams = [self._results[upstream] for upstream in stage.upstreams]
         how = stage.exchange
-        colocates = how is not None and how.grouping is Grouping.IDENTITY
+        colocates = how is not None and how.grouping is Grouping.COLOCATED
         if stage.union is None:
             (flow,) = upstreams
         else:
@@ -195,14 +186,10 @@ class PlanRun:
             data = self._exchanges.united(stage.union, frames, placed=colocates)
             flow = Flow(data, stage.union.schema, sum(one.partitions for one in upstreams))
         wanted = stage.count(self._attached.partitions)
-        if (
-            how is not None
-            and (not colocates or stage.union is not None)
-            and how.grouping is not Grouping.LOCAL_OR_SHUFFLE
-        ):
+        if how is not None and (not colocates or stage.union is not None):
             return self._exchange(flow, how, stage.nodes, wanted)
-        if stage.union is None and any(map(_runs_in_every_partition, stage.nodes)):
-            here = PartitionNode(name="", schema=flow.schema, inputs=(), grouping=Grouping.IDENTITY)
+        if stage.union is None and any(node.runs_without_tuples for node in stage.nodes):
+            here = PartitionNode(name="", schema=flow.schema, inputs=(), grouping=Grouping.COLOCATED)
             data = self._frame(flow).select("*", self._exchanges.here())
             flow = replace(flow, data=self._exchanges.marked(data, here, flow.partitions), work=None, marked=True)
         return flow, stage.nodes
@@ -256,7 +243,7 @@ class PlanRun:
     def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
         """A stream that has nothing in this batch: one empty partition."""
         data = self._columns.empty(self._attached.session, source.schema)
-        marked = any(map(_runs_in_every_partition, nodes))
+        marked = any(node.runs_without_tuples for node in nodes)
         if marked:
             data = self._columns.marked(self._attached.session, data, source.schema).repartition(1)
         return Flow(data, source.schema, 1, marked=marked), nodes
@@ -271,7 +258,7 @@ class PlanRun:
             return Flow(data.coalesce(wanted) if fewer else data, first.schema, wanted), nodes[1:]
         wanted = 1 if how.grouping.gathers else wanted
         data = self._frame(self._choosing(flow, how, wanted))
-        marked = any(map(_runs_in_every_partition, nodes))
+        marked = any(node.runs_without_tuples for node in nodes)
         move = self._exchanges.marked if marked else self._exchanges.moved
         return Flow(move(data, how, wanted), how.schema, wanted, marked=marked), nodes
 

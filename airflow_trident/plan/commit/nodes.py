@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.plan.nodes import Node, PersistNode, SinkNode
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.plan.graph import Node, ProcessorNode, SinkNode
+from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NewValuesNode(Node):
     """What the batch changed in a state, read from it after the batch was applied (Trident: newValuesStream). Its input
-    is the state's PersistNode. All that is downstream belongs to the commit phase."""
+    is the state's PersistNode. All that is downstream belongs to the commit phase, where it is a source."""
+
+    @property
+    def what(self) -> str:
+        return f"of state {self.persist.name}"
 
     @property
     def persist(self) -> PersistNode:
@@ -30,7 +36,7 @@ class NewValuesNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StateQueryNode(Node):
+class StateQueryNode(ProcessorNode):
     """Appends what `function` finds in a state to every tuple (Trident: stateQuery).
 
     `after_commit`: the queried state is one of this topology and the query runs in the commit phase, after the batch is
@@ -43,11 +49,24 @@ class StateQueryNode(Node):
     state: StateSpec
     after_commit: bool = False
 
+    @property
+    def what(self) -> str:
+        when = ", after the commit" if self.after_commit else ""
+        return f"{function_name(self.function)}({', '.join(self.reads)}) of state {self.state.name}{when}"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CarriedNode(SinkNode):
     """A stream that is handed on: from the processing phase to the commit phase as a staged batch, from one part of the
     commit phase to a later one, or to who asked a query. `name` begins with ``~``, as no state's does."""
+
+    @property
+    def what(self) -> str:
+        return ""
+
+    @property
+    def end(self) -> str:
+        return f"handed on as {self.name}"
 
 
 # ---- where a part of the commit phase begins -------------------------------------------------------------------

@@ -12,15 +12,9 @@ from typing import TypeAlias
 
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
-from airflow_trident.plan.graph import Sinks, ordered
-from airflow_trident.plan.nodes import (
-    Grouping,
-    MultiReduceStepNode,
-    Node,
-    PartitionAggregateNode,
-    PartitionNode,
-    SourceNode,
-)
+from airflow_trident.plan.graph import Node, Sinks, ordered
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode, SourceNode
 
 Again: TypeAlias = defaultdict[int, set[int]]
 """Level -> ids of nodes of lower levels that are also run in it."""
@@ -42,11 +36,11 @@ def _by_partition(sinks: Sinks) -> set[int]:
     and what leads to them without a repartition."""
     found: set[int] = set()
     for node in reversed(ordered(sinks)):
-        stays = isinstance(node, PartitionNode) and node.grouping is Grouping.IDENTITY
-        if stays or isinstance(node, PartitionAggregateNode | MultiReduceStepNode):
+        stays = isinstance(node, PartitionNode) and node.grouping is Grouping.COLOCATED
+        if stays or node.whole_partitions:
             found.add(id(node))
         if id(node) in found:
-            found.update(id(one) for one in node.inputs if stays or not _moves(one))
+            found.update(id(one) for one in node.inputs if stays or not one.moves)
     return found
 
 
@@ -65,7 +59,7 @@ def _since_repartition(node: Node, reader: Node) -> set[int]:
         if isinstance(one, SourceNode | NewValuesNode):
             continue
         found.add(id(one))
-        if not _moves(one):
+        if not one.moves:
             waiting += [(above, query) for above in one.inputs]
         elif query is None:
             moved = True
@@ -76,7 +70,3 @@ def _since_repartition(node: Node, reader: Node) -> set[int]:
                 f"Repartition behind {query.name}, or ask it in the commit phase: after_commit=True.",
             )
     return found if moved else set()
-
-
-def _moves(node: Node) -> bool:
-    return isinstance(node, PartitionNode) and node.grouping is not Grouping.IDENTITY

@@ -8,12 +8,10 @@ a higher one is handed over whole.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from airflow_trident.plan.commit.nodes import CarriedNode, GivenTuples, NewValuesNode, StateQueryNode
 from airflow_trident.plan.commit.partitioned_again import Again, partitioned_again
-from airflow_trident.plan.graph import Sinks, ordered
-from airflow_trident.plan.nodes import Node, PersistNode, SinkNode, SourceNode
+from airflow_trident.plan.graph import Node, SinkNode, Sinks, ordered
+from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fusion import fuse
 from airflow_trident.plan.stages import Level
@@ -102,9 +100,7 @@ class _Cut:
         if isinstance(node, NewValuesNode):
             self._new_values[node.name] = node.persist.name
             return _given(node.name, node, f"new values of state {node.persist.name}")
-        inputs = tuple(self._new[id(one)] for one in node.inputs)
-        same = all(one is old for one, old in zip(inputs, node.inputs, strict=True))
-        return node if same else replace(node, inputs=inputs)
+        return node.over(tuple(self._new[id(one)] for one in node.inputs))
 
 
 def _given(name: str, node: Node, what: str) -> SourceNode:

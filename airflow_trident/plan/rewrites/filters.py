@@ -7,8 +7,8 @@ from itertools import combinations
 
 from airflow_trident.operations.expr.dtypes import Typed, resolve
 from airflow_trident.operations.expr.tree import Expression, Op
-from airflow_trident.plan.graph import Sinks, readers_of, rebuilt
-from airflow_trident.plan.nodes import EachNode, FilterNode, Node, PartitionNode, ProjectNode, SourceNode, UnionNode
+from airflow_trident.plan.graph import Node, Sinks, readers_of, rebuilt
+from airflow_trident.plan.nodes import EachNode, FilterNode, PartitionNode, ProjectNode, SourceNode, UnionNode
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of, select
 
 
@@ -18,11 +18,7 @@ def push_filters(sinks: Sinks) -> Sinks:
     What comes before it must not depend on it: below a function that may drop rows only a filter that cannot fail is
     pushed, else it would meet rows that it never met. A source is told of a filter behind it, which stays.
     """
-    while True:
-        once = rebuilt(sinks, _Pushing(sinks).change)
-        if all(new is old for new, old in zip(once, sinks, strict=True)):
-            return sinks
-        sinks = once
+    return rebuilt(sinks, _Pushing(sinks).change)
 
 
 class _Pushing:

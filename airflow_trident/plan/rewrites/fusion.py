@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.plan.graph import Sinks, readers_of
-from airflow_trident.plan.nodes import Grouping, Node, PartitionNode, SourceNode, UnionNode
+from airflow_trident.errors import UnknownNodeError
+from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, Sinks, ordered, readers_of
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.stages import Stage
 
 
 def fuse(sinks: Sinks, settings: PlanSettings) -> tuple[Stage, ...]:
-    """Stages, each after its upstreams, with their numbers of partitions."""
+    """Stages, each after its upstreams, with their numbers of partitions.
+
+    :raises UnknownNodeError: a node is of no kind that stages are made of: no rewrite took it out.
+    """
+    for node in ordered(sinks):
+        if not isinstance(node, BeginNode | PartitionNode | ProcessorNode | SinkNode):
+            raise UnknownNodeError(node.name, type(node).__name__, "the compiler")
     return _counted(_Fusion(sinks).stages(), settings)
 
 
@@ -20,13 +28,13 @@ def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, 
     the maximum over the groups that identity partitions connect)."""
     group = list(range(len(stages)))
     for stage in stages:
-        if stage.exchange is None or stage.exchange.grouping is Grouping.IDENTITY:
+        if stage.exchange is None or stage.exchange.grouping is Grouping.COLOCATED:
             for upstream in stage.upstreams:
                 old, new = group[stage.index], group[upstream]
                 group = [new if one == old else one for one in group]
     hints: dict[int, int] = {}
     for stage in stages:
-        for node in (stage.source, stage.union, stage.exchange, *stage.nodes):
+        for node in (stage.begin, stage.exchange, *stage.nodes):
             hint = settings.of(node.name).parallelism if node is not None else None
             if hint is not None:
                 hints[group[stage.index]] = max(hint, hints.get(group[stage.index], 0))
@@ -72,21 +80,18 @@ class _Fusion:
             return self._by_end[id(end)]
         chain: list[Node] = []
         node = end
-        while not isinstance(node, SourceNode | PartitionNode | UnionNode) and self._is_inside(node, end):
+        while isinstance(node, ProcessorNode) and self._is_inside(node, end):
             chain.append(node)
             node = node.input
         exchange = node if isinstance(node, PartitionNode) and self._is_inside(node, end) else None
-        begin = exchange.input if exchange is not None else node
-        inside = self._readers[id(begin)] == 1 or begin is end
-        source = begin if isinstance(begin, SourceNode) and exchange is None and inside else None
-        union = begin if isinstance(begin, UnionNode) and inside else None
-        ends = () if source is not None else union.inputs if union is not None else (begin,)
-        upstreams = tuple(self._ending_at(one) for one in ends)
+        above = exchange.input if exchange is not None else node
+        reads = isinstance(above, SourceNode) and exchange is not None  # a source is read in a stage of its own
+        begin = above if isinstance(above, BeginNode) and self._is_inside(above, end) and not reads else None
+        upstreams = tuple(self._ending_at(one) for one in (begin.inputs if begin is not None else (above,)))
         stage = Stage(
             index=len(self._stages),
-            source=source,
+            begin=begin,
             upstreams=upstreams,
-            union=union,
             exchange=exchange,
             nodes=tuple(reversed(chain)),
             sinks=tuple(sink for sink in self._sinks if sink.input is end),

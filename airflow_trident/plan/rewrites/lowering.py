@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.operations.newest import Newest
-from airflow_trident.plan.graph import Sinks, rebuilt
+from airflow_trident.plan.graph import Node, Sinks, rebuilt
+from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import (
     AggregateNode,
     Aggregation,
     FinalAggregateNode,
-    Grouping,
     MergeNode,
     MultiReduceNode,
     MultiReduceStepNode,
-    Node,
     PartialAggregateNode,
     PartitionNode,
     UnionNode,
@@ -24,8 +23,6 @@ from airflow_trident.types import Field, Schema, select
 TAG = "of stream"
 """The field that says of which stream a tuple is. No field of a user can have this name, or those of the others."""
 
-_STILL = (Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE)
-
 
 def lower(sinks: Sinks) -> Sinks:
     """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and steps behind them; without
@@ -34,7 +31,7 @@ def lower(sinks: Sinks) -> Sinks:
 
 
 def _lowered(node: Node) -> Node:
-    if isinstance(node, PartitionNode) and node.grouping in _STILL:
+    if isinstance(node, PartitionNode) and node.grouping.stays:
         return node.input
     if isinstance(node, AggregateNode):
         return _aggregate(node)

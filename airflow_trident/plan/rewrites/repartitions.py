@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.plan.graph import Sinks, ordered, readers_of, rebuilt
-from airflow_trident.plan.nodes import (
-    Grouping,
-    MultiReduceStepNode,
-    Node,
-    PartitionAggregateNode,
-    PartitionNode,
-    UnionNode,
-)
+from airflow_trident.plan.graph import Node, Sinks, ordered, readers_of, rebuilt
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode, UnionNode
 
 
 def colocate(sinks: Sinks) -> Sinks:
@@ -20,14 +14,14 @@ def colocate(sinks: Sinks) -> Sinks:
     input in one place: a partition node of its own. Elsewhere partitions may simply stand side by side."""
     whole: set[int] = set()
     for node in reversed(ordered(sinks)):
-        if isinstance(node, PartitionAggregateNode | MultiReduceStepNode) or id(node) in whole:
+        if node.whole_partitions or id(node) in whole:
             whole.update(id(one) for one in node.inputs if not isinstance(node, PartitionNode))
 
     def change(old: Node, node: Node) -> Node:
         if not isinstance(node, UnionNode) or id(old) not in whole:
             return node
         return PartitionNode(
-            name=f"{node.name}.partition", schema=node.schema, inputs=(node,), grouping=Grouping.IDENTITY
+            name=f"{node.name}.partition", schema=node.schema, inputs=(node,), grouping=Grouping.COLOCATED
         )
 
     return rebuilt(sinks, change)
@@ -39,11 +33,7 @@ def collapse(sinks: Sinks) -> Sinks:
 
     A broadcast or a custom grouping repeats tuples, so it stays.
     """
-    while True:
-        once = rebuilt(sinks, _Collapsing(sinks).change)
-        if all(new is old for new, old in zip(once, sinks, strict=True)):
-            return sinks
-        sinks = once
+    return rebuilt(sinks, _Collapsing(sinks).change)
 
 
 class _Collapsing:
@@ -63,7 +53,7 @@ class _Collapsing:
     def _over_union(self, node: PartitionNode, union: UnionNode) -> Node:
         """What a union's inputs did before is undone by a repartition, or is the same for all and can be done once."""
         parts = [one for one in union.inputs if isinstance(one, PartitionNode) and not one.grouping.repeats]
-        if node.grouping is Grouping.IDENTITY:
+        if node.grouping is Grouping.COLOCATED:
             how = _alike(union, parts)
             if how is None:
                 return node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from airflow_trident.plan.nodes import PersistNode, SinkNode
-from airflow_trident.plan.show.describe import begin_of, what
+from airflow_trident.plan.show.trees import begin_of
 from airflow_trident.plan.stages import Plan, Stage
 
 _LETTER_PX, _LINE_PX, _PAD_PX, _GAP_X_PX, _GAP_Y_PX = 6.7, 16, 10, 150, 28
@@ -85,8 +85,8 @@ def _sink(sink: SinkNode) -> _Box:
 
 def _lines(stage: Stage) -> tuple[str, ...]:
     source = [begin_of(stage.source).removeprefix("read ")] if stage.source is not None else []
-    union = [f"{stage.union.name} {what(stage.union)}".strip()] if stage.union is not None else []
-    nodes = [f"{node.name} {what(node)}".strip() for node in stage.nodes]
+    union = [f"{stage.union.name} {stage.union.what}".strip()] if stage.union is not None else []
+    nodes = [f"{node.name} {node.what}".strip() for node in stage.nodes]
     return (*source, *union, *nodes)
 
 
@@ -108,7 +108,7 @@ def _arrows(plan: Plan) -> list[tuple[str, str, str]]:
     for title, level in _levels(plan):
         for stage in level:
             name = f"{title} {stage.index}"
-            label = what(stage.exchange).strip() if stage.exchange is not None else ""
+            label = stage.exchange.what if stage.exchange is not None else ""
             arrows += [(f"{title} {one}", name, label) for one in stage.upstreams]
             arrows += [(name, _end(sink), "") for sink in stage.sinks]
     for number, part in enumerate(plan.commit, 1):

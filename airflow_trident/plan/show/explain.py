@@ -7,10 +7,9 @@ from enum import StrEnum
 
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.nodes import PersistNode, SinkNode, SourceNode
-from airflow_trident.plan.show.describe import begin_of, describe, end_of, what
 from airflow_trident.plan.show.drawing import svg
-from airflow_trident.plan.show.export import exported
-from airflow_trident.plan.show.trees import logical_text, trees
+from airflow_trident.plan.show.plan_json import exported
+from airflow_trident.plan.show.trees import begin_of, logical_text, trees
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.types import ddl
 
@@ -69,10 +68,10 @@ def stage_lines(stage: Stage) -> list[str]:
     stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
     begin = begin_of(stage.source) if stage.source else f"from {stages}"
     if stage.exchange is not None:
-        begin += f", repartitioned {what(stage.exchange).strip()}"
+        begin += f", repartitioned {stage.exchange.what}"
     lines = [f"stage {stage.index}: {begin}{_said(stage)}{' (kept: read more than once)' if stage.forks else ''}"]
-    lines += [f"    {describe(node)}" for node in stage.nodes]
-    lines += [f"    => {end_of(sink)} ({ddl(sink.schema)})" for sink in stage.sinks]
+    lines += [f"    {node.describe()}" for node in stage.nodes]
+    lines += [f"    => {sink.end} ({ddl(sink.schema)})" for sink in stage.sinks]
     return lines
 
 
@@ -104,7 +103,7 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
         lines.append(f'  subgraph {s}{stage.index}["{title} {stage.index}"]')
         given = sources.get(stage.source.name) if stage.source else None
         names = [f"stream {stage.source.name}" if given is None else stage.source.name] if stage.source else []
-        names += [f"{node.name} {what(node)}".strip() for node in stage.nodes] or ([] if names else ["pass"])
+        names += [f"{node.name} {node.what}".strip() for node in stage.nodes] or ([] if names else ["pass"])
         for place, text in enumerate(names):
             lines.append(f'    {s}{stage.index}n{place}["{_escape(text)}"]')
             if place:
@@ -113,7 +112,7 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
         last = f"{s}{stage.index}n{len(names) - 1}"
         if given is not None:
             lines.append(f"  {given} -.-> {s}{stage.index}n0")
-        label = f'|"{_escape(what(stage.exchange).strip())}"|' if stage.exchange is not None else ""
+        label = f'|"{_escape(stage.exchange.what)}"|' if stage.exchange is not None else ""
         for upstream in stage.upstreams:
             up = stages[upstream]
             place = len(up.nodes) - (0 if up.source else 1)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from airflow_trident.plan.nodes import Node, SourceNode
-from airflow_trident.plan.show.describe import describe
+from airflow_trident.plan.commit.nodes import GivenTuples
+from airflow_trident.plan.graph import Node
+from airflow_trident.plan.nodes import SourceNode
+
+
+def begin_of(source: SourceNode) -> str:
+    """Where a stage's tuples come from."""
+    return source.what if isinstance(source.spout, GivenTuples) else f"read stream {source.name}"
 
 
 def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[Node, ...]) -> str:
@@ -37,6 +43,6 @@ def _tree(node: Node, children: dict[int, list[Node]], indent: str, lines: list[
         lines.append(f"{indent}{node.name}, see above")
         return
     shown.add(id(node))
-    lines.append(f"{indent}{describe(node)}")
+    lines.append(f"{indent}{node.describe()}")
     for child in children.get(id(node), []):
         _tree(child, children, indent + "  ", lines, shown)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.runtime.phases import Progress, unknown_transaction
@@ -161,14 +160,12 @@ Slice = tuple[int, int, list[tuple[Split, int]]]
 
 def _restricted(plan: Plan, slices: dict[str, Slice]) -> Plan:
     """The plan over parts of its sources."""
-
-    def of(source: SourceNode | None) -> SourceNode | None:
-        if source is None or source.name not in slices:
-            return source
-        first, last, sizes = slices[source.name]
-        return replace(source, spout=_SlicedSpout(source.spout, first, last, tuple(sizes)))
-
-    return replace(plan, stages=tuple(replace(stage, source=of(stage.source)) for stage in plan.stages))
+    spouts: dict[str, Spout] = {}
+    for source in plan.sources:
+        if source.name in slices:
+            first, last, sizes = slices[source.name]
+            spouts[source.name] = _SlicedSpout(source.spout, first, last, tuple(sizes))
+    return plan.with_spouts(spouts)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from airflow_trident.plan.graph import Sinks, ordered
-from airflow_trident.plan.nodes import Node, PersistNode, SourceNode
-from airflow_trident.plan.show.describe import what
+from airflow_trident.plan.graph import Node, Sinks, ordered
+from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.types import Schema
 
@@ -49,13 +48,10 @@ def _node(node: Node, streams: Set[str] = frozenset()) -> dict[str, Any]:
         "kind": type(node).__name__.removesuffix("Node"),
         "inputs": [_name(one, streams) for one in node.inputs],
         "fields": _fields(node.schema),
-        "what": what(node).strip(),
+        "what": node.what,
     }
     if isinstance(node, SourceNode):
-        found["what"] = node.spout.describe()
         found["filters"] = [str(one) for one in node.filters]
-    if isinstance(node, PersistNode):
-        found["what"] = node.state.describe()
     return found
 
 
