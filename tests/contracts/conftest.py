@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.states.keyvalue.base import StateProvider
 from tests.fixtures.behind import restore, site  # noqa: F401 - fixtures
+from tests.fixtures.keyvalue import PROVIDERS, State
 from tests.fixtures.ledger import LEDGERS, Place
 
 ALL = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
@@ -44,6 +47,19 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 def ledger(place: Place) -> Ledger:
     """A ledger of each kind, whose topology is registered."""
     return place.registered()
+
+
+@pytest.fixture(params=PROVIDERS)
+def provider(request: pytest.FixtureRequest, tmp_path: Path) -> StateProvider:
+    """Each kind of key-value store in turn."""
+    return PROVIDERS[request.param](tmp_path)
+
+
+@pytest.fixture
+def state(provider: StateProvider) -> Iterator[State]:
+    """An open key-value state of each kind."""
+    with provider.new_state("count-0") as opened:
+        yield opened
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,6 @@ from airflow_trident.states.keyvalue.sqlite import SqliteStateProvider
 from tests.fixtures.keyvalue import PROVIDERS, STEPS, State, again, commit, committed, content, prepare, rollback
 
 REPOSITORY = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(params=PROVIDERS)
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> StateProvider:
-    return PROVIDERS[request.param](tmp_path)
-
-
-@pytest.fixture
-def state(provider: StateProvider) -> Iterator[State]:
-    with provider.new_state("count-0") as opened:
-        yield opened
 
 
 # ---- K9: fences ------------------------------------------------------------------------------------------------

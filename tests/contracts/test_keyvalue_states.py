@@ -3,8 +3,7 @@ prepare, commit and rollback."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,18 +11,7 @@ import pytest
 from airflow_trident.errors import TransitionError
 from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import StateProvider
-from tests.fixtures.keyvalue import PROVIDERS, State, again, commit, committed, content, prepare, rollback
-
-
-@pytest.fixture(params=PROVIDERS)
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> StateProvider:
-    return PROVIDERS[request.param](tmp_path)
-
-
-@pytest.fixture
-def state(provider: StateProvider) -> Iterator[State]:
-    with provider.new_state("count-0") as opened:
-        yield opened
+from tests.fixtures.keyvalue import State, again, commit, committed, content, prepare, rollback
 
 
 def layers(state: State) -> dict[str, Any]:

@@ -3,28 +3,13 @@ the meaning, over every provider and crippled ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.states.keyvalue.base import StateProvider
 from tests.fixtures.keyvalue import PROVIDERS, State, commit, content, prepare, rollback
-
-
-@pytest.fixture(params=PROVIDERS)
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> StateProvider:
-    return PROVIDERS[request.param](tmp_path)
-
-
-@pytest.fixture
-def state(provider: StateProvider) -> Iterator[State]:
-    with provider.new_state("count-0") as opened:
-        yield opened
-
 
 # ---- K12: keys and values --------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from airflow_trident.protocol.checkpoint import Marks
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 from tests.fixtures.checkpoint import give, opened, undisturbed
+from tests.fixtures.program import run_program
 from tests.programs import stateful_trails as trails
 from tests.programs.watched import WATCHED, watchers
 
@@ -276,16 +276,7 @@ def test_a_topology_killed_between_two_steps_of_a_checkpoint_and_run_again_ends_
     kill: str, zookeeper: Any, ledger_root: str, tmp_path: Path
 ) -> None:
     def run(kill: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.programs.stateful_trails", zookeeper.hosts, ledger_root, str(tmp_path)],
-            env={**os.environ, trails.KILL: kill},
-            cwd=REPOSITORY,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        return done.returncode
+        return run_program("stateful_trails", zookeeper.hosts, ledger_root, tmp_path, **{trails.KILL: kill})
 
     assert run(kill) == -signal.SIGKILL
     assert run("") == 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from tests.fixtures.program import run_program
 from tests.programs.word_count import LINES, TRANSACTIONS, contents, topology
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -24,16 +22,7 @@ EXPECTED_WORDS = sum(len(line.split()) for (line,) in LINES)
 
 
 def run(hosts: str, root: str, folder: Path, crash: str = "", *more: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.word_count", hosts, root, str(folder), *more],
-        env={**os.environ, VARIABLE: crash},
-        cwd=REPOSITORY,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    return run_program("word_count", hosts, root, folder, *more, **{VARIABLE: crash})
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,6 @@ is killed. The kills are SIGKILL."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,22 +12,14 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from tests.fixtures.program import run_program
 from tests.programs.opaque_records import contents, expected, topology
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def run(hosts: str, root: str, folder: Path, max_pending: int, crash: str = "") -> int:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.opaque_records", hosts, root, str(folder), str(max_pending)],
-        env={**os.environ, VARIABLE: crash},
-        cwd=REPOSITORY,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    return run_program("opaque_records", hosts, root, folder, max_pending, **{VARIABLE: crash})
 
 
 @pytest.mark.zookeeper

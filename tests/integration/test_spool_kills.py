@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from airflow_trident.runtime.crash import VARIABLE, CrashPoint
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.spool.sources import CallableSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
+from tests.fixtures.program import run_program
 from tests.programs.spooled_words import contents, put
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -29,16 +27,7 @@ STEPS = [
 
 
 def run(hosts: str, root: str, folder: Path, kills: list[str], crash: str = "") -> int:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.spooled_words", hosts, root, str(folder), *kills],
-        env={**os.environ, VARIABLE: crash},
-        cwd=REPOSITORY,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    return run_program("spooled_words", hosts, root, folder, *kills, **{VARIABLE: crash})
 
 
 @pytest.mark.zookeeper

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.codec import BlobRef, ClaimKey
+from airflow_trident.protocol.codec import BlobRef
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -32,152 +31,22 @@ from airflow_trident.protocol.records import (
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
-
-GOLDEN = Path(__file__).parent.parent / "golden" / "records"
-BASE = "/airflow-trident/v1/words"
-
-# ---- what version 1 wrote, for ever ----------------------------------------------------------------------------
-
-CLAIM = Claim(
-    key="word_count/scheduled__2026-01-05T00:00:00+00:00/-1",
-    dag_id="word_count",
-    run_id="scheduled__2026-01-05T00:00:00+00:00",
-    map_index=-1,
-    run_ms=1767571200000,
-    cleared=False,
-    task_ids={"emit": "trident.emit", "commit": "trident.commit"},
-)
-COMMITTED = TxRecord(
-    txid=42,
-    status=Status.COMMITTED,
-    attempt=1,
-    metadata={"lines": {"files": [["a.txt", 120, 1767571100000]]}},
-    carried={"users": {"until": 7}},
-    claim=CLAIM,
-    op="0123456789abcdef",
-    owner=Owner(program="worker-1/311"),
-    fence=44,
-    touched=True,
-    staged=StagedRef(
-        manifest="words/3f2a9c1d/0000000000000000042/1/manifest.json",
-        rows_read=1000,
-        rows={"counts": 311},
-        bytes=20480,
-    ),
-    error="",
-    times_ms={
-        "begun": 1767571201000,
-        "PROCESSING": 1767571202000,
-        "PROCESSED": 1767571209000,
-        "COMMITTING": 1767571209500,
-        "COMMITTED": 1767571210000,
-    },
-)
-BEGUN = TxRecord(
-    txid=43,
-    status=Status.PROCESSING,
-    attempt=NO_ATTEMPT,
-    metadata=COMMITTED.metadata,
-    carried=COMMITTED.carried,
-    claim=CLAIM,
-    op="0123456789abcdef",
-    times_ms={"begun": 1767571201000, "PROCESSING": 1767571201000},
-)
-LARGE = replace(
+from tests.fixtures.record import (
+    BASE,
     BEGUN,
-    txid=44,
-    metadata={"lines": {f"part-{index:05d}.txt": [index * 1000, (index + 1) * 1000] for index in range(3000)}},
-    carried={},
-)
-TOPOLOGY = TopologyRecord(
-    name="words",
-    incarnation="3f2a9c1d",
-    definition=Definition(
-        spouts={"lines": SpoutDefinition(text="FileSpout", kind=SpoutKind.TRANSACTIONAL)},
-        states={"counts": StateDefinition(text="word string, n long (sqlite)")},
-    ),
-    command=Command.PAUSE,
-    epoch=3,
-    floor_ms=1767000000000,
-    created_ms=1766000000000,
-)
-
-
-def tx_path(txid: int) -> str:
-    return f"{BASE}/3f2a9c1d/tx/{txid:019d}"
-
-
-def unpacked(packed: bytes, path: str) -> codec.BlobReader:
-    return lambda ref: codec.unpack_metadata(ref, packed, path)
-
-
-GOLDEN_RECORDS: dict[str, tuple[Callable[[bytes, str], object], str, object]] = {
-    "v1-topology.json": (codec.decode_topology, BASE, TOPOLOGY),
-    "v1-head.json": (codec.decode_head, f"{BASE}/3f2a9c1d/head", 45),
-    "v1-commit.json": (codec.decode_pointer, f"{BASE}/3f2a9c1d/commit", CommitPointer(committed=42, fence=44)),
-    "v1-exceptions.json": (
-        codec.decode_exceptions,
-        f"{BASE}/3f2a9c1d/exceptions",
-        Exceptions(failed=(43,), skipped=Txids.of(7, 9), late=(8,)),
-    ),
-    "v1-claim.json": (
-        codec.decode_claim,
-        f"{BASE}/3f2a9c1d/run/aa/aaaa",
-        ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb"),
-    ),
-    "v1-tx-committed.json": (codec.decode_tx, tx_path(42), COMMITTED),
-    "v1-tx-begun.json": (codec.decode_tx, tx_path(43), BEGUN),
-    "v1-tx-large.json": (
-        lambda data, path: codec.decode_tx(data, path, unpacked((GOLDEN / "v1-tx-large.chunk-0").read_bytes(), path)),
-        tx_path(44),
-        LARGE,
-    ),
-}
-
-
-# ---- what version 2 wrote, for ever ----------------------------------------------------------------------------
-
-TASK = Owner(
-    dag_id="word_count",
-    run_id="by hand / of Zoë",
-    task_id="trident.emit",
-    map_index=3,
-    try_number=2,
-    host="worker-1",
-    pid=311,
-    worker="worker-1-311-0a1b2c3d",
-)
-COMMITTED_2 = replace(COMMITTED, owner=TASK, plan="9f" * 32)
-TOPOLOGY_2 = replace(
+    CLAIM_KEY,
+    COMMITTED,
+    COMMITTED_2,
+    EXCEPTIONS,
+    GOLDEN,
+    GOLDEN_RECORDS,
+    LARGE,
+    POINTER,
     TOPOLOGY,
-    definition=Definition(
-        spouts={"lines": SpoutDefinition(text="OpaqueKafkaSpout", kind=SpoutKind.OPAQUE)},
-        states={
-            "counts": StateDefinition(
-                text="word string, n long (sqlite)",
-                notes=("not exactly once: stream lines is opaque, the state transactional",),
-            )
-        },
-    ),
-    since={"counts": 7},
+    TOPOLOGY_2,
+    tx_path,
+    unpacked,
 )
-GOLDEN_RECORDS |= {
-    "v2-topology.json": (codec.decode_topology, BASE, TOPOLOGY_2),
-    "v2-head.json": (codec.decode_head, f"{BASE}/3f2a9c1d/head", 45),
-    "v2-commit.json": (codec.decode_pointer, f"{BASE}/3f2a9c1d/commit", CommitPointer(committed=42, fence=44)),
-    "v2-exceptions.json": (
-        codec.decode_exceptions,
-        f"{BASE}/3f2a9c1d/exceptions",
-        Exceptions(failed=(43,), skipped=Txids.of(7, 9), late=(8,)),
-    ),
-    "v2-claim.json": (
-        codec.decode_claim,
-        f"{BASE}/3f2a9c1d/run/aa/aaaa",
-        ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb"),
-    ),
-    "v2-tx-committed.json": (codec.decode_tx, tx_path(42), COMMITTED_2),
-    "v2-tx-begun.json": (codec.decode_tx, tx_path(43), BEGUN),
-}
 
 
 @pytest.mark.parametrize("name", GOLDEN_RECORDS)
@@ -196,11 +65,9 @@ def test_version_2_is_still_what_is_written() -> None:
         "v2-tx-committed.json": codec.encode_tx(COMMITTED_2),
         "v2-tx-begun.json": codec.encode_tx(BEGUN),
         "v2-head.json": codec.encode_head(45),
-        "v2-commit.json": codec.encode_pointer(CommitPointer(committed=42, fence=44)),
-        "v2-exceptions.json": codec.encode_exceptions(Exceptions(failed=(43,), skipped=Txids.of(7, 9), late=(8,))),
-        "v2-claim.json": codec.encode_claim(
-            ClaimKey(key=CLAIM.key, txid=42, run_ms=CLAIM.run_ms, op="bbbbbbbbbbbbbbbb")
-        ),
+        "v2-commit.json": codec.encode_pointer(POINTER),
+        "v2-exceptions.json": codec.encode_exceptions(EXCEPTIONS),
+        "v2-claim.json": codec.encode_claim(CLAIM_KEY),
     }
     for name, data in written.items():
         assert json.loads(data) == json.loads((GOLDEN / name).read_bytes()), name
