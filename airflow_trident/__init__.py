@@ -44,6 +44,26 @@ if TYPE_CHECKING:
     from airflow_trident.operations.builtin import Negate as Negate
     from airflow_trident.operations.builtin import Split as Split
     from airflow_trident.operations.builtin import TrueFilter as TrueFilter
+    from airflow_trident.operations.expr.tree import cast as cast
+    from airflow_trident.operations.expr.tree import coalesce as coalesce
+    from airflow_trident.operations.expr.tree import col as col
+    from airflow_trident.operations.expr.tree import concat as concat
+    from airflow_trident.operations.expr.tree import contains as contains
+    from airflow_trident.operations.expr.tree import ends_with as ends_with
+    from airflow_trident.operations.expr.tree import explode as explode
+    from airflow_trident.operations.expr.tree import is_not_null as is_not_null
+    from airflow_trident.operations.expr.tree import is_null as is_null
+    from airflow_trident.operations.expr.tree import length as length
+    from airflow_trident.operations.expr.tree import lit as lit
+    from airflow_trident.operations.expr.tree import lower as lower
+    from airflow_trident.operations.expr.tree import size as size
+    from airflow_trident.operations.expr.tree import split as split
+    from airflow_trident.operations.expr.tree import split_words as split_words
+    from airflow_trident.operations.expr.tree import starts_with as starts_with
+    from airflow_trident.operations.expr.tree import substring as substring
+    from airflow_trident.operations.expr.tree import trim as trim
+    from airflow_trident.operations.expr.tree import upper as upper
+    from airflow_trident.operations.expr.tree import when as when
     from airflow_trident.operations.grouping import CustomGrouping as CustomGrouping
     from airflow_trident.operations.multireduce import GroupedMultiReducer as GroupedMultiReducer
     from airflow_trident.operations.multireduce import JoinOutFieldsMode as JoinOutFieldsMode
