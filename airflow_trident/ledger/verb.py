@@ -9,14 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.snapshot import Snapshot
-from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.transact import Change, Decide, Unchanged
 from airflow_trident.protocol.records import CommitTicket
-
-if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +26,14 @@ class Prefetch:
 
     paths: Sequence[str] = ()
     folders: Sequence[str] = ()
+
+
+class RunsVerbs(Protocol):
+    """What a verb needs of its ledger."""
+
+    def paths(self) -> LedgerPaths: ...
+
+    def run(self, decide: Decide[R], ahead: Prefetch) -> R: ...
 
 
 class Verb(Generic[P, R]):
@@ -43,7 +49,7 @@ class Verb(Generic[P, R]):
         decide: Callable[Concatenate[Snapshot, P], Change[R] | Unchanged[R]],
         reads: Callable[..., Prefetch],
         *,
-        then: Callable[[Ledger, R], None] | None = None,
+        then: Callable[[Any, R], None] | None = None,
     ) -> None:
         self.decide = decide
         self._reads = reads
@@ -54,12 +60,12 @@ class Verb(Generic[P, R]):
     def __get__(self, ledger: None, owner: type) -> Verb[P, R]: ...
 
     @overload
-    def __get__(self, ledger: Ledger, owner: type) -> Callable[P, R]: ...
+    def __get__(self, ledger: RunsVerbs, owner: type) -> Callable[P, R]: ...
 
-    def __get__(self, ledger: Ledger | None, owner: type) -> Verb[P, R] | Callable[P, R]:
+    def __get__(self, ledger: RunsVerbs | None, owner: type) -> Verb[P, R] | Callable[P, R]:
         return self if ledger is None else functools.partial(self._run, ledger)
 
-    def _run(self, ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _run(self, ledger: RunsVerbs, /, *args: P.args, **kwargs: P.kwargs) -> R:
         ahead = self._reads(ledger, *args, **kwargs)
         result = ledger.run(lambda snap: self.decide(snap, *args, **kwargs), ahead)
         if self._then is not None:
@@ -75,23 +81,23 @@ def the_topology(*_: Any, **__: Any) -> Prefetch:
     return Prefetch()
 
 
-def the_pointer(ledger: Ledger, *_: Any, **__: Any) -> Prefetch:
+def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
     return Prefetch([ledger.paths().commit])
 
 
-def one_transaction(ledger: Ledger, txid: int, *_: Any, **__: Any) -> Prefetch:
+def one_transaction(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
     return Prefetch(ledger.paths().about(txid))
 
 
-def one_and_what_is_kept(ledger: Ledger, txid: int, *_: Any, **__: Any) -> Prefetch:
+def one_and_what_is_kept(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
     """For the commit, which prunes."""
     paths = ledger.paths()
     return Prefetch(paths.about(txid), paths.pruned())
 
 
-def of_ticket(ledger: Ledger, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
+def of_ticket(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
     return one_transaction(ledger, ticket.txid)
 
 
-def of_ticket_and_what_is_kept(ledger: Ledger, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
+def of_ticket_and_what_is_kept(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
     return one_and_what_is_kept(ledger, ticket.txid)
