@@ -102,7 +102,7 @@ OPTIONS: tuple[Option, ...] = (
 
 def text(option: Option) -> str:
     """The option's value as it was written; its default where it is not set."""
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     return str(conf.get(SECTION, option.name, fallback=option.default))
 
@@ -150,6 +150,15 @@ def staging_root(given: str | None = None) -> str:
 def turn_wait_s(given: float | None) -> float:
     """Seconds that a task waits in its worker: its own argument, else as configured."""
     return given if given is not None else number(TURN_WAIT_S, least=0)
+
+
+def retention(given: int | None = None) -> int:
+    """Committed transactions to keep: the task's own argument, else as configured."""
+    return given or int(number(RETENTION, least=1))
+
+
+def max_pending() -> int:
+    return int(number(MAX_PENDING, least=1))
 
 
 def parse_incarnation(value: object) -> str:

@@ -6,15 +6,15 @@ import signal
 from types import FrameType
 
 from airflow_trident.errors import TridentError
+from demo.folder import DemoFolder
 from demo.play import Play
 from demo.run import INTERRUPTS, Demo
 from demo.screen import Colour, Screen
-from tools.local_airflow.folder import Folder
 
 INTERRUPTED = 130
 
 
-def perform(play: Play, folder: Folder, *, keep: bool) -> int:
+def perform(play: Play, folder: DemoFolder, *, keep: bool) -> int:
     """Exit status: 0 if the counts are equal, 1 if not or on an error, 130 if interrupted."""
     for number in INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -36,7 +36,7 @@ def perform(play: Play, folder: Folder, *, keep: bool) -> int:
     return 0 if equal else 1
 
 
-def _headline(screen: Screen, folder: Folder) -> None:
+def _headline(screen: Screen, folder: DemoFolder) -> None:
     screen.line(screen.paint("Exactly-once batches through Airflow, Spark and ZooKeeper", Colour.BOLD))
     screen.line(f"Everything is in {folder.root}, and only 127.0.0.1 is used. Ctrl-C stops it all.\n")
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 from airflow_trident.protocol.records import TxRecord
 from demo import text
+from demo.folder import DemoFolder
 from demo.report import report_words
 from demo.screen import Screen
-from tools.local_airflow.folder import Folder
 
 
 class Play(ABC):
@@ -28,19 +28,19 @@ class Play(ABC):
     """and what is staged of it."""
 
     @abstractmethod
-    def prepare(self, folder: Folder, stack: ExitStack) -> str:
+    def prepare(self, folder: DemoFolder, stack: ExitStack) -> str:
         """Make the input unless it is there, damaged at one place; in words. Servers are stopped by `stack`."""
 
-    def environment(self, folder: Folder) -> Mapping[str, str]:
+    def environment(self, folder: DemoFolder) -> Mapping[str, str]:
         """What Airflow's processes need to know, after `prepare`."""
         return {}
 
     @abstractmethod
-    def repair(self, folder: Folder) -> str | None:
+    def repair(self, folder: DemoFolder) -> str | None:
         """Take the damage back; in words, None if there is none."""
 
     @abstractmethod
-    def report(self, screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+    def report(self, screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
         """Print how it ended; True if everything is committed and equal to a plain count."""
 
 
@@ -54,17 +54,17 @@ class WordCount(Play):
     def __init__(self, lines_of_a_part: int | None = None) -> None:
         self._lines_of_a_part = lines_of_a_part
 
-    def prepare(self, folder: Folder, stack: ExitStack) -> str:
+    def prepare(self, folder: DemoFolder, stack: ExitStack) -> str:
         made = not folder.input.exists()
         found = text.make_text(folder.input, folder.damage, lines_of_a_part=self._lines_of_a_part)
         what = f"{found.files} files, {found.lines:,} lines, {found.bytes / 1e6:.1f} MB: Python's standard library"
         return what + ("" if made else " (of the last run)")
 
-    def repair(self, folder: Folder) -> str | None:
+    def repair(self, folder: DemoFolder) -> str | None:
         damage = text.repair(folder.input, folder.damage)
         if damage is None:
             return None
         return f"{damage.length} bytes of {damage.file} put back; its size and time are as before"
 
-    def report(self, screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+    def report(self, screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
         return report_words(screen, folder, records)

@@ -10,23 +10,23 @@ from contextlib import closing
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from demo.changes import batch_of, staged_rows
+from demo.folder import DemoFolder
 from demo.kills import KILLS, ending
 from demo.screen import Colour, Screen
 from demo.text import plain_count
-from tools.local_airflow.folder import Folder
 
 TABLE = "word_count_count"
 TOP_WORDS = 12
 DIFFERENCES = 5
 
 
-def stored_words(folder: Folder) -> Counter[str]:
+def stored_words(folder: DemoFolder) -> Counter[str]:
     """What the state holds, read as any SQLite client would."""
     with closing(sqlite3.connect(f"file:{folder.state}?mode=ro", uri=True)) as connection:
         return Counter(dict(connection.execute(f"SELECT word, count FROM {TABLE}")))
 
 
-def report_words(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+def report_words(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
     """Print all of it; True if every transaction is committed and every word counted as often as it occurs."""
     show_ledger(screen, records, read="lines", staged="words staged")
     show_kills(screen, folder, records)
@@ -62,7 +62,7 @@ def _since_begun(record: TxRecord, status: Status) -> str:
     return f"{(then - begun) / 1000:.1f} s" if begun is not None and then is not None else "-"
 
 
-def show_kills(screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> None:
+def show_kills(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> None:
     screen.title("What went wrong on purpose, and how it ended")
     for kill in KILLS:
         record = records.get(kill.txid)

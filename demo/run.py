@@ -17,11 +17,11 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import crash
 from demo.changes import changes, short, standing
+from demo.folder import VARIABLE, DemoFolder
 from demo.kills import KILLS, crash_setting
 from demo.play import Play
 from demo.screen import Colour, Screen
 from demo.steps import Backfill, Clear, Finish, Trigger, Watch, new_run_ids, next_step
-from tools.local_airflow.folder import VARIABLE, Folder
 from tools.local_airflow.rest import FINISHED_RUN
 from tools.local_airflow.services import LocalAirflow, base_environment, processes_of
 
@@ -36,7 +36,7 @@ MAX_ACTS = 8
 class Demo:
     """One run of the demonstration in `folder`, which nobody else uses meanwhile."""
 
-    folder: Folder
+    folder: DemoFolder
     screen: Screen
     play: Play
     keep: bool = False

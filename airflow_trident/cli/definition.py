@@ -13,15 +13,18 @@ from airflow.cli.cli_config import (
 
 from airflow_trident.cli.definition_parts import (
     ARG_CONN_ID,
+    ARG_DRY_RUN,
     ARG_SPARK_CONF,
     ARG_SPARK_CONN_ID,
     ARG_STAGING_DIR,
     ARG_TOPOLOGY,
+    ARG_TXID,
+    CHOICE_ARGS,
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
 )
 from airflow_trident.cli.definition_parts import command as _command
-from airflow_trident.cli.mending_definition import ACCEPT_SOURCE, ARG_REASON, ARG_TXID, CLOSE, REBUILD, TAKE_BACK
+from airflow_trident.cli.mending_definition import ACCEPT_SOURCE, ARG_REASON, CLOSE, REBUILD, TAKE_BACK
 from airflow_trident.cli.query_definition import PLAN, QUERY, STATE
 
 ARG_TOPOLOGY_OR_ALL = Arg(
@@ -200,9 +203,6 @@ _LEDGER = GroupCommand(
 
 # ---- transactions ----------------------------------------------------------------------------------------------
 
-ARG_BACKFILL_TXID = Arg(("--txid",), help="One transaction", type=positive_int(allow_zero=False), metavar="N")
-ARG_FROM = Arg(("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first")
-ARG_TO = Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last")
 ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_true")
 ARG_MAX_TRANSACTIONS = Arg(
     ("--max-transactions",), help="Begin at most so many", type=positive_int(allow_zero=False), metavar="N"
@@ -216,7 +216,7 @@ ARG_MAX_PENDING = Arg(
     type=positive_int(allow_zero=False),
     metavar="N",
 )
-ARG_DRY_RUN = Arg(
+ARG_REPLAY_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
 ARG_BISECT_ENGINE = Arg(
@@ -225,7 +225,6 @@ ARG_BISECT_ENGINE = Arg(
     choices=("local", "spark"),
     default="local",
 )
-ARG_REPAIR_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
 
 _BACKFILL = _command(
     "backfill",
@@ -233,7 +232,7 @@ _BACKFILL = _command(
     "backfill",
     "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
     "and committed exactly once, whoever else is at work. Later transactions that were waiting are committed with it.",
-    (ARG_TOPOLOGY, ARG_BACKFILL_TXID, ARG_FROM, ARG_TO, ARG_FAILED, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_FAILED, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "backfill word_count --failed",
     "backfill word_count --txid 42 --spark-conf spark.sql.shuffle.partitions=8",
     "backfill word_count --from 40 --to 44 --dag-file dags/word_count.py",
@@ -254,7 +253,7 @@ _REPLAY = _command(
     "replay",
     "Run a transaction again without committing, and compare with what was staged. Finds sources that do not give the "
     "same batch again, and functions that depend on more than their input. Exit code 1 on a difference.",
-    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_DRY_RUN, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_REPLAY_DRY_RUN, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "replay word_count --txid 42 --dry-run",
 )
 _BISECT = _command(
@@ -272,7 +271,7 @@ _REPAIR = _command(
     "repair",
     "Seed a ledger that was wiped, or restored from an old copy, from what the states hold. Pause the DAG first: "
     "nothing may run meanwhile. Transactions that no state holds are forgotten and their data is read again.",
-    (ARG_TOPOLOGY, ARG_REPAIR_DRY_RUN, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, ARG_DRY_RUN, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
     "repair word_count --dry-run",
     "repair word_count",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ARG_VERBOSE, ActionCommand, Arg, lazy_load_command
+from airflow.cli.cli_config import ARG_VERBOSE, ActionCommand, Arg, lazy_load_command, positive_int
 
 _COMMANDS = "airflow_trident.cli.commands"
 
@@ -34,6 +34,13 @@ ARG_SPARK_CONF = Arg(
 )
 ARG_STAGING_DIR = Arg(
     ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
+)
+ARG_TXID = Arg(("txid",), help="Transaction", type=positive_int(allow_zero=False), metavar="TXID")
+ARG_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
+CHOICE_ARGS = (
+    Arg(("--txid",), help="One transaction", type=positive_int(allow_zero=False), metavar="N"),
+    Arg(("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first"),
+    Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last"),
 )
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ARG_VERBOSE, Arg, positive_int
+from airflow.cli.cli_config import ARG_VERBOSE, Arg
 
-from airflow_trident.cli.definition_parts import ARG_CONN_ID, ARG_TOPOLOGY, ENGINE_ARGS, TOPOLOGY_ARGS, command
+from airflow_trident.cli.definition_parts import (
+    ARG_CONN_ID,
+    ARG_DRY_RUN,
+    ARG_TOPOLOGY,
+    ARG_TXID,
+    CHOICE_ARGS,
+    ENGINE_ARGS,
+    TOPOLOGY_ARGS,
+    command,
+)
 
-ARG_TXID = Arg(("txid",), help="Transaction", type=positive_int(allow_zero=False), metavar="TXID")
 ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
 ARG_STATES = Arg(
     ("--state",),
@@ -21,12 +29,6 @@ ARG_ACCEPT_LOSS = Arg(
     action="store_true",
 )
 ARG_WHY = Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", default="")
-ARG_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
-ARG_CLOSE_TXID = Arg(("--txid",), help="One transaction", type=positive_int(allow_zero=False), metavar="N")
-ARG_CLOSE_FROM = Arg(
-    ("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first"
-)
-ARG_CLOSE_TO = Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last")
 ARG_CLOSE_ALL = Arg(("--all",), help="All SKIPPED transactions", action="store_true")
 
 REBUILD = command(
@@ -45,7 +47,7 @@ CLOSE = command(
     "mending",
     "close",
     "Close SKIPPED transactions for good: they can never be backfilled any more, and nothing has to remember them.",
-    (ARG_TOPOLOGY, ARG_CLOSE_TXID, ARG_CLOSE_FROM, ARG_CLOSE_TO, ARG_CLOSE_ALL, ARG_WHY, ARG_CONN_ID, ARG_VERBOSE),
+    (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_CLOSE_ALL, ARG_WHY, ARG_CONN_ID, ARG_VERBOSE),
     'close word_count --txid 42 --reason "file was withdrawn"',
     'close word_count --from 40 --to 44 --reason "test data"',
     'close word_count --all --reason "nobody wants them"',

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG
+    from airflow.providers.common.compat.sdk import DAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,14 @@ class Found:
     rivals: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     dags: tuple[str, ...] = ()
+
+
+def topology_of(args: Namespace) -> Topology:
+    """The topology that a command line names.
+
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
+    return topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
 
 
 def topology_named(name: str, *, dag_id: str | None = None, dag_file: str | None = None) -> Topology:

@@ -135,7 +135,7 @@ class BackgroundServer(ABC):
                 log=str(self.log),
                 started_here=True,
             )
-            self._write(self._info, json.dumps({**asdict(status), "began": _began(status.pid)}))
+            self._write(self._info, json.dumps(asdict(status)))
             return status
 
     def stop(self) -> bool:
@@ -153,14 +153,11 @@ class BackgroundServer(ABC):
         """Whether a server runs on this folder, and where. A file left over by a killed one is seen through."""
         try:
             told = json.loads(self._info.read_text(encoding="utf-8"))
-            pid, hosts, began = int(told["pid"]), str(told["hosts"]), str(told["began"])
-            int(hosts.rpartition(":")[2])
+            pid, hosts = int(told["pid"]), str(told["hosts"])
+            host, _, port = hosts.rpartition(":")
+            alive = self._runs(pid, host, int(port))
         except (OSError, ValueError, KeyError, TypeError):
             return ServerStatus(running=False, data_dir=str(self.data_dir), log=str(self.log))
-        alive = _is_alive(pid) and _began(pid) == began
-        if alive and not began:  # no process table to tell it from a later process of the same number
-            host, _, port = hosts.rpartition(":")
-            alive = self._serves(host, int(port))
         return ServerStatus(
             running=alive,
             hosts=hosts if alive else "",
@@ -168,6 +165,22 @@ class BackgroundServer(ABC):
             data_dir=str(self.data_dir),
             log=str(self.log),
         )
+
+    def _runs(self, pid: int, host: str, port: int) -> bool:
+        """Is it the server's process, and not a later one of the same number? The server works in its folder. The time
+        when a process began would not tell: it moves with the machine's clock."""
+        import psutil
+
+        if not _is_alive(pid):
+            return False
+        try:
+            return os.path.samefile(psutil.Process(pid).cwd(), self.data_dir)
+        except psutil.ZombieProcess:
+            return True
+        except psutil.AccessDenied:  # another user's
+            return self._serves(host, port)
+        except (psutil.NoSuchProcess, OSError):
+            return False
 
     # ---- starting ----------------------------------------------------------------------------------------------
 
@@ -299,38 +312,19 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
+    import psutil
+
     child = _children.get(pid)
     if child is not None and child.poll() is not None:
         del _children[pid]
         return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(pid)
+        # One that only waits for its parent to ask how it ended is over. While other threads of it are ending (Java
+        # has dozens) it looks just so, and ports and files are not free yet.
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        pass
-    return child is not None or not _is_over(_stat(pid))
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of Linux' process table after the name; empty where there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()
-
-
-def _is_over(fields: list[str]) -> bool:
-    """A process that only waits for its parent to ask how it ended. While other threads of it are ending (Java has
-    dozens), its first one looks just so, and ports and files are not free yet."""
-    return len(fields) > 17 and fields[0] == "Z" and int(fields[17]) <= 1
-
-
-def _began(pid: int) -> str:
-    """When the process began, in the system's own units: tells it from a later one of the same number."""
-    fields = _stat(pid)
-    return fields[19] if len(fields) > 19 else ""
 
 
 def _tail(path: Path, lines: int = 3) -> str:

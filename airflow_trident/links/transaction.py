@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink
+from airflow.providers.common.compat.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
-    from airflow.sdk.types import TaskInstanceKey
+    from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
 
 VIEW_ROUTE = "transactions"
 """`url_route` of the plugin's page in Airflow's navigation."""
@@ -19,7 +18,7 @@ APP_PREFIX = "/trident"
 
 def base_path() -> str:
     """The path of ``[api] base_url``, without a slash at its end: Airflow may be served below one."""
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, owner, parse_txid
-from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutcome, Selection
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.topology.topology import Topology
 
@@ -56,7 +56,7 @@ class TridentBackfillOperator(EngineOperator):
                 owner=owner(context),
                 attempt_timeout_s=self.attempt_timeout_s,
                 rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-                retention=int(settings.number(settings.RETENTION, least=1)),
+                retention=settings.retention(),
                 progress=lambda line: self.log.info("%s", line),
             ).run(self._selection())
         return self._outcome(results)

@@ -9,14 +9,16 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import Asset, BaseOperator, timezone
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowFailException,
-    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    Asset,
+    BaseOperator,
     TaskDeferred,
 )
+from airflow.sdk import timezone
+from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
@@ -28,7 +30,7 @@ from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.triggers.turn import TridentTurnTrigger
@@ -224,7 +226,7 @@ def deferrable_default(given: bool | None) -> bool:
     """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``."""
     if given is not None:
         return given
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     return settings.flag(settings.DEFERRABLE) or conf.getboolean("operators", "default_deferrable", fallback=False)
 

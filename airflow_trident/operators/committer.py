@@ -16,17 +16,17 @@ from airflow_trident.operators.base import (
     owner,
     parse_txid,
 )
-from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import blocked
-from airflow_trident.runtime.phases import Attempts, OnFailure, process
+from airflow_trident.runtime.phases import OnFailure, process
 from airflow_trident.runtime.waiting import wait_while_undecided
 from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
 from airflow_trident.tasks.waits import Until
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.engine.base import Engine
     from airflow_trident.ledger.base import Ledger
@@ -132,7 +132,7 @@ class TridentCommitterOperator(EngineOperator):
         txid, answers = record.txid, ask(record)
         if answers is not None and left_to_committer(record, answers):
             self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
-            attempts = self._attempts(context)
+            attempts = self.attempts(context, last_try=is_last_try(context))
             with self.open_engine(context) as engine:
                 process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
 
@@ -146,15 +146,6 @@ class TridentCommitterOperator(EngineOperator):
             skip_gone=self.on_failure is OnFailure.SKIP,
         )
 
-    def _attempts(self, context: Context) -> Attempts:
-        return Attempts(
-            owner=owner(context),
-            last_try=is_last_try(context),
-            on_failure=self.on_failure,
-            timeout_s=self.attempt_timeout_s,
-            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-        )
-
     def _committer(self, context: Context, ledger: Ledger) -> Committer:
         def engine() -> Engine:
             return self.open_engine(context)
@@ -163,9 +154,9 @@ class TridentCommitterOperator(EngineOperator):
             ledger=ledger,
             topology=self.topology,
             staging_root=settings.staging_root(self.staging_dir),
-            attempts=self._attempts(context),
+            attempts=self.attempts(context, last_try=is_last_try(context)),
             engine=engine,
-            retention=self.retention or int(settings.number(settings.RETENTION, least=1)),
+            retention=settings.retention(self.retention),
             progress=lambda line: self.log.info("%s", line),
             takes_up=began_by(owner(context)),
         )

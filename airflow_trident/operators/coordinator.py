@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
@@ -32,7 +32,7 @@ from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_lef
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.topology.topology import Topology
 
@@ -203,12 +203,12 @@ class TridentCoordinatorOperator(TridentOperator):
     def _max_pending(self) -> int:
         if self.max_pending is not None and str(self.max_pending).strip():
             return settings.parse_count("max_pending", self.max_pending)
-        return max(int(settings.number(settings.MAX_PENDING, least=1)), self.max_transactions, self._runs_at_once())
+        return max(settings.max_pending(), self.max_transactions, self._runs_at_once())
 
     def _runs_at_once(self) -> int:
         """How many runs the DAG itself lets be active at once; 1 where that is only Airflow's default, which is large
         and says nothing about this DAG."""
-        from airflow.sdk.configuration import conf
+        from airflow.providers.common.compat.sdk import conf
 
         if not self.has_dag():  # type: ignore[no-untyped-call]
             return 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_trident import settings
@@ -16,17 +16,16 @@ from airflow_trident.operators.base import (
     deferrable_default,
     is_backfill_run,
     note_assets,
-    owner,
 )
-from airflow_trident.operators.emitter import EngineOperator
+from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.triggers.driver import TridentDriverTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.topology.topology import Topology
 
@@ -143,10 +142,10 @@ class TridentDrainOperator(EngineOperator):
                     topology=self.topology,
                     engine=engine,
                     staging_root=settings.staging_root(self.staging_dir),
-                    attempts=self._attempts(context),
+                    attempts=self.attempts(context),
                     claim=self._claim(context),
                     limits=self._limits(),
-                    retention=self._retention(),
+                    retention=settings.retention(self.retention),
                     progress=progress,
                 ).run()
         finally:
@@ -174,7 +173,9 @@ class TridentDrainOperator(EngineOperator):
         if submission is not None and (resumed or submission.has_something()):
             self.log.info("taking up the drain that was submitted as %s", submission.driver_id)
         else:
-            submission = drain.start(self._attempts(context), self._claim(context), self._limits(), self._retention())
+            submission = drain.start(
+                self.attempts(context), self._claim(context), self._limits(), settings.retention(self.retention)
+            )
             if submission.driver is not None:
                 store.set(SUBMISSION_KEY, submission.as_json(), retention=NEVER_EXPIRE)
         if submission.driver is not None and deferrable_default(self.deferrable) and submission.driver.active():
@@ -191,17 +192,6 @@ class TridentDrainOperator(EngineOperator):
             if drain.ended:  # the next try is a drain of its own
                 store.delete(SUBMISSION_KEY)
 
-    def _attempts(self, context: Context) -> Attempts:
-        return Attempts(
-            owner=owner(context),
-            on_failure=self.on_failure,
-            timeout_s=self.attempt_timeout_s,
-            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-        )
-
-    def _retention(self) -> int:
-        return self.retention or int(settings.number(settings.RETENTION, least=1))
-
     def _claim(self, context: Context) -> Claim:
         ti = context["ti"]
         index = ti.map_index if ti.map_index is not None else -1
@@ -216,9 +206,7 @@ class TridentDrainOperator(EngineOperator):
             max_transactions=None if most in (None, "") else settings.parse_count("max_transactions", most),
             max_time_s=None if self.max_time_s in (None, "") else float(str(self.max_time_s)),
             max_pending=(
-                int(settings.number(settings.MAX_PENDING, least=1))
-                if pending in (None, "")
-                else settings.parse_count("max_pending", pending)
+                settings.max_pending() if pending in (None, "") else settings.parse_count("max_pending", pending)
             ),
             tries=self.tries,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TaskGroup, task_group
+from airflow.providers.common.compat.sdk import TaskGroup, task_group
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import require_topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, require_durable
@@ -14,7 +14,7 @@ from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
 
 class TridentQueryOperator(BaseOperator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.plugins_manager import AirflowPlugin
+from airflow.providers.common.compat.sdk import AirflowPlugin
 
 from airflow_trident.links.transaction import APP_PREFIX, VIEW_ROUTE, base_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator
+from airflow.providers.common.compat.sdk import BaseSensorOperator
 
 from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.links.transaction import TransactionLink
@@ -14,7 +14,7 @@ from airflow_trident.tasks.liveness import left_to_anybody
 from airflow_trident.types import Json
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.topology.topology import Topology
 

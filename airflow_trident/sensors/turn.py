@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, BaseSensorOperator
+from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator, TaskDeferred
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_trident import settings
@@ -30,7 +29,7 @@ from airflow_trident.tasks.liveness import ask_airflow
 from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.topology.topology import Topology
 

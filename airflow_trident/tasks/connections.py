@@ -23,8 +23,7 @@ def from_airflow(conn_id: str) -> Connection:
     """
     :raises ConfigurationError: no such connection, or its extras are not a JSON object.
     """
-    from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
     try:
         with _ASKING:

@@ -50,7 +50,7 @@ def make_engine(
         # It tells of every connection to the JVM that it opens and closes: no news in a task's log.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         return SparkEngine(LocalSessions(app_name=app_name, conf=started, one_shot=one_shot))
-    from airflow.sdk import BaseHook
+    from airflow.providers.common.compat.sdk import BaseHook
 
     connection = BaseHook.get_connection(conn_id)
     if connection.conn_type == "spark_connect":

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,27 +39,23 @@ class SparkDriver:
 
     def kill(self) -> None:
         """:raises SparkJobError: no master answers."""
-        self._ask(f"kill/{self.driver_id}", b"")
+        self._ask(f"kill/{self.driver_id}", "POST")
 
-    def _ask(self, what: str, body: bytes | None = None) -> dict[str, Any]:
-        """From the first master that answers; a body makes it a POST."""
+    def _ask(self, what: str, method: str = "GET") -> dict[str, Any]:
+        """From the first master that answers; a refusal is an answer, too."""
+        import httpx
+
         reason = ""
         for master in self.masters:
-            request = urllib.request.Request(f"{master}/v1/submissions/{what}", data=body)
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
-                    said = reply.read()
-            except urllib.error.HTTPError as error:
-                said = error.read()  # an answer all the same
-            except OSError as error:
-                reason = str(getattr(error, "reason", error))
-                continue
-            try:
-                answer: dict[str, Any] = json.loads(said)
+                reply = httpx.request(method, f"{master}/v1/submissions/{what}", timeout=_TIMEOUT_S)
+                answer: dict[str, Any] = reply.json()
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reason = str(error)
             except ValueError:
                 reason = "what answers is no Spark master"
-                continue
-            return answer
+            else:
+                return answer
         raise SparkJobError(
             f"no Spark master answers at {', '.join(self.masters)} ({reason})",
             "Start the master with spark.master.rest.enabled=true; the connection's extra rest-port names another port "

@@ -40,7 +40,7 @@ APPLICATION = os.path.abspath(drain_app.__file__)
 
 def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
     """Does this connection run a drain as an application of its own?"""
-    from airflow.sdk import BaseHook
+    from airflow.providers.common.compat.sdk import BaseHook
 
     if EngineKind(engine) is not EngineKind.SPARK or not conn_id:
         return False

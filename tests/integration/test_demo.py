@@ -19,8 +19,8 @@ from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 from demo import text
 from demo.changes import changes, short
+from demo.folder import DemoFolder
 from demo.steps import Backfill, Clear, Finish, Step, Trigger, Watch, next_step
-from tools.local_airflow.folder import Folder
 from tools.local_airflow.processes import Processes, ServiceError
 from tools.local_airflow.rest import wait_until
 from tools.local_airflow.services import airflow_environment, processes_of
@@ -92,13 +92,13 @@ def test_an_error_is_shortened_to_its_first_sentence_and_the_part_of_paths_that_
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    folder = Folder(tmp_path_factory.mktemp("demo"))
+def written(tmp_path_factory: pytest.TempPathFactory) -> DemoFolder:
+    folder = DemoFolder(tmp_path_factory.mktemp("demo"))
     text.make_text(folder.input, folder.damage, lines_of_a_part=500)
     return folder
 
 
-def test_the_input_is_the_same_again_and_a_half_written_one_is_begun_anew(written: Folder, tmp_path: Path) -> None:
+def test_the_input_is_the_same_again_and_a_half_written_one_is_begun_anew(written: DemoFolder, tmp_path: Path) -> None:
     partial = tmp_path / "input.partial"
     partial.mkdir()
     (partial / "part-1.txt").write_text("half")
@@ -109,7 +109,7 @@ def test_the_input_is_the_same_again_and_a_half_written_one_is_begun_anew(writte
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_the_damage_shows_in_neither_size_nor_time_and_is_repaired_once(written: Folder) -> None:
+def test_the_damage_shows_in_neither_size_nor_time_and_is_repaired_once(written: DemoFolder) -> None:
     path = written.input / text.part_name(text.DAMAGED_PART)
     before = path.stat()
     with pytest.raises((OSError, zlib.error)):
@@ -141,14 +141,14 @@ time.sleep(600)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path / "home")
+def folder(tmp_path: Path) -> DemoFolder:
+    made = DemoFolder(tmp_path / "home")
     made.make()
     return made
 
 
 @pytest.fixture
-def processes(folder: Folder) -> Iterator[Processes]:
+def processes(folder: DemoFolder) -> Iterator[Processes]:
     made = processes_of(folder)
     yield made
     made.stop(grace_s=0)
@@ -161,7 +161,9 @@ def started_family(processes: Processes) -> tuple[int, int]:
     return pid, int(processes.log("family").read_text().split()[0])
 
 
-def test_stopping_ends_the_children_and_their_children_and_nobody_else(processes: Processes, folder: Folder) -> None:
+def test_stopping_ends_the_children_and_their_children_and_nobody_else(
+    processes: Processes, folder: DemoFolder
+) -> None:
     pid, grandchild = started_family(processes)
     # in the same directory, as a user's shell may be, but not started here
     with subprocess.Popen([sys.executable, "-c", "input()"], cwd=folder.work, stdin=subprocess.PIPE) as stranger:
@@ -172,7 +174,7 @@ def test_stopping_ends_the_children_and_their_children_and_nobody_else(processes
         stranger.communicate(b"\n")
 
 
-def test_what_a_killed_child_left_running_is_found_by_the_next_life(processes: Processes, folder: Folder) -> None:
+def test_what_a_killed_child_left_running_is_found_by_the_next_life(processes: Processes, folder: DemoFolder) -> None:
     _, grandchild = started_family(processes)
     processes.kill("family")
     assert psutil.Process(grandchild).status() != psutil.STATUS_ZOMBIE
@@ -204,15 +206,15 @@ def test_the_lines_of_a_command_are_told_as_they_come(processes: Processes) -> N
         processes.run("killed", command, dict(os.environ))
 
 
-def test_a_second_demonstration_in_the_same_folder_is_refused(folder: Folder) -> None:
+def test_a_second_demonstration_in_the_same_folder_is_refused(folder: DemoFolder) -> None:
     program = (
-        "import sys; from pathlib import Path; from tools.local_airflow.folder import Folder\n"
-        "with Folder(Path(sys.argv[1])).locked(): pass"
+        "import sys; from pathlib import Path; from demo.folder import DemoFolder\n"
+        "with DemoFolder(Path(sys.argv[1])).locked(): pass"
     )
     command = [sys.executable, "-c", program, str(folder.root)]
     with folder.locked():
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "another demonstration is running in" in done.stderr
+        assert "another process is at work in" in done.stderr
     with folder.locked():
         pass
 
@@ -220,11 +222,11 @@ def test_a_second_demonstration_in_the_same_folder_is_refused(folder: Folder) ->
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="TRIDENT_DEMO_HOME"):
-        Folder(tmp_path / "file" / "home").make()
+        DemoFolder(tmp_path / "file" / "home").make()
 
 
 def test_nothing_of_the_callers_airflow_and_spark_reaches_the_demonstration(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: DemoFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", "/elsewhere")
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "other")

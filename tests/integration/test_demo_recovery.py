@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tools.local_airflow.folder import DEFAULT_NAME, VARIABLE, Folder
+from demo.folder import DEFAULT_NAME, VARIABLE, DemoFolder
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
@@ -67,7 +67,7 @@ def at_work_in(folder: Path) -> list[str]:
 
 
 def test_killed_and_interrupted_it_goes_on_and_ends_with_equal_counts(tmp_path: Path) -> None:
-    home = Folder(tmp_path / DEFAULT_NAME)
+    home = DemoFolder(tmp_path / DEFAULT_NAME)
     try:
         status, said = signalled_at(tmp_path, "PROCESSING attempt 0", signal.SIGKILL)
         assert status == -signal.SIGKILL, said
@@ -88,7 +88,7 @@ def test_killed_and_interrupted_it_goes_on_and_ends_with_equal_counts(tmp_path: 
         end(home)
 
 
-def end(home: Folder) -> None:
+def end(home: DemoFolder) -> None:
     """Stop what a failed test would leave running."""
     from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
     from tools.local_airflow.services import processes_of

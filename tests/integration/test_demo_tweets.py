@@ -15,18 +15,18 @@ from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.spouts.redis.keys import RedisSpout
 from demo.changes import batch_of, changes
+from demo.folder import DemoFolder
 from demo.screen import Screen
 from demo.tweet_text import TABLES, generated_tweets, plain_counts
 from demo.tweets import FORMS, TRANSACTIONS, Tweets
 from tests.contracts.test_spouts import metadata_of_all, rows_of
-from tools.local_airflow.folder import Folder
 
 PARTS = {"counter": "{partition}:NEXT_WRITE", "keys": "{partition}:{n}", "num_partitions": 4, "max_rows": 400}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path)
+def folder(tmp_path: Path) -> DemoFolder:
+    made = DemoFolder(tmp_path)
     made.make()
     return made
 
@@ -37,7 +37,7 @@ def client_of(play: Tweets) -> Any:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_one_tweet_is_damaged_until_it_is_repaired_and_all_become_so_many_transactions(
-    folder: Folder, form: str
+    folder: DemoFolder, form: str
 ) -> None:
     play = Tweets(form)
     with ExitStack() as stack:
@@ -58,7 +58,7 @@ def test_one_tweet_is_damaged_until_it_is_repaired_and_all_become_so_many_transa
         assert play.repair(folder) is None, "it was not damaged again"
 
 
-def test_a_server_that_a_killed_demonstration_left_is_stopped_before_another_one_starts(folder: Folder) -> None:
+def test_a_server_that_a_killed_demonstration_left_is_stopped_before_another_one_starts(folder: DemoFolder) -> None:
     left, play = Tweets(), Tweets()
     with ExitStack() as never_left, ExitStack() as stack:
         left.prepare(folder, never_left)
@@ -70,7 +70,7 @@ def test_a_server_that_a_killed_demonstration_left_is_stopped_before_another_one
         never_left.pop_all()
 
 
-def test_the_report_compares_every_count(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_compares_every_count(folder: DemoFolder, capsys: pytest.CaptureFixture[str]) -> None:
     play = Tweets()
     plain = plain_counts(generated_tweets(2400))
     with ExitStack() as stack:

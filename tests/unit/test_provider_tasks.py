@@ -180,7 +180,7 @@ def test_a_task_that_an_older_version_deferred_goes_on(dag: DAG) -> None:
 def test_a_killed_task_cancels_its_job_and_does_not_wait_for_ever(
     dag: DAG, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("airflow_trident.operators.emitter.CANCEL_LIMIT_S", 0.05)
+    monkeypatch.setattr("airflow_trident.operators.engine_operator.CANCEL_LIMIT_S", 0.05)
     called, never = Event(), Event()
 
     class Stubborn(LocalEngine):

@@ -1,4 +1,4 @@
-"""The one folder in which everything of the demonstration lies, so that deleting it leaves nothing behind."""
+"""The one folder in which everything of a local Airflow lies, so that deleting it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from airflow_trident.errors import ConfigurationError
-
-VARIABLE = "TRIDENT_DEMO_HOME"
-"""Environment variable that names the folder; the example DAGs read it, too."""
-DEFAULT_NAME = ".trident-demo"
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The places in the demonstration's folder; `root` is absolute."""
+    """The places in the folder; `root` is absolute."""
 
     root: Path
+    another: ClassVar[str] = "name another folder"
+    """The end of error texts: how a person has it elsewhere."""
 
     @property
     def airflow(self) -> Path:
@@ -32,34 +31,12 @@ class Folder:
         return self.root / "dags"
 
     @property
-    def input(self) -> Path:
-        return self.root / "input"
-
-    @property
-    def damage(self) -> Path:
-        """What was damaged in the input, and how it is repaired."""
-        return self.root / "damage.json"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "counts.db"
-
-    @property
     def staging(self) -> Path:
         return self.root / "staging"
 
     @property
     def zookeeper(self) -> Path:
         return self.root / "zookeeper"
-
-    @property
-    def kills(self) -> Path:
-        """One file per process that was killed on purpose."""
-        return self.root / "kills"
-
-    def failure(self, txid: int) -> Path:
-        """Why a transaction failed, for the report at the end: the ledger forgets it when the replay has succeeded."""
-        return self.kills / f"failed-{txid}"
 
     @property
     def logs(self) -> Path:
@@ -71,20 +48,25 @@ class Folder:
         """Working and temporary directory of every child process. Nobody else works there: see `processes.py`."""
         return self.root / "tmp"
 
+    @property
+    def made(self) -> tuple[Path, ...]:
+        """What :meth:`make` makes."""
+        return (self.airflow, self.dags, self.zookeeper, self.logs, self.work)
+
     def make(self) -> None:
         """:raises ConfigurationError: the folder cannot be written."""
         try:
-            for path in (self.airflow, self.dags, self.zookeeper, self.kills, self.logs, self.work):
+            for path in self.made:
                 path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
                 f"the folder {self.root} cannot be made: {error}",
-                f"Run it where you may write, or name another folder in the environment variable {VARIABLE}.",
+                f"Run it where you may write, or {self.another}.",
             ) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other demonstration out of the folder while this one runs; ends with the process, however it ends.
+        """Keep every other process out of the folder; ends with this one, however it ends.
 
         :raises ConfigurationError: another one is at work here.
         """
@@ -94,11 +76,6 @@ class Folder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ConfigurationError(
-                    f"another demonstration is running in {self.root}",
-                    f"Wait for it or stop it, or name another folder in the environment variable {VARIABLE}.",
+                    f"another process is at work in {self.root}", f"Wait for it or stop it, or {self.another}."
                 ) from error
             yield
-
-
-def folder_from_environment(default: str = DEFAULT_NAME) -> Folder:
-    return Folder(Path(os.environ.get(VARIABLE) or default).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""A small client of Airflow's REST API, of the standard library only.
+"""A small client of Airflow's REST API.
 
 A burst of requests meets the lock of an SQLite database and is answered by 500 or 503: such a request is sent again.
 That is safe because every request here is either a read, or names what it makes or sets.
@@ -6,14 +6,13 @@ That is safe because every request here is either a read, or names what it makes
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+import httpx
 
 from airflow_trident.errors import RetryableError, TridentError
 
@@ -51,8 +50,12 @@ class AirflowApi:
         self.url = url.rstrip("/")
         self._deadline_s = deadline_s
         self._token = ""
-        # A proxy of the environment knows no way to this machine's loopback address.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._client = httpx.Client(
+            base_url=self.url,
+            timeout=deadline_s,
+            trust_env=False,  # a proxy of the environment knows no way to this machine's loopback address
+            limits=httpx.Limits(max_keepalive_connections=0),  # nothing to close
+        )
 
     # ---- Airflow itself ----------------------------------------------------------------------------------------
 
@@ -60,7 +63,7 @@ class AirflowApi:
         """Component -> status; those that do not run are absent. Empty if the server does not answer."""
         try:
             answer = self._once("GET", "/api/v2/monitor/health", None)
-        except (OSError, ApiError):
+        except (httpx.HTTPError, ApiError):
             return {}
         return {name: str(part["status"]) for name, part in answer.items() if part and part.get("status")}
 
@@ -140,7 +143,7 @@ class AirflowApi:
                 if error.status < 500:
                     raise
                 last: Exception = error
-            except OSError as error:
+            except httpx.HTTPError as error:
                 last = error
             if time.monotonic() >= deadline:
                 raise ApiUnavailableError(
@@ -162,18 +165,13 @@ class AirflowApi:
         raise AssertionError("unreachable")
 
     def _once(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
-        try:
-            with self._opener.open(request, timeout=self._deadline_s) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read().decode(errors="replace")[:2000]
-            raise ApiError(f"{method} {self.url}{path}: {error.code} {text}", status=error.code) from None
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else None
+        answer = self._client.request(method, path, json=body, headers=headers)
+        if answer.is_error:
+            raise ApiError(
+                f"{method} {self.url}{path}: {answer.status_code} {answer.text[:2000]}", status=answer.status_code
+            )
+        return answer.json() if answer.content else None
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.2) -> bool:

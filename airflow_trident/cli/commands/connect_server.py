@@ -7,8 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_trident.cli.commands.transactions import spark_conf
-from airflow_trident.cli.console import OK, PROBLEM, trident_command
+from airflow_trident.cli.console import OK, PROBLEM, spark_conf, trident_command
 from airflow_trident.io.local_paths import require_local_path
 
 if TYPE_CHECKING:

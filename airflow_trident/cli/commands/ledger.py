@@ -249,10 +249,10 @@ def export(args: Namespace) -> int | None:
 
 @trident_command
 def import_(args: Namespace) -> int | None:
-    from airflow_trident.cli.topologies import topology_named
+    from airflow_trident.cli.topologies import topology_of
     from airflow_trident.runtime.agreement import require_agreement
 
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     try:
         exported: Json = json.loads(Path(args.file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -272,10 +272,10 @@ def import_(args: Namespace) -> int | None:
 
 @trident_command
 def accept(args: Namespace) -> int | None:
-    from airflow_trident.cli.topologies import topology_named
+    from airflow_trident.cli.topologies import topology_of
     from airflow_trident.runtime.agreement import empty_states
 
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     with open_ledger(args) as ledger:
         before = ledger.topology()
         differences = before.definition.differences(topology.definition())

@@ -6,9 +6,18 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from airflow_trident import settings
-from airflow_trident.cli.commands.transactions import engine_of, say, spark_conf
-from airflow_trident.cli.console import OK, UsageError, open_ledger, trident_command
-from airflow_trident.cli.topologies import topology_named
+from airflow_trident.cli.commands.transactions import engine_of
+from airflow_trident.cli.console import (
+    OK,
+    UsageError,
+    open_ledger,
+    require_one_choice,
+    say,
+    signed,
+    spark_conf,
+    trident_command,
+)
+from airflow_trident.cli.topologies import topology_of
 
 if TYPE_CHECKING:
     from airflow_trident.protocol.records import LedgerView
@@ -24,7 +33,7 @@ def rebuild(args: Namespace) -> int | None:
     if args.accept_loss != bool(reason):
         raise UsageError('a loss is accepted with a reason. Give --accept-loss and --reason "..." together.')
     conf = spark_conf(args.spark_conf)
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
         done = Rebuild(
@@ -44,15 +53,11 @@ def rebuild(args: Namespace) -> int | None:
 
 @trident_command
 def close(args: Namespace) -> int | None:
-    from airflow_trident.runtime.local import owner_of_this_process
-
-    reason = args.reason.strip()
-    if not reason:
-        raise UsageError('closing is for good. Say why, with --reason "...".')
+    reason = signed(args, "closed", ask='closing is for good. Say why, with --reason "...".')
     with open_ledger(args) as ledger:
         txids = _to_close(args, ledger.view(0))
         for txid in txids:
-            ledger.close_transaction(txid, f"{reason} (closed by {owner_of_this_process()})")
+            ledger.close_transaction(txid, reason)
     say(
         f"topology {args.topology}: {len(txids)} transactions are CLOSED ({txids})"
         if txids
@@ -64,11 +69,7 @@ def close(args: Namespace) -> int | None:
 def _to_close(args: Namespace, view: LedgerView) -> Txids:
     from airflow_trident.protocol.txids import Txids
 
-    a_range = args.first is not None or args.last is not None
-    if (args.txid is not None) + a_range + bool(args.all) != 1:
-        raise UsageError("which transactions? Give one of --txid N, --from N --to M, or --all.")
-    if a_range and (args.first is None or args.last is None):
-        raise UsageError("a range has two ends. Give --from N and --to M.")
+    require_one_choice(args, "all")
     if args.txid is not None:
         return Txids.of(args.txid)  # whatever it is, the ledger says why it cannot be closed
     wanted = Txids.span(1, view.pointer.committed) if args.all else Txids.span(args.first, args.last)

@@ -6,14 +6,14 @@ from argparse import Namespace
 from typing import Any
 
 from airflow_trident.cli.console import OK, PROBLEM, UsageError, print_rows, trident_command
-from airflow_trident.cli.topologies import topology_named
+from airflow_trident.cli.topologies import topology_of
 
 
 @trident_command
 def query(args: Namespace) -> int | None:
     from airflow_trident.runtime.query import query_texts
 
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     result = query_texts(topology, args.query, args.args)
     print_rows(result.as_json(), args.output, empty="no tuples")
     return OK
@@ -23,7 +23,7 @@ def query(args: Namespace) -> int | None:
 def state_get(args: Namespace) -> int | None:
     from airflow_trident.runtime.query import json_value, parse_text
 
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     if args.state not in topology.states:
         known = ", ".join(topology.states) or "none"
         raise UsageError(f"topology {args.topology} has no state {args.state!r}. It has {known}.")

@@ -7,8 +7,17 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from airflow_trident import settings
-from airflow_trident.cli.console import OK, PROBLEM, UsageError, one_line, open_ledger, trident_command
-from airflow_trident.cli.topologies import topology_named
+from airflow_trident.cli.console import (
+    OK,
+    PROBLEM,
+    open_ledger,
+    require_one_choice,
+    say,
+    signed,
+    spark_conf,
+    trident_command,
+)
+from airflow_trident.cli.topologies import topology_of
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -25,16 +34,16 @@ def drain(args: Namespace) -> int | None:
     from airflow_trident.runtime.phases import Attempts
 
     conf = spark_conf(args.spark_conf)
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     owner = owner_of_this_process("airflow trident drain")
     attempts = Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS))
     claim = Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
         max_transactions=args.max_transactions,
         max_time_s=args.max_time_s,
-        max_pending=args.max_pending or int(settings.number(settings.MAX_PENDING, least=1)),
+        max_pending=args.max_pending or settings.max_pending(),
     )
-    retention = int(settings.number(settings.RETENTION, least=1))
+    retention = settings.retention()
     if (submitted := _submitted(args, conf, topology)) is not None:
         result = submitted.finish(submitted.start(attempts, claim, limits, retention))
     else:
@@ -68,7 +77,7 @@ def backfill(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
 
     selection, conf = _selection(args), spark_conf(args.spark_conf)
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
         results = Backfill(
@@ -77,7 +86,7 @@ def backfill(args: Namespace) -> int | None:
             engine=lambda: engine_of(args, conf, topology),
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process("airflow trident backfill"),
-            retention=int(settings.number(settings.RETENTION, least=1)),
+            retention=settings.retention(),
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             progress=say,
         ).run(selection)
@@ -91,11 +100,7 @@ def backfill(args: Namespace) -> int | None:
 def _selection(args: Namespace) -> Selection:
     from airflow_trident.runtime.backfill import Selection
 
-    a_range = args.first is not None or args.last is not None
-    if (args.txid is not None) + a_range + bool(args.failed) != 1:
-        raise UsageError("which transactions? Give one of --txid N, --from N --to M, or --failed.")
-    if a_range and (args.first is None or args.last is None):
-        raise UsageError("a range has two ends. Give --from N and --to M.")
+    require_one_choice(args, "failed")
     if args.failed:
         return Selection(failed=True)
     return Selection(first=args.txid or args.first, last=args.txid or args.last)
@@ -106,7 +111,7 @@ def replay(args: Namespace) -> int | None:
     from airflow_trident.runtime.mending.replay import dry_replay
 
     conf = spark_conf(args.spark_conf)
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
@@ -128,7 +133,7 @@ def bisect(args: Namespace) -> int | None:
     from airflow_trident.runtime.mending.bisect import bisect as find_poison
 
     conf = spark_conf(args.spark_conf)
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
         found = find_poison(ledger, topology, args.txid, engine, say)
@@ -149,7 +154,7 @@ def bisect(args: Namespace) -> int | None:
 def repair(args: Namespace) -> int | None:
     from airflow_trident.runtime.mending.repair import repair as seed_ledger
 
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     with open_ledger(args) as ledger:
         root = settings.staging_root(args.staging_dir)
         seed_ledger(ledger, topology, root, dry_run=args.dry_run, progress=say)
@@ -158,12 +163,8 @@ def repair(args: Namespace) -> int | None:
 
 @trident_command
 def skip(args: Namespace) -> int | None:
-    from airflow_trident.runtime.local import owner_of_this_process
-
-    who = f"skipped by {owner_of_this_process().place}"
-    reason = args.reason.strip()
     with open_ledger(args) as ledger:
-        ledger.skip(args.txid, f"{reason} ({who})" if reason else who)
+        ledger.skip(args.txid, signed(args, "skipped"))
     say(
         f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` applies it after all."
@@ -173,15 +174,12 @@ def skip(args: Namespace) -> int | None:
 
 @trident_command
 def accept_source(args: Namespace) -> int | None:
-    from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.mending.accept_source import accept_source as take_source
 
-    reason = args.reason.strip()
-    if not reason:
-        raise UsageError('why? Give --reason "what was mended".')
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    reason = signed(args, "accepted", ask='why? Give --reason "what was mended".')
+    topology = topology_of(args)
     with open_ledger(args) as ledger:
-        record = take_source(ledger, topology, args.txid, f"{reason} (accepted by {owner_of_this_process()})")
+        record = take_source(ledger, topology, args.txid, reason)
     say(
         f"topology {args.topology}: transaction {args.txid} takes its source as it is now and is {record.status}. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` replays it, or clear its run."
@@ -194,12 +192,11 @@ def take_back(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.mending.take_back import take_back as let_go
 
-    topology = topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology = topology_of(args)
     owner = owner_of_this_process("airflow trident take-back")
-    reason = f"taken back by {owner.place}" + (f": {args.reason.strip()}" if args.reason.strip() else "")
     with open_ledger(args) as ledger:
         ledger.topology()
-        let_go(ledger, topology, args.txid, owner=owner, reason=reason, progress=say)
+        let_go(ledger, topology, args.txid, owner=owner, reason=signed(args, "taken back"), progress=say)
     say(
         f"topology {args.topology}: transaction {args.txid} is FAILED, and no state holds it. Replay it (`airflow "
         f"trident backfill {args.topology} --txid {args.txid}`), or let the others pass: `airflow trident skip "
@@ -236,17 +233,3 @@ def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> Sub
         staging_root=settings.staging_root(args.staging_dir),
         say=say,
     )
-
-
-def spark_conf(lines: list[str]) -> dict[str, str]:
-    conf: dict[str, str] = {}
-    for line in lines:
-        key, equals, value = line.partition("=")
-        if not (key.strip() and equals):
-            raise UsageError(f"--spark-conf {line!r} is not KEY=VALUE. Write it like spark.sql.shuffle.partitions=8.")
-        conf[key.strip()] = value
-    return conf
-
-
-def say(line: str) -> None:
-    print(one_line(line) if "\n" in line else line, flush=True)

@@ -1,0 +1,140 @@
+"""What the tasks share that may run a plan: which engine, for how long, and the end of its job when they are killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident import settings
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import require_local_unless_template
+from airflow_trident.links.spark import SparkUiLink
+from airflow_trident.operators.base import TridentOperator, owner
+from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.tasks.engines import EngineKind, make_engine
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_trident.engine.base import Engine
+    from airflow_trident.topology.topology import Topology
+
+CANCEL_LIMIT_S = 3.0
+"""Airflow kills a task 5 s after it asked it to end; what cannot be cancelled before that is left to the fence."""
+
+UI_EVERY_S = 0.5
+
+
+class EngineOperator(TridentOperator):
+    """A task that may run a plan.
+
+    :param spark_conn_id: connection of type ``spark`` (submitted) or ``spark_connect`` (a running server); None: a
+        session in the task's own process (templated).
+    :param engine: ``spark``, or ``local`` for plain Python without Java: small batches and tests.
+    :param spark_conf: settings of the session, on top of the connection's (templated).
+    :param staging_dir: folder of staged batches, the same for every task; None: ``[trident] staging_dir`` (templated).
+    :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
+        attempt is failed. None: no limit.
+    """
+
+    template_fields: Sequence[str] = ("zookeeper_conn_id", "spark_conn_id", "spark_conf", "staging_dir")
+    one_batch = True
+    """Does a run of the task process a single batch?"""
+    on_failure = OnFailure.BLOCK
+    template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - as Airflow's operators declare it
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        spark_conn_id: str | None = None,
+        engine: EngineKind | str = EngineKind.SPARK,
+        spark_conf: Mapping[str, str] | None = None,
+        staging_dir: str | None = None,
+        attempt_timeout: timedelta | float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        self.attempt_timeout = attempt_timeout
+        self.attempt_timeout_s = _seconds(attempt_timeout)
+        try:
+            self.engine = EngineKind(engine)
+        except ValueError:
+            raise ConfigurationError(f"engine = {engine!r} is unknown", "Use 'spark' or 'local'.") from None
+        if self.engine is EngineKind.LOCAL and spark_conn_id is not None:
+            raise ConfigurationError("the local engine has no Spark connection", "Leave out spark_conn_id or engine.")
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = dict(spark_conf or {})
+        require_local_unless_template(f"staging_dir of {self.task_id}", staging_dir)
+        self.staging_dir = staging_dir
+        self.spark_ui_url = ""
+        self._running: Engine | None = None
+
+    def open_engine(self, context: Context) -> Engine:
+        """The engine, opening nothing yet; `on_kill` cancels what it runs."""
+        self._running = make_engine(
+            self.engine,
+            conn_id=self.spark_conn_id,
+            conf=self.spark_conf,
+            app_name=f"trident {self.topology_name}",
+            topology=self.topology,
+            one_shot=self.one_batch,
+        )
+        return self._running
+
+    def attempts(self, context: Context, *, last_try: bool = False) -> Attempts:
+        """How this task makes attempts, and what becomes of a transaction whose last one fails."""
+        return Attempts(
+            owner=owner(context),
+            last_try=last_try,
+            on_failure=self.on_failure,
+            timeout_s=self.attempt_timeout_s,
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+        )
+
+    def note_ui(self, context: Context) -> None:
+        """Push the Spark UI's address while the job runs: afterwards nobody needs it."""
+        url = self._running.ui_url if self._running is not None else ""
+        if url and url != self.spark_ui_url:
+            self.spark_ui_url = url
+            context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=url)
+
+    @contextmanager
+    def watching_ui(self, context: Context) -> Iterator[None]:
+        """Push the Spark UI's address as soon as there is one, while this thread waits for the job."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            with suppress(Exception):  # a link is worth no failed task
+                while not self.spark_ui_url and not ended.wait(UI_EVERY_S):
+                    self.note_ui(context)
+
+        watcher = threading.Thread(target=watch, name="trident-ui", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join(CANCEL_LIMIT_S)
+
+    def on_kill(self) -> None:
+        """Cancel the running job, for a limited time: an economy, never needed for correctness."""
+        engine = self._running
+        if engine is None:
+            return
+        canceller = threading.Thread(target=engine.cancel, name="trident-cancel", daemon=True)
+        canceller.start()
+        canceller.join(CANCEL_LIMIT_S)
+        said = "is cancelled" if not canceller.is_alive() else f"was not cancelled within {CANCEL_LIMIT_S:g} s"
+        self.log.warning("the task is killed; the job of topology %s %s", self.topology_name, said)
+
+
+def _seconds(limit: timedelta | float | None) -> float | None:
+    """:raises ConfigurationError: it is not above 0."""
+    seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+    if seconds is not None and seconds <= 0:
+        raise ConfigurationError(f"attempt_timeout = {limit!r}", "Give more than 0 seconds, or None for no limit.")
+    return seconds
