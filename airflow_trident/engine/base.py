@@ -10,6 +10,8 @@ E4  `cancel`, from another thread or a signal handler, ends the work soon where 
 E5  Every use of an operation (function, filter, aggregator, grouping, query) on a partition, in an attempt, is a copy
     of what the user wrote: prepared before its first tuple, cleaned up after its last. What it keeps in `self` no other
     sees, whatever runs beside it in the same process. Plain functions are code and are shared.
+E6  A node of a kind that the engine does not know, in the processing phase or behind it, is an UnknownNodeError before
+    anything is read: see :mod:`airflow_trident.engine.known`.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class Engine(ABC):
     def run(self, job: Job) -> Manifest:
         """Run the processing phase and write the staged files; publishing the manifest is the caller's step.
 
+        :raises UnknownNodeError: the engine does not know a node.
         :raises UserCodeError: a user's function raised.
         :raises SparkJobError: the job ended for another reason.
         """

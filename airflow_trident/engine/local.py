@@ -25,6 +25,7 @@ from airflow_trident.engine.fused.folds import (
     shown_key,
 )
 from airflow_trident.engine.fused.reduces import multi_reduce
+from airflow_trident.engine.known import LOCAL_NODES, require_known
 from airflow_trident.engine.sources import conform, emitter_of
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import SparkJobError
@@ -107,6 +108,7 @@ class LocalEngine(Engine):
 
         :param rows_read: gets the number of tuples of each source.
         """
+        require_known(job.plan, LOCAL_NODES)
         results: list[list[Partition]] = []
         for stage in job.plan.stages:
             partitions = self._begin(stage, results, job)

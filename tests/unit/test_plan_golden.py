@@ -32,7 +32,10 @@ from airflow_trident import (
     TransactionAttempt,
 )
 from airflow_trident.operations.expr.tree import col, explode, split
-from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.graph import Sinks, ordered, same
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode, PersistNode
+from airflow_trident.plan.rewrites.fixed_point import REWRITES
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Plan
 from airflow_trident.topology.stream import ChainedAggregatorDeclarer, GroupedStream, Stream, TridentState
@@ -295,6 +298,30 @@ def test_the_digest_is_the_same_in_another_process_with_another_hash_seed() -> N
         env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(root)},
     )
     assert done.stdout.strip() == topology_of("several_states").compile().digest
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "query"])
+def test_a_second_run_of_all_rewrites_changes_nothing(shape: str) -> None:
+    rewritten = plan_of(shape).rewritten
+    for one in REWRITES:
+        assert same(one.apply(rewritten), rewritten), one.name
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "query"])
+def test_no_rewrite_changes_what_comes_to_a_sink(shape: str) -> None:
+    sinks: Sinks = plan_of(shape).logical
+    meant = [(sink.name, sink.schema, sink.input.schema) for sink in sinks]
+    for one in REWRITES:
+        sinks = one.apply(sinks)
+        assert [(sink.name, sink.schema, sink.input.schema) for sink in sinks] == meant, one.name
+
+
+def test_repartitions_between_which_only_an_idle_projection_stood_are_one() -> None:
+    """What one rewrite takes out makes work for an earlier one."""
+    topology = Topology("rounds")
+    persist(wide(topology).partition_by("user").project("user, item").shuffle())
+    moves = [node for node in ordered(topology.compile().rewritten) if isinstance(node, PartitionNode)]
+    assert [node.grouping for node in moves] == [Grouping.SHUFFLE, Grouping.GLOBAL]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

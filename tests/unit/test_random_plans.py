@@ -13,6 +13,7 @@ from airflow_trident import Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
+from airflow_trident.plan.graph import same
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fixed_point import REWRITES, Rewrite, rewrite
 from airflow_trident.plan.rewrites.fusion import fuse
@@ -54,6 +55,8 @@ def test_a_random_topology_gives_what_plain_python_says(sources: Sources, progra
             assert run(engine, job) == meant
         for count in range(1, len(REWRITES)):
             assert run(LocalEngine(2), rewritten(job, REWRITES[:count])) == meant
+        for one in REWRITES:
+            assert same(one.apply(job.plan.rewritten), job.plan.rewritten), one.name
 
 
 @settings(max_examples=60)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.spark.expressions import compile_expression
 from airflow_trident.engine.spark.worker import MARKER
+from airflow_trident.errors import UnknownNodeError
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.operations.expr.dtypes import dtype, resolve
@@ -65,17 +67,18 @@ class Columns:
 
     def apply(self, data: DataFrame, node: Node, before: Schema) -> DataFrame:
         """One node. `before` is the schema of `data`."""
-        if isinstance(node, ProjectNode):
-            return data.select(*(self.named(name) for name in node.fields))
-        if isinstance(node, FilterNode) and node.expression is not None:
-            return data.where(self._compiled(node.expression, before))
-        if isinstance(node, EachNode) and node.expression is not None:
-            return self._each(data, node, before)
-        if isinstance(node, PartialAggregateNode):
-            return self._partial(data, node)
-        raise TypeError(f"{node!r} does not run in the JVM")
+        if not may_run_in_jvm(node):
+            raise UnknownNodeError(node.name, type(node).__name__, "the JVM")
+        return _IN_JVM[type(node)].apply(self, data, node, before)
 
-    def _each(self, data: DataFrame, node: EachNode, before: Schema) -> DataFrame:
+    def project(self, data: DataFrame, node: ProjectNode, _: Schema) -> DataFrame:
+        return data.select(*(self.named(name) for name in node.fields))
+
+    def filter(self, data: DataFrame, node: FilterNode, before: Schema) -> DataFrame:
+        assert node.expression is not None
+        return data.where(self._compiled(node.expression, before))
+
+    def each(self, data: DataFrame, node: EachNode, before: Schema) -> DataFrame:
         assert node.expression is not None
         (output,) = node.outputs
         wider = data.select(
@@ -96,7 +99,7 @@ class Columns:
         # as text: 0.0 equals -0.0, and True equals 1
         return self.known(("expression", repr(resolve(expression, before)), name), make)
 
-    def _partial(self, data: DataFrame, node: PartialAggregateNode) -> DataFrame:
+    def partial(self, data: DataFrame, node: PartialAggregateNode, _: Schema) -> DataFrame:
         """Only the value of every single row: the aggregation behind it combines before it shuffles, by itself."""
         values = [self._value(one) for one in node.aggregations]
         return data.select(*(self.named(name) for name in node.groups), *values)
@@ -138,3 +141,24 @@ def _kind(one: Aggregation) -> MergeKind:
     assert one.combiner is not None
     assert one.combiner.merge_kind is not None
     return one.combiner.merge_kind
+
+
+class _InJvm(NamedTuple):
+    """A kind of nodes in the JVM: which of them can be there, and how."""
+
+    can: Callable[[Any], bool]
+    apply: Callable[[Columns, DataFrame, Any, Schema], DataFrame]
+
+
+_IN_JVM: dict[type[Node], _InJvm] = {
+    ProjectNode: _InJvm(lambda _: True, Columns.project),
+    EachNode: _InJvm(lambda node: node.expression is not None, Columns.each),
+    FilterNode: _InJvm(lambda node: node.expression is not None, Columns.filter),
+    PartialAggregateNode: _InJvm(is_builtin, Columns.partial),
+}
+
+
+def may_run_in_jvm(node: Node) -> bool:
+    """Else a Python pass runs it."""
+    kind = _IN_JVM.get(type(node))
+    return kind is not None and kind.can(node)

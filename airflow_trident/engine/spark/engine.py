@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.known import SPARK_NODES, require_known
 from airflow_trident.engine.spark.errors import is_expression_error, translate
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
@@ -36,6 +37,7 @@ class SparkEngine(Engine):
         self._told = self._opening = ""
 
     def run(self, job: Job) -> Manifest:
+        require_known(job.plan, SPARK_NODES)
         require_reachable(job.plan)
         with self._attached(job) as attached:
             try:
@@ -54,6 +56,7 @@ class SparkEngine(Engine):
 
     def physical(self, job: Job) -> dict[str, str]:
         """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
+        require_known(job.plan, SPARK_NODES)
         with self._attached(job) as attached:
             return PlanRun(attached, job, native=True).physical()
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.columns import Columns
 from airflow_trident.engine.spark.worker import MARKER
-from airflow_trident.plan.nodes import Grouping, PartitionNode, UnionNode
+from airflow_trident.errors import UnknownNodeError
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode, UnionNode
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
@@ -53,13 +55,16 @@ class Exchanges:
 
     def moved(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
         """By shuffle, fields, global or broadcast; rows that have TARGET go there."""
-        if how.grouping.gathers:
-            return data.repartition(1)
-        if how.grouping in _PLACED:
-            return self._sent(data, how.schema, count)
-        if how.grouping is Grouping.BROADCAST:
-            return self._sent(data.select("*", self._target(how, count)), how.schema, count)
-        return data.repartition(count, *map(self._columns.named, how.keys))
+        match how.grouping:
+            case Grouping.GLOBAL | Grouping.BATCH_GLOBAL:
+                return data.repartition(1)
+            case Grouping.CUSTOM | Grouping.COLOCATED:
+                return self._sent(data, how.schema, count)
+            case Grouping.BROADCAST:
+                return self._sent(data.select("*", self._target(how, count)), how.schema, count)
+            case Grouping.FIELDS | Grouping.SHUFFLE:
+                return data.repartition(count, *map(self._columns.named, how.keys))
+        raise UnknownNodeError(how.name, how.grouping, "Spark's exchange")
 
     def marked(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
         """As `moved`, with one row more in every partition and MARKER, a column that is false for it: a partition that

@@ -17,7 +17,7 @@ from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.sources import emitter_of
-from airflow_trident.engine.spark.columns import Columns
+from airflow_trident.engine.spark.columns import Columns, may_run_in_jvm
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.sessions.session import Attached
@@ -41,7 +41,6 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.nodes import (
     EachNode,
-    FilterNode,
     FinalAggregateNode,
     Grouping,
     Node,
@@ -308,13 +307,7 @@ class PlanRun:
         return tuple(nodes[:end]), tuple(nodes[end:])
 
     def _in_jvm(self, node: Node) -> bool:
-        if isinstance(node, ProjectNode):
-            return True
-        if not self._native:
-            return False
-        if isinstance(node, EachNode | FilterNode):
-            return node.expression is not None
-        return isinstance(node, PartialAggregateNode) and is_builtin(node)
+        return may_run_in_jvm(node) if self._native else isinstance(node, ProjectNode)
 
     def _frame(self, flow: Flow) -> DataFrame:
         """With the pass that was still waiting."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from airflow_trident.contracts.state import Capabilities, State, StateFactory, StateSpec
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.known import SPARK_NODES, require_known
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
 from airflow_trident.engine.spark.sessions import app as spark_app
 from airflow_trident.engine.spark.sessions.archive import archive_options
@@ -69,6 +70,7 @@ class SubmitEngine(Engine):
         self._cancel = cancel
 
     def run(self, job: Job) -> Manifest:
+        require_known(job.plan, SPARK_NODES)
         root = os.path.abspath(os.path.expanduser(job.staging_root))
         folder = os.path.join(root, job.slot.path)
         make_folder(folder)

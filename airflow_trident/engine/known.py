@@ -1,0 +1,94 @@
+"""Which kinds of nodes an engine runs. What it does not know it refuses before a row is read (E6): rows that pass by a
+node that nobody ran would be committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from airflow_trident.errors import UnknownNodeError
+from airflow_trident.plan.commit.nodes import CarriedNode, StateQueryNode
+from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    MapNode,
+    MultiReduceStepNode,
+    PartialAggregateNode,
+    PartitionAggregateNode,
+    PartitionNode,
+    PeekNode,
+    PersistNode,
+    ProjectNode,
+    SourceNode,
+    UnionNode,
+)
+from airflow_trident.plan.stages import Plan, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownNodes:
+    """Exact classes: what derives from one of them is another kind.
+
+    :param where: who runs them, for the error.
+    """
+
+    where: str
+    begins: Collection[type[BeginNode]]
+    processors: Collection[type[ProcessorNode]]
+    groupings: Collection[Grouping]
+    sinks: Collection[type[SinkNode]]
+
+    def require(self, stages: Iterable[Stage]) -> None:
+        """:raises UnknownNodeError: a node is of another kind."""
+        for stage in stages:
+            for node in self._unknown(stage):
+                raise UnknownNodeError(node.name, _kind(node), self.where)
+
+    def _unknown(self, stage: Stage) -> Iterator[Node]:
+        if stage.begin is not None and type(stage.begin) not in self.begins:
+            yield stage.begin
+        how = stage.exchange
+        if how is not None and (type(how) is not PartitionNode or how.grouping not in self.groupings):
+            yield how
+        yield from (node for node in stage.nodes if type(node) not in self.processors)
+        yield from (sink for sink in stage.sinks if type(sink) not in self.sinks)
+
+
+def _kind(node: Node) -> str:
+    return f"{type(node).__name__}, {node.grouping}" if type(node) is PartitionNode else type(node).__name__
+
+
+LOCAL_NODES = KnownNodes(
+    where="the local engine, which also runs the commit phase and queries,",
+    begins=(SourceNode, UnionNode),
+    processors=(
+        EachNode,
+        FilterNode,
+        FinalAggregateNode,
+        MapNode,
+        MultiReduceStepNode,
+        PartialAggregateNode,
+        PartitionAggregateNode,
+        PeekNode,
+        ProjectNode,
+        StateQueryNode,
+    ),
+    groupings=frozenset(Grouping) - {Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE},
+    sinks=(PersistNode, CarriedNode),
+)
+"""Of fused passes in this process."""
+SPARK_NODES = replace(LOCAL_NODES, where="the Spark engine")
+"""Of the same passes in Spark's Python workers; some kinds may run in the JVM instead."""
+
+
+def require_known(plan: Plan, known: KnownNodes) -> None:
+    """
+    :param known: what the engine runs that gets the processing phase; the commit phase is the local engine's.
+    :raises UnknownNodeError: a node of either phase is of another kind.
+    """
+    known.require(plan.stages)
+    for level in plan.commit:
+        LOCAL_NODES.require(level.stages)
