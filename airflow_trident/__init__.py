@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spool.sources import SpoolSource as SpoolSource
     from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
     from airflow_trident.spouts.sql.spout import JdbcSpout as JdbcSpout
+    from airflow_trident.spouts.sql.spout import SqlSpout as SqlSpout
     from airflow_trident.states.delta.state import DeltaState as DeltaState
     from airflow_trident.states.files.sink import FileSink as FileSink
     from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
@@ -114,7 +115,8 @@ if TYPE_CHECKING:
     from airflow_trident.states.redis.plain import NonTransactionalRedisState as NonTransactionalRedisState
     from airflow_trident.states.redis.state import RedisState as RedisState
     from airflow_trident.states.sql.postgres import PostgresState as PostgresState
-    from airflow_trident.states.sql.sqlalchemy import JdbcState as JdbcState
+    from airflow_trident.states.sql.sqlalchemy_state import JdbcState as JdbcState
+    from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
     from airflow_trident.topology.stream import Stream as Stream

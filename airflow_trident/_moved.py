@@ -42,7 +42,7 @@ MODULES = {
     "spouts.spool_sources": "spouts.spool.sources",
     "spouts.spooled": "spouts.spool.spout",
     "states.file_sink": "states.files.sink",
-    "states.jdbc": "states.sql.sqlalchemy",
+    "states.jdbc": "states.sql.sqlalchemy_state",
     "states.keyvalue_stateful": "states.keyvalue.stateful",
     "states.marker": "states.core.marker",
     "states.merge": "states.core.merge",

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from airflow_trident import DeltaState, RedisState, SqliteState
 from airflow_trident.contracts.state import State, StateFactory, StateSpec
-from tests.fixtures.postgres import jdbc_state, postgres_state
+from tests.fixtures.postgres import postgres_state, sql_state
 from tests.fixtures.redis import settings_of_a_new_database
 from tests.fixtures.state import batch, counts, product, ticket
 
 STORES: dict[str, Callable[[Path], StateFactory]] = {
     "sqlite": lambda folder: SqliteState(str(folder / "states.db")),
     "postgres": postgres_state,
-    "jdbc": jdbc_state,
+    "sqlalchemy": sql_state,
     "redis": lambda _folder: RedisState(**settings_of_a_new_database()),
     "delta": lambda folder: DeltaState(str(folder / "states")),
 }

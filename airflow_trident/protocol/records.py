@@ -5,6 +5,7 @@ Times are Unix milliseconds (`*_ms`), for people only: no decision of the protoc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -52,12 +53,20 @@ class TopologyRecord:
     extra: dict[str, Json] = field(default_factory=dict)
 
 
+def _in_new_names(text: str) -> str:
+    """Version 0.1 recorded some classes by other names."""
+    return re.sub(r"\bJdbc(State|Spout)\b", r"Sql\1", text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoutDefinition:
     """`text`: what the spout is, for people; `kind`: what a replay of it gives."""
 
     text: str
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _in_new_names(self.text))
 
     def __str__(self) -> str:
         return f"{self.text} {self.kind}"
@@ -71,6 +80,9 @@ class StateDefinition:
     text: str
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _in_new_names(self.text))
 
     def __str__(self) -> str:
         of = f" of ({'; '.join(self.inputs)})" if self.inputs else ""

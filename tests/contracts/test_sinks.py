@@ -337,7 +337,7 @@ def test_rows_say_which_transaction_they_came_in(postgres: PostgresServer, tmp_p
         assert isinstance(state, OpenTableSink)
         state.apply(ticket(1), batch(spec, *ROWS))
         state.apply(ticket(2), batch(spec, *OTHER))
-        found = connection.execute(f"SELECT txid, count(*) FROM {state.place} GROUP BY 1 ORDER BY 1".encode())
+        found = connection.execute(f"SELECT txid, count(*) FROM {state.dialect.data} GROUP BY 1 ORDER BY 1".encode())
         assert found.fetchall() == [(1, 3), (2, 1)]
 
 

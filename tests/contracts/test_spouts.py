@@ -25,7 +25,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.files.spout import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.spouts.spool.spout import SpooledSpout
-from airflow_trident.spouts.sql.spout import JdbcSpout
+from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.types import Json, Schema, parse_declared
 from tests.fixtures.postgres import running
 from tests.fixtures.spout import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
@@ -142,7 +142,7 @@ def table(folder: Path, where: Connection, **options: Any) -> Source:
 
     what = options or {"table": name}
     what = {key: value.format(name=name) if isinstance(value, str) else value for key, value in what.items()}
-    spout = JdbcSpout("db", fields=FIELDS, connection=where, max_rows=7, **what)
+    spout = SqlSpout("db", fields=FIELDS, connection=where, max_rows=7, **what)
     return Source(spout, ROWS, take_away)
 
 

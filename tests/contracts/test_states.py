@@ -19,7 +19,8 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Sum
-from airflow_trident.states.sql.sqlite import OpenSqliteState
+from airflow_trident.states.sql.sqlite import SqliteDialect
+from airflow_trident.states.sql.store import SqlStore
 from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, counts, product, ticket
 
 
@@ -223,7 +224,7 @@ def test_t5_below_the_floor_a_state_forgets_what_it_left_out(state: State, spec:
 # ---- T6: the work depends on the batch -------------------------------------------------------------------------
 
 
-def steps_of_sqlite(state: OpenSqliteState, act: Callable[[], object]) -> int:
+def steps_of_sqlite(state: SqlStore, act: Callable[[], object]) -> int:
     """Instructions of SQLite's virtual machine."""
     steps = 0
 
@@ -232,11 +233,12 @@ def steps_of_sqlite(state: OpenSqliteState, act: Callable[[], object]) -> int:
         steps += 1
         return 0
 
-    state._connection.set_progress_handler(count, 1)
+    assert isinstance(state.dialect, SqliteDialect)
+    state.dialect.file.connection.set_progress_handler(count, 1)
     try:
         act()
     finally:
-        state._connection.set_progress_handler(None, 0)
+        state.dialect.file.connection.set_progress_handler(None, 0)
     return steps
 
 
@@ -270,7 +272,7 @@ def test_t6_the_work_of_a_batch_does_not_grow_with_the_state(tmp_path: Path, sto
                 return state.apply(ticket(txid + 1), rows)
 
             calls_of_python(lambda: None)
-            is_sqlite = isinstance(state, OpenSqliteState)
+            is_sqlite = isinstance(state, SqlStore)
             work.append(steps_of_sqlite(state, act) if is_sqlite else calls_of_python(act))
         assert len(content(state)) == 100_000
     assert work[0] > 0

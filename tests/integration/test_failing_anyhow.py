@@ -22,7 +22,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import EMIT_TRIES
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.staging.manifest import Manifest
-from airflow_trident.states.sql.sqlite import OpenSqliteState
+from airflow_trident.states.sql.store import SqlStore
 from tests.fixtures.runtime import ALL, Sickness, World
 from tests.integration.test_looks import Between
 
@@ -216,9 +216,9 @@ def test_whatever_ends_a_commit_is_in_the_ledger_and_the_next_one_goes_on(
             original(self, ticket, batch)
         raise error("all of it")
 
-    original = OpenSqliteState.apply
+    original = SqlStore.apply
     with monkeypatch.context() as patched:
-        patched.setattr(OpenSqliteState, "apply", apply)
+        patched.setattr(SqlStore, "apply", apply)
         with pytest.raises(error):
             world.committer().commit(1)
     assert (world.statuses(), error_of(world, 1)) == ([Status.COMMITTING], f"{error.__name__}: all of it")
@@ -245,9 +245,9 @@ def test_a_drain_whose_commit_has_no_memory_says_so_and_its_next_run_goes_on(
         original(self, ticket, batch)
         raise MemoryError(f"transaction {ticket.txid}")
 
-    original = OpenSqliteState.apply
+    original = SqlStore.apply
     with monkeypatch.context() as patched:
-        patched.setattr(OpenSqliteState, "apply", apply)
+        patched.setattr(SqlStore, "apply", apply)
         with pytest.raises(MemoryError, match="transaction 1"):
             drain("first").run()
     assert error_of(world, 1) == "MemoryError: transaction 1"

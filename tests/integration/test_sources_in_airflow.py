@@ -23,7 +23,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from airflow.sdk import DAG, task
 from airflow_trident import (
-    Count, DeltaSpout, JdbcSpout, JdbcState, KafkaSpout, RedisSpout, RedisStreamSpout, Topology, TridentDrainOperator,
+    Count, DeltaSpout, SqlSpout, SqlState, KafkaSpout, RedisSpout, RedisStreamSpout, Topology, TridentDrainOperator,
     TridentReadySensor,
 )
 from airflow_trident.io.connections import resolve
@@ -33,14 +33,14 @@ SPOUTS = {
     "kafka": KafkaSpout("TOPIC", conn_id="src_kafka", fields="value string"),
     "keys": RedisSpout(conn_id="src_redis", fields="id long, value string"),
     "stream": RedisStreamSpout(conn_id="src_redis", streams="s", fields="value string"),
-    "jdbc": JdbcSpout("src_postgres", table="SOURCE", fields="value string", settle_s=0.0),
+    "jdbc": SqlSpout("src_postgres", table="SOURCE", fields="value string", settle_s=0.0),
     "delta": DeltaSpout("FOLDER", conn_id="src_delta", fields="value string"),
 }
 topologies = {}
 for name, spout in SPOUTS.items():
     topologies[name] = Topology(name)
     stream = topologies[name].new_stream("values", spout)
-    stream.group_by("value").persistent_aggregate(JdbcState("src_postgres", table=f"SOURCE_{name}"), Count(), "n")
+    stream.group_by("value").persistent_aggregate(SqlState("src_postgres", table=f"SOURCE_{name}"), Count(), "n")
 
 with DAG("ready", schedule=None) as ready:
     for name, topology in topologies.items():

@@ -1,4 +1,4 @@
-"""From a table to tables and files: JdbcSpout, PostgresState and sinks in one topology, run by the whole protocol."""
+"""From a table to tables and files: SqlSpout, PostgresState and sinks in one topology, run by the whole protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.dataset
 import pytest
 
-from airflow_trident import Count, FileSink, JdbcSpout, Sum, TableSink, Topology
+from airflow_trident import Count, FileSink, SqlSpout, Sum, TableSink, Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
@@ -19,7 +19,7 @@ ROWS = 1000
 
 def sales(folder: Path, orders: str) -> Topology:
     topology = Topology("sales")
-    spout = JdbcSpout(CONN_ID, table=orders, fields="id long, shop string, amount long", max_rows=300)
+    spout = SqlSpout(CONN_ID, table=orders, fields="id long, shop string, amount long", max_rows=300)
     stream = topology.new_stream("orders", spout)
     state = postgres_state(folder)
     stream.group_by("shop").persistent_aggregate(state, "amount", Sum(), "total")

@@ -29,7 +29,7 @@ from tests.fixtures.postgres import PASSWORD, postgres_program, running
 from tests.fixtures.state import FACTORIES, batch, combined, content, keep_longest, ticket
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "sql"
-STORES = ["sqlite", "jdbc on sqlite", "postgres", "jdbc on postgres"]
+STORES = ["sqlite", "sqlalchemy on sqlite", "postgres", "sqlalchemy on postgres"]
 ALL_TYPES = (
     "i int, x double, d decimal(20,3), t timestamp, day date, at time, took interval day to second, bits binary, "
     "ok boolean, tags array<string>, m map<string,long>, s struct<a:long,b:string>"
@@ -62,7 +62,10 @@ def states(factory: StateFactory) -> dict[str, tuple[StateSpec, list[list[tuple[
             [[("a", 0.5, *FULL), (None, None, *ODD)], [("a", 0.5, *ODD), ("it's \\ \t", -1.0, *FULL)],
              [("a", 0.5, *FULL)], [("z", 2.0, *ODD)]],
         ),
-        "total": (total, [[(0.5, Decimal("0.125"))], [(1.0, Decimal(2))], [], [(2.0, Decimal(1))], [(3.0, Decimal(0))]]),
+        "total": (
+            total,
+            [[(0.5, Decimal("0.125"))], [(1.0, Decimal(2))], [], [(2.0, Decimal(1))], [(3.0, Decimal(0))]],
+        ),
         "longest": (longest, [[("a", "xx"), ("b", "y")], [("a", None), ("c", "zz")], [], [("c", "zzz")]]),
     }  # fmt: skip
 

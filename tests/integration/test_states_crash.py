@@ -37,7 +37,7 @@ def trace(statement):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-state._connection.set_trace_callback(trace)
+state.dialect.file.connection.set_trace_callback(trace)
 print("ready", flush=True)
 sys.stdin.read()
 answer = state.apply(ticket(int(txid), attempt=int(attempt)), batch(spec, *ROWS))

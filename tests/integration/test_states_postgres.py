@@ -21,7 +21,9 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.states.sql.postgres import OpenPostgresState, PostgresState
+from airflow_trident.states.sql.postgres import PostgresState
+from airflow_trident.states.sql.postgres_dialect import PostgresDialect
+from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import INTERVAL
 from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state
 from tests.fixtures.state import batch, combined, content, counts, product, ticket
@@ -33,9 +35,9 @@ ROWS = [(f"w{number}", 1 + number % 3) for number in range(500)]
 pytestmark = pytest.mark.usefixtures("postgres")
 
 
-def open_state(spec: StateSpec) -> OpenPostgresState:
+def open_state(spec: StateSpec) -> SqlStore:
     state = spec.factory.make_state(spec)
-    assert isinstance(state, OpenPostgresState)
+    assert isinstance(state, SqlStore)
     return state
 
 
@@ -110,15 +112,17 @@ def test_the_work_of_a_batch_does_not_grow_with_the_state(postgres: PostgresServ
     assert 0 < read[1] < 2 * read[0] + 100, read
 
 
-def blocks(postgres: PostgresServer, state: OpenPostgresState) -> int:
+def blocks(postgres: PostgresServer, state: SqlStore) -> int:
     """Blocks of the state's table and index that were touched so far."""
     # Statistics of a session come late unless it is asked for them.
-    state._connection.execute("SELECT pg_stat_force_next_flush()")
+    dialect = state.dialect
+    assert isinstance(dialect, PostgresDialect)
+    dialect.connection.execute("SELECT pg_stat_force_next_flush()")
     with postgres.connect() as connection:
         row = connection.execute(
             "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables "
             "WHERE schemaname = %s AND relname = %s",
-            [state.place.schema, state.place.table],
+            [dialect.schema, dialect.table],
         ).fetchone()
     assert row is not None
     return int(row[0])
@@ -134,7 +138,7 @@ def test_another_committer_that_holds_the_state_is_waited_for_only_so_long(
     with open_state(spec) as state, postgres.connect() as other:
         state.apply(ticket(1), batch(spec, ("a", 1)))
         with other.transaction():
-            other.execute(f"SELECT * FROM {state.place.beside('trident_applied')} FOR UPDATE".encode())
+            other.execute(f"SELECT * FROM {state.dialect.markers} FOR UPDATE".encode())
             with pytest.raises(StoreUnavailableError, match=r"lock timeout.*lock_timeout_s.*Nothing"):
                 state.apply(ticket(2), batch(spec, ("a", 1)))
         assert state.apply(ticket(2), batch(spec, ("a", 1))) is Applied.APPLIED
@@ -157,7 +161,8 @@ def test_the_name_of_a_schema_is_a_name_and_nothing_else(postgres: PostgresServe
     spec = counts(PostgresState(connection=postgres.connection, schema=name, table="kept"))
     for _ in range(2):
         with spec.factory.make_state(spec) as state:
-            assert state.place.schema == name
+            assert isinstance(state.dialect, PostgresDialect)
+            assert state.dialect.schema == name
             state.apply(ticket(1), batch(spec, ("a", 1)))
             assert list(state.items()) == [(("a",), (1,))]
 
@@ -213,7 +218,7 @@ def test_a_user_who_may_not_create_tables_is_told_so(postgres: PostgresServer, t
 def test_a_marker_that_somebody_deleted_or_wrote_is_not_guessed_at(postgres: PostgresServer, tmp_path: Path) -> None:
     spec = counts(postgres_state(tmp_path))
     with open_state(spec) as state, postgres.connect() as connection:
-        markers = state.place.beside("trident_applied")
+        markers = state.dialect.markers
         state.apply(ticket(1), batch(spec, ("a", 1)))
         connection.execute(f"UPDATE {markers} SET holes = 'none'".encode())
         with pytest.raises(CorruptRecordError, match="cannot be read"):

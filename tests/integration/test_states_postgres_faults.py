@@ -13,7 +13,8 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import OutcomeUnknownError, StoreUnavailableError
-from airflow_trident.states.sql.postgres import OpenPostgresState, PostgresState
+from airflow_trident.states.sql.postgres import PostgresState
+from airflow_trident.states.sql.store import SqlStore
 from tests.faults.postgres_proxy import PostgresProxy
 from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state
 from tests.fixtures.state import Product, batch, combined, content, ticket
@@ -25,14 +26,14 @@ pytestmark = pytest.mark.usefixtures("postgres")
 
 WORKER = """
 import os, signal, sys
-from airflow_trident.states.sql import postgres, postgres_store
+from airflow_trident.states.sql import postgres_dialect
 from tests.integration.test_states_postgres import ROWS, spec_of
 from tests.fixtures.state import batch, ticket
 
 folder, kind, where, txid, attempt = sys.argv[1:]
 spec = spec_of(kind, folder)
 state = spec.factory.make_state(spec)
-run = postgres.run
+run = postgres_dialect.run
 
 
 def watched(connection, statement, parameters=None):
@@ -41,7 +42,7 @@ def watched(connection, statement, parameters=None):
     return run(connection, statement, parameters)
 
 
-postgres.run = postgres_store.run = watched
+postgres_dialect.run = watched
 print("ready", flush=True)
 sys.stdin.read()
 answer = state.apply(ticket(int(txid), attempt=int(attempt)), batch(spec, *ROWS))
@@ -121,7 +122,7 @@ def proxy(postgres: PostgresServer) -> Iterator[PostgresProxy]:
         yield running
 
 
-def through(proxy: PostgresProxy, postgres: PostgresServer, spec: StateSpec) -> OpenPostgresState:
+def through(proxy: PostgresProxy, postgres: PostgresServer, spec: StateSpec) -> SqlStore:
     where = replace(postgres.connection, port=proxy.port, extra={"sslmode": "disable", "gssencmode": "disable"})
     assert isinstance(spec.factory, PostgresState)
     return replace(spec.factory, connection=where).make_state(spec)

@@ -149,7 +149,7 @@ def test_a_commit_survives_without_a_clean_close(path: Path) -> None:
     spec = counts(SqliteState(str(path.parent / "copy.db")))
     with spec.factory.make_state(spec) as state:
         assert content(state) == {("a",): (1,)}
-        assert state._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # type: ignore[attr-defined]
+        assert state.dialect.file.connection.execute("PRAGMA synchronous").fetchone() == (2,)  # type: ignore[attr-defined]
 
 
 # ---- whose table is it -----------------------------------------------------------------------------------------

@@ -91,11 +91,11 @@ def test_a_full_disk_is_retryable_and_nothing_was_applied(path: Path) -> None:
     with spec.factory.make_state(spec) as state:
         state.apply(ticket(1), batch(spec, ("a", 1)))
         before = state.marker(), content(state)
-        state._connection.execute("PRAGMA max_page_count = 20")  # type: ignore[attr-defined]
+        state.dialect.file.connection.execute("PRAGMA max_page_count = 20")  # type: ignore[attr-defined]
         with pytest.raises(StoreUnavailableError, match=r"disk of the state file '.*' is full.*nothing was applied"):
             state.apply(ticket(2), rows)
         assert (state.marker(), content(state)) == before
-        state._connection.execute("PRAGMA max_page_count = 100000")  # type: ignore[attr-defined]
+        state.dialect.file.connection.execute("PRAGMA max_page_count = 100000")  # type: ignore[attr-defined]
         assert state.apply(ticket(2), rows) is Applied.APPLIED
 
 

@@ -11,7 +11,6 @@ from airflow_trident import (
     Count,
     DeltaSpout,
     DeltaState,
-    JdbcSpout,
     KafkaSpout,
     OpaqueKafkaSpout,
     OpaqueRedisSpout,
@@ -19,6 +18,7 @@ from airflow_trident import (
     RedisSpout,
     RedisState,
     RedisStreamSpout,
+    SqlSpout,
     Sum,
     Topology,
 )
@@ -62,7 +62,7 @@ def _parts(folder: Path, broker: str, topic: str, kind: str) -> tuple[dict[str, 
         return {
             "records": by_key(conn_id=REDIS, **keys, fields="part int, n long, value string", max_rows=30),
             "entries": by_stream(conn_id=REDIS, streams=("s0", "s1", "s2"), fields="value string", max_rows=30),
-            "orders": JdbcSpout(CONN_ID, table=topic.replace("-", "_"), fields=orders, max_rows=2, settle_s=0.0),
+            "orders": SqlSpout(CONN_ID, table=topic.replace("-", "_"), fields=orders, max_rows=2, settle_s=0.0),
         }, RedisState(conn_id=REDIS)
     kafka = KafkaSpout if kind == KINDS[0] else OpaqueKafkaSpout
     states = postgres_state(folder) if kind == KINDS[0] else DeltaState(str(folder / "states"), fold_at=3)

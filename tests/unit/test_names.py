@@ -49,7 +49,7 @@ SAME_FILE = {
 """File names that several rooms use, and the one thing that they all mean by it."""
 
 TO_BE_RENAMED = {
-    *("Changes", "Check", "Coder", "Comparator", "Layout", "Level", "Lookup", "Op", "Reading"),
+    *("Check", "Comparator", "Level", "Lookup", "Op", "Reading"),
     *("Row", "Step", "Verdict", "Worker"),
 }
 """Type names that still mean several things. Nothing is ever added."""
@@ -59,9 +59,7 @@ FILES_TO_BE_RENAMED = {
     "checks.py": "cli: the checks of doctor",
     "columns.py": "spouts/files: columns; engine/spark: nodes as DataFrame operations",
     "formats.py": "protocol: the decoder of durable records; spouts/files: formats of files",
-    "session.py": "states/redis: requests whose answer is certain in the end",
     "sources.py": "engine: reads a source as the plan wants it",
-    "text.py": "engine/spark: text files; states/redis: values as text",
 }
 """File names that still mean several things, and which does not fit. Nothing is ever added."""
 

@@ -15,7 +15,7 @@ from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.redis.plain import NonTransactionalRedisState
 from airflow_trident.states.redis.state import RedisState
 from airflow_trident.states.sql.postgres import PostgresState
-from airflow_trident.states.sql.sqlalchemy import JdbcState
+from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.states.sql.sqlite import SqliteState
 from airflow_trident.states.sql.table_sink import TableSink
 
@@ -30,7 +30,7 @@ KEPT_BY_KEY: list[StateFactory] = [
     SqliteState("x.db"),
     MemoryState("x"),
     PostgresState(),
-    JdbcState("x"),
+    SqlState("x"),
     RedisState(),
     NonTransactionalRedisState(),
     DeltaState("x"),

@@ -1,4 +1,4 @@
-"""A table or query of a database as `JdbcSpout` reads it: counts and rows of ranges of keys, through SQLAlchemy."""
+"""A table or query of a database as `SqlSpout` reads it: counts and rows of ranges of keys, through SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITERS = (
 
 
 @dataclass(frozen=True)
-class JdbcSource:
+class SqlSource:
     """What is read. Picklable; secrets are in `where` only, which shows none.
 
     `table` may be ``schema.table``; exactly one of `table` and `query` is set.
@@ -166,7 +166,7 @@ class JdbcSource:
         return True
 
     def describe(self) -> str:
-        return f"JdbcSpout({self.where.conn_id or self.where.describe()}, {self.table or 'query'}, key {self.key})"
+        return f"SqlSpout({self.where.conn_id or self.where.describe()}, {self.table or 'query'}, key {self.key})"
 
     @contextmanager
     def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:

@@ -18,7 +18,7 @@ from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.operations.expr.conversions import interval_of
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_at_least
-from airflow_trident.spouts.sql.source import JdbcSource
+from airflow_trident.spouts.sql.source import SqlSource
 from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SAMPLE_ROWS = 100
 _ROWS_AT_ONCE = 10_000
 
 
-class JdbcSpout(Spout):
+class SqlSpout(Spout):
     """Reads what is added to a table, each row in exactly one transaction. Through SQLAlchemy and a Python driver: no
     JVM takes part.
 
@@ -61,9 +61,9 @@ class JdbcSpout(Spout):
         connection: Connection | None = None,
     ) -> None:
         if bool(table) == bool(query):
-            raise ConfigurationError("JdbcSpout with both or none of table and query", "Give one of them.")
-        require_at_least(1, "JdbcSpout", max_rows=max_rows, max_bytes=max_bytes, splits=splits)
-        require_at_least(0, "JdbcSpout", settle_s=settle_s)
+            raise ConfigurationError("SqlSpout with both or none of table and query", "Give one of them.")
+        require_at_least(1, "SqlSpout", max_rows=max_rows, max_bytes=max_bytes, splits=splits)
+        require_at_least(0, "SqlSpout", settle_s=settle_s)
         self._conn_id = conn_id
         self._connection = connection
         self._schema = parse_declared(fields)
@@ -77,28 +77,32 @@ class JdbcSpout(Spout):
     def schema(self) -> Schema:
         return self._schema
 
-    def coordinator(self) -> JdbcCoordinator:
-        return JdbcCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes)
+    def coordinator(self) -> SqlCoordinator:
+        return SqlCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes)
 
-    def emitter(self) -> JdbcEmitter:
-        return JdbcEmitter(self._source(), self._splits)
+    def emitter(self) -> SqlEmitter:
+        return SqlEmitter(self._source(), self._splits)
 
-    def _source(self) -> JdbcSource:
+    def _source(self) -> SqlSource:
         """With the connection: executors cannot ask Airflow for it."""
         table, query, key = self._what
         where = self._connection or resolve(self._conn_id)
-        return JdbcSource(where=where, table=table, query=query, key=key, fields=self._schema)
+        return SqlSource(where=where, table=table, query=query, key=key, fields=self._schema)
 
     def describe(self) -> str:
         table, query, key = self._what
-        return f"JdbcSpout({self._conn_id}, {table or query}, key {key})"
+        return f"SqlSpout({self._conn_id}, {table or query}, key {key})"
+
+
+JdbcSpout = SqlSpout
+"""Its name in version 0.1."""
 
 
 @dataclass(frozen=True)
-class JdbcCoordinator(Coordinator):
+class SqlCoordinator(Coordinator):
     """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t."""
 
-    source: JdbcSource
+    source: SqlSource
     max_rows: int
     settle_s: float
     max_bytes: int | None = None
@@ -124,11 +128,11 @@ class JdbcCoordinator(Coordinator):
 
 
 @dataclass(frozen=True)
-class JdbcEmitter(Emitter):
+class SqlEmitter(Emitter):
     """Cuts a batch into ranges of about as many rows each, however its keys lie; their rows are counted first, so that
     none can be missing later."""
 
-    source: JdbcSource
+    source: SqlSource
     most_splits: int
 
     def splits(self, metadata: Json) -> list[Split]:
@@ -156,7 +160,7 @@ class JdbcEmitter(Emitter):
             raise _changed(self.source, begin, end, rows, found)
 
 
-def _table(source: JdbcSource, rows: list[tuple[object, ...]]) -> pa.Table:
+def _table(source: SqlSource, rows: list[tuple[object, ...]]) -> pa.Table:
     intervals = [place for place, field in enumerate(source.fields) if field.type == INTERVAL]
     return rows_to_table(source.fields, [_with_intervals(row, intervals) for row in rows] if intervals else rows)
 
@@ -171,7 +175,7 @@ def _with_intervals(row: tuple[object, ...], places: list[int]) -> tuple[object,
 
 
 @contextmanager
-def _fitting(source: JdbcSource) -> Iterator[None]:
+def _fitting(source: SqlSource) -> Iterator[None]:
     import pyarrow as pa
 
     try:
@@ -185,7 +189,7 @@ def _fitting(source: JdbcSource) -> Iterator[None]:
         ) from error
 
 
-def _changed(source: JdbcSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:
+def _changed(source: SqlSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:
     return SourceChangedError(
         f"{source.describe()} has {found} rows with keys above {begin} and up to {end}, and the transaction recorded "
         f"{recorded}",
@@ -200,6 +204,6 @@ def _range(metadata: Json) -> tuple[int, int, int]:
         if isinstance(begin, int) and isinstance(end, int) and isinstance(rows, int):
             return begin, end, rows
     raise SourceChangedError(
-        f"the recorded metadata {metadata!r:.80} is not that of a JdbcSpout",
+        f"the recorded metadata {metadata!r:.80} is not that of a SqlSpout",
         "Another spout had this stream's name: give the stream a new name.",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import is_nested
@@ -15,6 +17,22 @@ def require_plain_keys(spec: StateSpec) -> None:
                 f"state {spec.name!r} has the key field {field.name!r} of type {field.type}",
                 "Group by fields of simple types.",
             )
+
+
+def require_columns(spec: StateSpec, taken: Iterable[str], cannot: str) -> None:
+    """
+    :param taken: names of other columns.
+    :param cannot: who cannot tell two columns apart, as the error says it.
+    :raises ConfigurationError: the fields cannot be columns beside each other, and beside these.
+    """
+    seen = set(taken)
+    for field in (*spec.keys, *spec.values):
+        if field.name.lower() in seen:
+            raise ConfigurationError(
+                f"state {spec.name!r} has the field {field.name!r}, which {cannot} (names of columns have no case)",
+                "Rename the field.",
+            )
+        seen.add(field.name.lower())
 
 
 LONGEST_NAME = 255

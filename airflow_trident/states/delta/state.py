@@ -30,7 +30,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
-from airflow_trident.states.core.checks import require_plain_keys, require_short_name
+from airflow_trident.states.core.checks import require_columns, require_plain_keys, require_short_name
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
@@ -361,7 +361,6 @@ class OpenDeltaState(AdmittingState):
 
 def _require_columns(spec: StateSpec) -> None:
     """:raises ConfigurationError: the fields cannot be columns of a Delta table beside each other."""
-    seen = {each.name for each in (*PARTITIONS, DELETED)}
     for each in (*spec.keys, *spec.values):
         if has_times(each.type) or INTERVAL in each.type:
             raise ConfigurationError(
@@ -369,10 +368,4 @@ def _require_columns(spec: StateSpec) -> None:
                 "nor intervals",
                 "Keep a long of microseconds, or a text.",
             )
-        if each.name.lower() in seen:
-            raise ConfigurationError(
-                f"state {spec.name!r} has the field {each.name!r}, which a Delta table cannot tell from another column "
-                "(names of columns have no case)",
-                "Rename the field.",
-            )
-        seen.add(each.name.lower())
+    require_columns(spec, names_of((*PARTITIONS, DELETED)), "a Delta table cannot tell from another column")

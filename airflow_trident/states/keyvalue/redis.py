@@ -28,10 +28,10 @@ from airflow_trident.protocol.checkpoint import (
 )
 from airflow_trident.states.keyvalue.base import StateProvider
 from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+from airflow_trident.states.redis.encoding import GONE
 from airflow_trident.states.redis.map import AT_ONCE, parts, stage
+from airflow_trident.states.redis.retrying import Session
 from airflow_trident.states.redis.scripts import COMMON, Said
-from airflow_trident.states.redis.session import Session
-from airflow_trident.states.redis.text import GONE
 
 VERSION = 1
 

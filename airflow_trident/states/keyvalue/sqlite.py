@@ -7,17 +7,13 @@ prepared rows only, never the rest of the committed ones.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
-from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, OutcomeUnknownError
-from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.io.private_files import touch_private
+from airflow_trident.errors import CorruptRecordError, NewerRecordError, OutcomeUnknownError
 from airflow_trident.protocol.checkpoint import (
     Marks,
     Step,
@@ -26,11 +22,9 @@ from airflow_trident.protocol.checkpoint import (
     admit_prepare,
     admit_rollback,
 )
-from airflow_trident.staging.files import make_folder, storage_error
 from airflow_trident.states.keyvalue.base import StateProvider
 from airflow_trident.states.keyvalue.layers import LayeredState, Writes
-from airflow_trident.states.sql.sqlite_errors import is_certain, store_error
-from airflow_trident.states.sql.sqlite_open import open_wal
+from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file
 
 VERSION = 1
 _PREFIX = "trident_keyvalue"
@@ -74,14 +68,10 @@ class SqliteStateProvider(StateProvider):
     capabilities = Capabilities(durable=True, atomic=True)
 
     def __post_init__(self) -> None:
-        if require_local_path("the provider 'sqlite'", self.path).startswith((":memory:", "file:")):
-            raise ConfigurationError(
-                f"the provider 'sqlite' cannot keep states in {self.path!r}",
-                "Give it the path of a file; the provider 'memory' keeps states in memory.",
-            )
+        require_file("the provider 'sqlite'", self.path, "states", "the provider 'memory' keeps states in memory")
 
     def new_state(self, namespace: str) -> SqliteKeyValueState:
-        return SqliteKeyValueState(namespace, os.path.abspath(os.path.expanduser(self.path)), self.busy_timeout_s)
+        return SqliteKeyValueState(namespace, SqliteFile(self.path, self.busy_timeout_s))
 
     def describe(self) -> str:
         return f"sqlite {self.path}"
@@ -91,31 +81,22 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
     """See :class:`SqliteStateProvider`. One connection; no statement stays open between calls, so that a forgotten
     iterator holds no lock."""
 
-    def __init__(self, namespace: str, path: str, busy_timeout_s: float) -> None:
+    def __init__(self, namespace: str, file: SqliteFile) -> None:
         super().__init__(namespace)
-        self.path = path
-        self._connection = self._open(busy_timeout_s)
+        self.path = file.path
+        self._file = file
+        self._connection = file.connection
         try:
-            with self._errors():
+            with file.errors():
                 self._make_tables()
         except BaseException:
-            self._connection.close()
+            file.close()
             raise
-
-    def _open(self, busy_timeout_s: float) -> sqlite3.Connection:
-        folder = os.path.dirname(self.path)
-        try:
-            make_folder(folder)
-            touch_private(self.path)
-        except OSError as error:
-            raise storage_error(error, folder, "the folder of the state") from error
-        with self._errors():
-            return open_wal(self.path, busy_timeout_s)
 
     def _make_tables(self) -> None:
         known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         if self._one(known, _FORMAT) is None:
-            with self._transaction():
+            with self._file.transaction(self._unknown):
                 for statement in _TABLES:
                     self._connection.execute(statement)
         found = self._one(f"SELECT version FROM {_FORMAT}")
@@ -131,7 +112,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def marks(self) -> Marks:
-        with self._errors():
+        with self._file.errors():
             return self._marks()
 
     def _marks(self) -> Marks:
@@ -139,7 +120,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
         return Marks() if row is None else Marks(prepared=row[0], committed=row[1], fence=row[2])
 
     def _find(self, key: str) -> str | None:
-        with self._errors():
+        with self._file.errors():
             row = self._one(_FIND, self.namespace, key)
         return None if row is None else row[0]
 
@@ -147,7 +128,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
         statement = _SCAN_COMMITTED if committed_only else _SCAN_BOTH
         last = ""
         while True:
-            with self._errors():
+            with self._file.errors():
                 rows = self._connection.execute(statement, (self.namespace, last, _KEYS_AT_ONCE)).fetchall()
             for key, value in rows:
                 if value is not None:
@@ -209,7 +190,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
 
     def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], write: Callable[[], None]) -> Step:
         """One transaction: read the marks, decide, write data and marks."""
-        with self._errors(), self._transaction():
+        with self._file.errors(), self._file.transaction(self._unknown):
             known = self._marks()
             marks, step = admit(known)
             if step is Step.DONE:
@@ -223,37 +204,11 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
                 )
         return step
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """IMMEDIATE: what is decided on what was read stays true until the commit."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._undo()
-            raise
-        try:
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._undo()
-            if is_certain(error):
-                raise
-            raise OutcomeUnknownError(
-                f"a step of namespace {self.namespace!r} in {self.path!r} ended without an answer ({error})",
-                "Run the task again: the file knows how far it is.",
-            ) from error
-
-    def _undo(self) -> None:
-        # Some errors have rolled back already.
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+    def _unknown(self, error: sqlite3.Error) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"a step of namespace {self.namespace!r} in {self.path!r} ended without an answer ({error})",
+            "Run the task again: the file knows how far it is.",
+        )
 
     def close(self) -> None:
-        self._connection.close()
+        self._file.close()

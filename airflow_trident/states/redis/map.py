@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key, does_not_fit
-from airflow_trident.states.redis.text import GONE, SEPARATOR, Addresses, Texts
+from airflow_trident.states.redis.encoding import GONE, SEPARATOR, Addresses, Texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.io.redis import RedisServer, redis_errors
 from airflow_trident.states.core.merge import Key, Value, canonical_key
 from airflow_trident.states.redis.map import RedisMap
-from airflow_trident.states.redis.session import Session
+from airflow_trident.states.redis.retrying import Session
 
 
 class OpenRedisMap(State):

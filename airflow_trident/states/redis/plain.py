@@ -18,9 +18,9 @@ from airflow_trident.io.redis import EXTRA, RedisServer, RedisSettings
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import merge
+from airflow_trident.states.redis.encoding import GONE
 from airflow_trident.states.redis.map import RedisLayout, parts
 from airflow_trident.states.redis.open import OpenRedisMap
-from airflow_trident.states.redis.text import GONE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptError,
-    OutcomeUnknownError,
     StoreUnavailableError,
     TridentError,
 )
@@ -76,23 +74,16 @@ def connect(where: Connection, limits: Limits, application: str) -> psycopg.Conn
 def _cannot_connect(error: psycopg.Error, where: Connection) -> TridentError:
     import psycopg
 
-    said = _said(error, where)
+    text = said(error, where)
     wrong = isinstance(error, psycopg.ProgrammingError)
-    if wrong or any(words in said for words in _REFUSED_LOGIN):
+    if wrong or any(words in text for words in _REFUSED_LOGIN):
         return ConfigurationError(
-            f"{where.describe()} cannot be opened ({said})",
+            f"{where.describe()} cannot be opened ({text})",
             f"Mend the connection {where.conn_id!r}: login, password, database, extras.",
         )
     return StoreUnavailableError(
-        f"{where.describe()} does not answer ({said})", "Start it, or mend the network; nothing was applied."
+        f"{where.describe()} does not answer ({text})", "Start it, or mend the network; nothing was applied."
     )
-
-
-def run(
-    connection: psycopg.Connection[Any], statement: str, parameters: Sequence[Any] | None = None
-) -> psycopg.Cursor[Any]:
-    """Execute one statement. As bytes: its text is put together from names, which the driver's types do not allow."""
-    return connection.execute(statement.encode(), parameters)
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -100,31 +91,24 @@ def is_lost(error: psycopg.Error) -> bool:
     return error.sqlstate is None or error.sqlstate.startswith(_CONNECTION_LOST)
 
 
-def outcome_unknown(error: psycopg.Error, where: Connection, state: str) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"the commit of state {state!r} in {where.describe()} ended without an answer ({_said(error, where)})",
-        "Run the task again: the database knows what is applied.",
-    )
-
-
 def store_error(error: psycopg.Error, where: Connection) -> TridentError:
     """One clear error for what the server said; nothing was applied."""
-    code, said = error.sqlstate or "", _said(error, where)
+    code, words = error.sqlstate or "", said(error, where)
     if code.startswith("XX"):
-        return CorruptError(f"{where.describe()} is damaged ({said})", "Restore it from a backup.")
+        return CorruptError(f"{where.describe()} is damaged ({words})", "Restore it from a backup.")
     if not is_lost(error) and code == "42501":
         return ConfigurationError(
-            f"{where.describe()} does not allow it ({said})",
+            f"{where.describe()} does not allow it ({words})",
             "Let the user of the connection create tables in the schema, and read and write its own.",
         )
     if not is_lost(error) and code.startswith(_NOT_AS_MADE):
         return ConfigurationError(
-            f"{where.describe()} does not accept it ({said})",
+            f"{where.describe()} does not accept it ({words})",
             "Somebody changed the tables of the state, or they cannot hold its fields: restore them, or name another.",
         )
     if code == "54000":
         return ConfigurationError(
-            f"{where.describe()} cannot hold it ({said})",
+            f"{where.describe()} cannot hold it ({words})",
             "The fields of a key may have about 2,700 bytes together: group by a digest of long ones.",
         )
     cures = {
@@ -134,12 +118,12 @@ def store_error(error: psycopg.Error, where: Connection) -> TridentError:
         "53100": "Free some disk space.",
     }
     return StoreUnavailableError(
-        f"{where.describe()} failed ({said})",
+        f"{where.describe()} failed ({words})",
         f"{cures.get(code, 'Mend it and run the task again.')} Nothing was applied.",
     )
 
 
-def _said(error: psycopg.Error, where: Connection) -> str:
+def said(error: psycopg.Error, where: Connection) -> str:
     """The server's words in one line, without secrets."""
     lines = where.conceal(str(error)).strip().split(os.linesep)
     return " ".join(line.strip() for line in lines if not line.startswith(("LINE ", " "))).strip()

@@ -11,12 +11,11 @@ import datetime
 import json
 import math
 from collections.abc import Iterator
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_trident.io.arrow import python_values
-from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
-from airflow_trident.states.core.nested import Coder, json_coder, optional
+from airflow_trident.operations.expr.conversions import microseconds_of
+from airflow_trident.states.core.text_values import Coder, json_coder, json_decoder, optional, same
 from airflow_trident.types import INTERVAL, REAL_TYPES, Schema, is_nested
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def parameter(type_text: str) -> Coder:
     """From Python to a parameter of the driver, for keys."""
     if type_text == "string":
         return hide_zero
-    return _utc if type_text == "timestamp" else _same
+    return _utc if type_text == "timestamp" else same
 
 
 def decoder(type_text: str) -> Coder:
@@ -120,7 +119,7 @@ def decoder(type_text: str) -> Coder:
     if is_nested(type_text):
         return optional(json_coder(type_text, _json_decoder, decodes=True))
     kinds: dict[str, Coder] = {"string": show_zero, "timestamp": _utc}
-    return optional(kinds[type_text]) if type_text in kinds else _same
+    return optional(kinds[type_text]) if type_text in kinds else same
 
 
 def _json_encoder(type_text: str) -> Coder:
@@ -137,27 +136,11 @@ def _json_encoder(type_text: str) -> Coder:
         "timestamp": lambda value: _utc(value).isoformat(),
         INTERVAL: microseconds_of,
     }
-    return kinds.get(type_text, _same)
+    return kinds.get(type_text, same)
 
 
 def _json_decoder(type_text: str) -> Coder:
-    if type_text.startswith("decimal"):
-        return Decimal
-    kinds: dict[str, Coder] = {
-        "string": show_zero,
-        "binary": bytes.fromhex,
-        "double": float,
-        "float": float,
-        "date": datetime.date.fromisoformat,
-        "time": datetime.time.fromisoformat,
-        "timestamp": datetime.datetime.fromisoformat,
-        INTERVAL: interval_of,
-    }
-    return kinds.get(type_text, _same)
-
-
-def _same(value: Any) -> Any:
-    return value
+    return show_zero if type_text == "string" else json_decoder(type_text)
 
 
 def _utc(value: datetime.datetime) -> datetime.datetime:

@@ -16,6 +16,7 @@ from functools import cached_property
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import MergeKind
+from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote
 from airflow_trident.states.sql.postgres_copy import column_type
 from airflow_trident.types import Field, Schema, is_nested, names_of
 
@@ -23,10 +24,6 @@ REMOVED = "trident_removed"
 MARKERS = "trident_applied"
 _LONGEST_NAME_BYTES = 63
 _ADDABLE = ("long", "int", "double")
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def default_table(topology: str, state: str) -> str:
@@ -62,7 +59,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PostgresLayout:
     """The table `place` of one state."""
 
     place: Place
@@ -70,8 +67,7 @@ class Layout:
 
     @cached_property
     def fields(self) -> Schema:
-        """Key fields, then value fields."""
-        return (*self.spec.keys, *self.spec.values)
+        return fields_of(self.spec)
 
     @property
     def batch_fields(self) -> Schema:
@@ -88,12 +84,6 @@ class Layout:
                 )
 
     @property
-    def definition(self) -> str:
-        """What the table was made for."""
-        keys, values = ", ".join(map(str, self.spec.keys)), ", ".join(map(str, self.spec.values))
-        return f"({keys}) -> ({values})"
-
-    @property
     def before(self) -> Place:
         """What is kept of the time before the highest txid (T9)."""
         return self.place.beside(f"{self.place.table}_before")
@@ -101,10 +91,7 @@ class Layout:
     @property
     def merges_natively(self) -> bool:
         """Can PostgreSQL do the arithmetic exactly?"""
-        kinds = [combiner.merge_kind for combiner in self.spec.combiners]
-        return bool(kinds) and all(
-            _is_native(kind, field.type) for kind, field in zip(kinds, self.spec.values, strict=True)
-        )
+        return merges_natively(self.spec, _is_exact)
 
     # ---- making tables -----------------------------------------------------------------------------------------
 
@@ -233,8 +220,8 @@ def _shown(field: Field) -> str:
     return f"{quote(field.name)}::float8" if field.type == "float" else quote(field.name)
 
 
-def _is_native(kind: MergeKind | None, type_text: str) -> bool:
-    if kind is None or is_nested(type_text):
+def _is_exact(kind: MergeKind, type_text: str) -> bool:
+    if is_nested(type_text):
         return False
     return kind is not MergeKind.ADD or type_text in _ADDABLE or type_text.startswith("decimal")
 

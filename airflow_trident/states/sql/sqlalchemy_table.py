@@ -11,20 +11,21 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
 from airflow_trident.states.core.merge import Changes, Key, Value
+from airflow_trident.states.core.text_values import Coder, decoder, encoder, key_text, same
+from airflow_trident.states.sql.dialect import fields_of
 from airflow_trident.states.sql.postgres_copy import hide_zero, show_zero
-from airflow_trident.states.sql.sqlite_table import KEY_COLUMN, decoder, encoder
-from airflow_trident.states.sql.sqlite_table import Layout as KeyText
-from airflow_trident.types import INTERVAL, REAL_TYPES, is_nested
+from airflow_trident.states.sql.sqlite_table import KEY_COLUMN
+from airflow_trident.types import INTERVAL, REAL_TYPES, Field, is_nested
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -39,7 +40,6 @@ _KEYS_AT_ONCE = 500
 _MYSQL = ("mysql", "mariadb")
 # SQLite stores NaN as null, and SQLAlchemy makes floats of all that it binds to a column of floats.
 _HAVE_NAN = ("postgresql",)
-Coder: TypeAlias = Callable[[Any], Any]
 
 
 def digest(*parts: str) -> str:
@@ -104,9 +104,9 @@ class Tables:
     def _hides_floats(self) -> bool:
         return self.dialect not in _HAVE_NAN and any(one.type in REAL_TYPES for one in self._fields)
 
-    @property
-    def _fields(self) -> tuple[Any, ...]:
-        return (*self.spec.keys, *self.spec.values)
+    @cached_property
+    def _fields(self) -> tuple[Field, ...]:
+        return fields_of(self.spec)
 
     @property
     def _text(self) -> Any:
@@ -156,11 +156,7 @@ class Tables:
         return [(field.name, *_codes(field.type, self.dialect)) for field in self._fields]
 
     def key_of(self, key: Key) -> str:
-        return digest(self._key_text.encode_key(key))
-
-    @cached_property
-    def _key_text(self) -> KeyText:
-        return KeyText(self.name, self.spec)
+        return digest(key_text(self.spec.keys, key))
 
     def row(self, key: Key, value: Value | None) -> dict[str, Any]:
         """Parameters of an insert; without a value its fields are null."""
@@ -230,23 +226,17 @@ class Tables:
 
 def upsert_into(table: sa.Table, dialect: str) -> Any:
     """Insert, or replace by the new values; None where SQLAlchemy has no statement for it: delete first then."""
+    from sqlalchemy.dialects import mysql, postgresql, sqlite
+
     names = [column.name for column in table.c if not column.primary_key]
     if dialect in _MYSQL:
-        from sqlalchemy.dialects import mysql
-
         into = mysql.insert(table)
         return into.on_duplicate_key_update({name: into.inserted[name] for name in names})
-    if dialect == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        new = postgresql.insert(table)
-        return new.on_conflict_do_update(index_elements=[KEY_COLUMN], set_={name: new.excluded[name] for name in names})
-    if dialect == "sqlite":
-        from sqlalchemy.dialects import sqlite
-
-        row = sqlite.insert(table)
-        return row.on_conflict_do_update(index_elements=[KEY_COLUMN], set_={name: row.excluded[name] for name in names})
-    return None
+    inserts: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+    if dialect not in inserts:
+        return None
+    row = inserts[dialect](table)
+    return row.on_conflict_do_update(index_elements=[KEY_COLUMN], set_={name: row.excluded[name] for name in names})
 
 
 # ---- one value -------------------------------------------------------------------------------------------------
@@ -257,21 +247,17 @@ def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
     if is_nested(type_text) or (type_text.startswith("decimal") and dialect == "sqlite"):
         return encoder(type_text), decoder(type_text)
     if type_text.startswith("decimal"):
-        return _same, Decimal
+        return same, Decimal
     if type_text == "timestamp":
         return _without_zone, lambda value: value.replace(tzinfo=datetime.UTC)
     if type_text == INTERVAL:
         return microseconds_of, interval_of
     if type_text in REAL_TYPES:
-        return _same, float
+        return same, float
     if type_text == "string" and dialect == "postgresql":
         return hide_zero, show_zero
     kinds: dict[str, Coder] = {"boolean": bool, "binary": bytes}
-    return _same, kinds.get(type_text, _same)
-
-
-def _same(value: Any) -> Any:
-    return value
+    return same, kinds.get(type_text, same)
 
 
 def _without_zone(value: datetime.datetime) -> datetime.datetime:

@@ -8,24 +8,20 @@ SQLite stores it as null otherwise.
 
 from __future__ import annotations
 
-import datetime
-import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from json.encoder import encode_basestring
 from operator import itemgetter
 from typing import Any
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import MergeKind
-from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
-from airflow_trident.states.core.merge import Key, Value, canonical_key
-from airflow_trident.states.core.nested import Coder, json_coder, optional
+from airflow_trident.states.core.checks import require_columns
+from airflow_trident.states.core.merge import Key, Value
+from airflow_trident.states.core.text_values import compact, decoder, encoder, json_part, key_text, real, same
+from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, is_nested
 
 KEY_COLUMN = "_key"
@@ -38,7 +34,6 @@ _AFFINITY = {
     "binary": "BLOB",
 }
 _ADDABLE = ("long", "int", "double", "float")
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def safe_name(text: str) -> str:
@@ -46,12 +41,8 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 @dataclass(frozen=True)
-class Layout:
+class SqliteLayout:
     """The table `table` of one state."""
 
     table: str
@@ -59,34 +50,15 @@ class Layout:
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """Key fields, then value fields."""
-        return (*self.spec.keys, *self.spec.values)
+        return fields_of(self.spec)
 
     def require_columns(self) -> None:
-        """:raises ConfigurationError: the fields cannot be columns beside each other."""
-        seen = {KEY_COLUMN}
-        for field in self.fields:
-            if field.name.lower() in seen:
-                raise ConfigurationError(
-                    f"state {self.spec.name!r} has the field {field.name!r}, which SQLite cannot tell from another "
-                    "column of its table (names of columns have no case)",
-                    "Rename the field.",
-                )
-            seen.add(field.name.lower())
-
-    @property
-    def definition(self) -> str:
-        """What the table was made for."""
-        keys, values = ", ".join(map(str, self.spec.keys)), ", ".join(map(str, self.spec.values))
-        return f"({keys}) -> ({values})"
+        require_columns(self.spec, {KEY_COLUMN}, "SQLite cannot tell from another column of its table")
 
     @property
     def merges_natively(self) -> bool:
         """Can SQLite do the arithmetic exactly? Not that of decimals, which it would do in floating point."""
-        kinds = [combiner.merge_kind for combiner in self.spec.combiners]
-        return bool(kinds) and all(
-            _is_native(kind, field.type) for kind, field in zip(kinds, self.spec.values, strict=True)
-        )
+        return merges_natively(self.spec, _is_exact)
 
     # ---- statements --------------------------------------------------------------------------------------------
 
@@ -119,18 +91,14 @@ class Layout:
         return f"DELETE FROM {quote(self.table)} WHERE {KEY_COLUMN} = ?"
 
     @property
-    def select_all(self) -> str:
+    def select(self) -> str:
         columns = ", ".join([KEY_COLUMN, *(quote(field.name) for field in self.fields)])
         return f"SELECT {columns} FROM {quote(self.table)}"
-
-    def select(self, keys: int) -> str:
-        return f"{self.select_all} WHERE {KEY_COLUMN} IN ({', '.join('?' * keys)})"
 
     # ---- values ------------------------------------------------------------------------------------------------
 
     def encode_key(self, key: Sequence[Any]) -> str:
-        parts = zip(self.spec.keys, canonical_key(key), strict=True)
-        return _json([_json_part(encoder(field.type)(part)) for field, part in parts])
+        return key_text(self.spec.keys, key)
 
     def encode_rows(self, columns: Sequence[Sequence[Any]], count: int) -> list[tuple[Any, ...]]:
         """Parameters of `upsert` and `merge`. `columns`: Python values, one sequence per field."""
@@ -138,7 +106,7 @@ class Layout:
         for index, (field, column) in enumerate(zip(self.fields, columns, strict=True)):
             encode = encoder(field.type)
             # Columns of plain values, most of them, are taken as they are.
-            plain = encode is _same or (encode is _float and index >= len(self.spec.keys) and not _has_nan(column))
+            plain = encode is same or (encode is real and index >= len(self.spec.keys) and not _has_nan(column))
             encoded.append(column if plain else [encode(part) for part in column])
         keys = _json_keys(encoded[: len(self.spec.keys)])
         rows = zip(keys or ["[]"] * count, *encoded, strict=True)
@@ -161,8 +129,8 @@ def _column(field: Field) -> str:
     return f"{quote(field.name)} {affinity}{check if affinity == 'INTEGER' else ''}"
 
 
-def _is_native(kind: MergeKind | None, type_text: str) -> bool:
-    if kind is None or type_text.startswith("decimal") or is_nested(type_text):
+def _is_exact(kind: MergeKind, type_text: str) -> bool:
+    if type_text.startswith("decimal") or is_nested(type_text):
         return False
     return kind is not MergeKind.ADD or type_text in _ADDABLE
 
@@ -180,82 +148,15 @@ def _merged(kind: MergeKind | None, field: Field, table: str) -> str:
     return f"{head} ELSE {old} + {new} END"
 
 
-# ---- one value -------------------------------------------------------------------------------------------------
-
-
-def encoder(type_text: str) -> Coder:
-    """From Python to SQLite. Timestamps without a zone are UTC."""
-    if type_text.startswith("decimal"):
-        return optional(lambda value: format(value, "f"))
-    if is_nested(type_text):
-        code = json_coder(type_text, _json_encoder)
-        return optional(lambda value: _json(code(value)))
-    kinds: dict[str, Coder] = {
-        "double": _float,
-        "float": _float,
-        "boolean": optional(int),
-        "date": optional(lambda value: value.isoformat()),
-        "time": optional(lambda value: value.isoformat(timespec="microseconds")),
-        "timestamp": optional(_timestamp),
-        INTERVAL: optional(microseconds_of),
-    }
-    return kinds.get(type_text, _same)
-
-
-def decoder(type_text: str) -> Coder:
-    """From SQLite to Python: the values that Arrow gives for the type."""
-    if type_text.startswith("decimal"):
-        return optional(Decimal)
-    if is_nested(type_text):
-        code = json_coder(type_text, _json_decoder, decodes=True)
-        return optional(lambda value: code(json.loads(value)))
-    kinds: dict[str, Coder] = {
-        "double": optional(float),
-        "float": optional(float),
-        "boolean": optional(bool),
-        "date": optional(datetime.date.fromisoformat),
-        "time": optional(datetime.time.fromisoformat),
-        "timestamp": optional(datetime.datetime.fromisoformat),
-        INTERVAL: optional(interval_of),
-    }
-    return kinds.get(type_text, _same)
+# ---- values ---------------------------------------------------------------------------------------------------
 
 
 def _json_keys(columns: Sequence[Sequence[Any]]) -> list[str]:
     """The key of each row as JSON text."""
     if len(columns) == 1 and set(map(type, columns[0])) == {str}:
         return [f"[{encode_basestring(text)}]" for text in columns[0]]  # the most frequent kind, six times faster
-    return [_json(list(map(_json_part, key))) for key in zip(*columns, strict=True)]
-
-
-def _json_encoder(type_text: str) -> Coder:
-    code = encoder(type_text)
-    return lambda value: _json_part(code(value))
-
-
-def _json_decoder(type_text: str) -> Coder:
-    return optional(bytes.fromhex) if type_text == "binary" else decoder(type_text)
-
-
-def _json_part(value: Any) -> Any:
-    """An encoded value inside JSON text."""
-    return value.hex() if isinstance(value, bytes) else value
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _float(value: Any) -> Any:
-    if value is None:
-        return None
-    return "NaN" if math.isnan(value) else value + 0.0
+    return [compact(list(map(json_part, key))) for key in zip(*columns, strict=True)]
 
 
 def _has_nan(column: Sequence[Any]) -> bool:
     return any(value is not None and value != value for value in column)
-
-
-def _timestamp(value: datetime.datetime) -> str:
-    zoned = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
-    return zoned.isoformat(timespec="microseconds")

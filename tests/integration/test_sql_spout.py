@@ -21,7 +21,7 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.io.connections import Connection
-from airflow_trident.spouts.sql.spout import JdbcSpout
+from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.types import Json
 from tests.fixtures.postgres import CONN_ID, PASSWORD, PostgresServer
 
@@ -57,11 +57,11 @@ def insert(connection: psycopg.Connection[Any], table: str, *names: str) -> None
         )
 
 
-def spout(table: str, **options: Any) -> JdbcSpout:
-    return JdbcSpout(CONN_ID, table=table, **{"fields": FIELDS, "settle_s": 30.0, **options})
+def spout(table: str, **options: Any) -> SqlSpout:
+    return SqlSpout(CONN_ID, table=table, **{"fields": FIELDS, "settle_s": 30.0, **options})
 
 
-def read(one: JdbcSpout, metadata: Json) -> list[dict[str, Any]]:
+def read(one: SqlSpout, metadata: Json) -> list[dict[str, Any]]:
     emitter = pickle.loads(pickle.dumps(one.emitter()))
     batches = [batch for split in emitter.splits(metadata) for batch in emitter.read(split)]
     return pa.Table.from_batches(batches).to_pylist()
@@ -132,7 +132,7 @@ def test_rows_of_one_key_are_in_one_batch(tmp_path: Path) -> None:
         connection.executemany("INSERT INTO t VALUES (?, ?)", [(number // 3, str(number)) for number in range(9)])
     connection.close()
     where = Connection(conn_type="sqlite", host=str(path))
-    one = JdbcSpout("files", table="t", key="k", fields="name string", max_rows=4, connection=where)
+    one = SqlSpout("files", table="t", key="k", fields="name string", max_rows=4, connection=where)
     first = one.coordinator().initialize_transaction(1, None)
     second = one.coordinator().initialize_transaction(2, first)
     assert (first, second) == ({"from": -1, "to": 1, "rows": 6}, {"from": 1, "to": 2, "rows": 3})
@@ -148,7 +148,7 @@ def test_splits_have_about_as_many_rows_each_wherever_the_keys_lie(tmp_path: Pat
         connection.executemany("INSERT INTO t VALUES (?)", [(key,) for key in keys])
     connection.close()
     where = Connection(conn_type="sqlite", host=str(path))
-    one = JdbcSpout("files", table="t", key="k", fields="k long", splits=4, connection=where)
+    one = SqlSpout("files", table="t", key="k", fields="k long", splits=4, connection=where)
     metadata = one.coordinator().initialize_transaction(1, None)
     rows = [
         [row["k"] for piece in one.emitter().read(split) for row in piece.to_pylist()]
@@ -168,21 +168,21 @@ def test_texts_and_numbers_of_sqlite_are_times_where_times_are_declared(tmp_path
     where = Connection(conn_type="sqlite", host=str(path))
     fields = "day date, clock time, at timestamp, took interval day to second"
     for source in ({"table": "t"}, {"query": "SELECT * FROM t"}):
-        one = JdbcSpout("files", key="k", fields=fields, connection=where, max_bytes=10**6, **source)
+        one = SqlSpout("files", key="k", fields=fields, connection=where, max_bytes=10**6, **source)
         metadata = one.coordinator().initialize_transaction(1, None)
         day = datetime.date(2024, 2, 29)
         at = datetime.datetime(2024, 2, 29, 8, 30, tzinfo=datetime.UTC)
         first, second = read(one, metadata)
         assert list(first.values()) == [day, datetime.time(8, 30, 0, 500_000), at, datetime.timedelta(microseconds=-5)]
         assert set(second.values()) == {None}
-    one = JdbcSpout("files", table="t", key="k", fields="day time", connection=where)
+    one = SqlSpout("files", table="t", key="k", fields="day time", connection=where)
     with pytest.raises(DamagedInputError, match=r"rows do not fit the fields \(day time\): .*2024-02-29"):
         read(one, one.coordinator().initialize_transaction(1, None))
 
 
 def test_a_time_with_a_zone_is_refused(postgres: PostgresServer) -> None:
     query = "SELECT 1 AS id, TIMETZ '08:00+02' AS clock"
-    one = JdbcSpout(CONN_ID, query=query, key="id", fields="clock time", settle_s=0.0)
+    one = SqlSpout(CONN_ID, query=query, key="id", fields="clock time", settle_s=0.0)
     with pytest.raises(DamagedInputError, match=r"rows do not fit the fields \(clock time\): .* is no time"):
         read(one, one.coordinator().initialize_transaction(1, None))
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_read_is_one_clear_error_without_secrets(
         insert(connection, orders, "a")
     where = replace(postgres.connection, **options.get("change", {}))
     given = {"table": orders, "fields": FIELDS, **{key: value for key, value in options.items() if key != "change"}}
-    one = JdbcSpout("db", connection=where, **given)
+    one = SqlSpout("db", connection=where, **given)
     with pytest.raises(error, match=says) as caught:
         read(one, one.coordinator().initialize_transaction(1, None))
     shown = str(caught.value) + one.describe() + repr(one.emitter())
@@ -235,13 +235,13 @@ def test_what_cannot_be_read_is_one_clear_error_without_secrets(
 )
 def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_built(options: Any) -> None:
     with pytest.raises(ConfigurationError):
-        JdbcSpout("db", fields=FIELDS, **options)
+        SqlSpout("db", fields=FIELDS, **options)
 
 
 def test_metadata_of_another_spout_is_not_guessed_at() -> None:
     where = Connection(conn_type="sqlite", host="nowhere.db")
-    with pytest.raises(SourceChangedError, match="not that of a JdbcSpout"):
-        JdbcSpout("db", table="t", fields="id long", connection=where).emitter().splits({"files": []})
+    with pytest.raises(SourceChangedError, match="not that of a SqlSpout"):
+        SqlSpout("db", table="t", fields="id long", connection=where).emitter().splits({"files": []})
 
 
 def test_max_bytes_is_judged_by_a_sample(postgres: PostgresServer, orders: str) -> None:

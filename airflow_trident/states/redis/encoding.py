@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from airflow_trident.states.sql.sqlite_table import decoder, encoder
+from airflow_trident.states.core.text_values import compact, decoder, encoder, json_part
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field
 
 NULL = b"\\N"
 GONE = b"\\D"
 """No value is written so: a key that is to be removed, or was not there."""
 SEPARATOR = b":"
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Texts:
         parts = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
         if len(parts) == 1:
             return _plain(parts[0])
-        return _compact([part.hex() if isinstance(part, bytes) else part for part in parts]).encode()
+        return compact(list(map(json_part, parts))).encode()
 
     def decode(self, content: bytes) -> tuple[Any, ...]:
         """:raises ValueError: it was not written by `encode`."""

@@ -26,21 +26,22 @@ from airflow_trident.errors import (
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.sql import make_engine
 from airflow_trident.operations.aggregators import Sum
-from airflow_trident.states.sql.sqlalchemy import JdbcState, OpenJdbcState
+from airflow_trident.states.sql.sqlalchemy_state import SqlState
+from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import parse_declared
 from tests.faults.postgres_proxy import PostgresProxy
-from tests.fixtures.postgres import PASSWORD, PostgresServer, jdbc_state, postgres_state
-from tests.fixtures.state import batch, combined, content, counts, jdbc_sqlite, keep_longest, product, ticket
+from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state, sql_state
+from tests.fixtures.state import batch, combined, content, counts, keep_longest, product, sql_on_sqlite, ticket
 
 pytestmark = pytest.mark.usefixtures("postgres")
 
 ROWS = [(f"w{number}", 1 + number % 3) for number in range(700)]
-DATABASES = {"sqlite": jdbc_sqlite, "postgres": jdbc_state}
+DATABASES = {"sqlite": sql_on_sqlite, "postgres": sql_state}
 
 
-def open_state(spec: StateSpec) -> OpenJdbcState:
+def open_state(spec: StateSpec) -> SqlStore:
     state = spec.factory.make_state(spec)
-    assert isinstance(state, OpenJdbcState)
+    assert isinstance(state, SqlStore)
     return state
 
 
@@ -54,7 +55,7 @@ WORKER = """
 import os, signal, sys
 from pathlib import Path
 import sqlalchemy as sa
-from tests.integration.test_states_jdbc import DATABASES, ROWS, opaque
+from tests.integration.test_states_sql import DATABASES, ROWS, opaque
 from tests.fixtures.state import batch, ticket
 
 folder, database, where = sys.argv[1:]
@@ -109,9 +110,9 @@ def test_a_committer_killed_while_it_replaces_a_batch_leaves_the_old_batch_or_th
 # ---- cut off, and in each other's way --------------------------------------------------------------------------
 
 
-def through(proxy: PostgresProxy, postgres: PostgresServer, folder: Path) -> JdbcState:
+def through(proxy: PostgresProxy, postgres: PostgresServer, folder: Path) -> SqlState:
     where = replace(postgres.connection, port=proxy.port, extra={"sslmode": "disable", "gssencmode": "disable"})
-    return replace(jdbc_state(folder), connection=where)
+    return replace(sql_state(folder), connection=where)
 
 
 @pytest.mark.parametrize("statement", [b"SET fence", b"INSERT INTO", b"SET incarnation", b"COMMIT\0"])
@@ -156,8 +157,8 @@ def test_another_committer_that_holds_the_state_is_waited_for_only_so_long(tmp_p
     spec = counts(replace(DATABASES[database](tmp_path), lock_timeout_s=0.1))
     with open_state(spec) as one, open_state(spec) as other:
         one.apply(ticket(1), batch(spec, ("a", 1)))
-        with one._session() as holding:
-            one._lock(holding)
+        with one.dialect.transaction():
+            one.dialect.lock()
             with pytest.raises(StoreUnavailableError, match="lock"):
                 other.apply(ticket(2), batch(spec, ("a", 1)))
         assert other.apply(ticket(2), batch(spec, ("a", 1))) is Applied.APPLIED
@@ -177,12 +178,12 @@ registry.register("plain.psycopg", __name__, "Plain")
 
 
 @pytest.fixture
-def plain(postgres: PostgresServer, tmp_path: Path) -> JdbcState:
+def plain(postgres: PostgresServer, tmp_path: Path) -> SqlState:
     where = replace(postgres.connection, extra={"sqlalchemy_scheme": "plain+psycopg"})
-    return replace(jdbc_state(tmp_path), connection=where)
+    return replace(sql_state(tmp_path), connection=where)
 
 
-def test_without_an_upsert_of_its_own_keys_are_replaced_removed_and_taken_back(plain: JdbcState) -> None:
+def test_without_an_upsert_of_its_own_keys_are_replaced_removed_and_taken_back(plain: SqlState) -> None:
     lines = combined(plain, "word string", "line string")
     spec = replace(lines, updater=keep_longest, staged=parse_declared("word string, line string"), opaque=True)
     with open_state(spec) as state:
@@ -193,7 +194,7 @@ def test_without_an_upsert_of_its_own_keys_are_replaced_removed_and_taken_back(p
         assert content(state) == {("b",): ("bbb",), ("c",): ("c",)}
 
 
-def test_what_the_database_cannot_hold_is_kept_beside_its_column(plain: JdbcState) -> None:
+def test_what_the_database_cannot_hold_is_kept_beside_its_column(plain: SqlState) -> None:
     spec = combined(plain, "k double", "x double, y double", Sum(), Sum())
     rows = [(0.5, math.inf, 1.0), (math.nan, 2.0, -math.inf), (-math.inf, 0.0, 0.1)]
     with open_state(spec) as state:
@@ -202,7 +203,7 @@ def test_what_the_database_cannot_hold_is_kept_beside_its_column(plain: JdbcStat
         assert repr(sorted(state.items(), key=repr)) == repr(
             [((-math.inf,), (0.0, 0.2)), ((0.5,), (math.inf, 2.0)), ((math.nan,), (4.0, -math.inf))]
         )
-        with state._engine.connect() as connection:
+        with state.dialect.engine.connect() as connection:
             table = f"{plain.schema}.words_counts"
             found = connection.execute(sa.text(f"SELECT k, x, y, trident_special FROM {table} WHERE k = 0.5")).one()
     assert tuple(found) == (0.5, None, 2.0, '{"x": "inf"}')
@@ -223,7 +224,7 @@ def test_what_the_database_cannot_hold_is_kept_beside_its_column(plain: JdbcStat
 def test_a_connection_that_cannot_work_is_one_clear_error_without_secrets(
     postgres: PostgresServer, tmp_path: Path, change: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    factory = replace(jdbc_state(tmp_path), connection=replace(postgres.connection, **change))
+    factory = replace(sql_state(tmp_path), connection=replace(postgres.connection, **change))
     with pytest.raises(error, match=says) as caught:
         counts(factory).factory.make_state(counts(factory))
     shown = str(caught.value) + factory.describe() + repr(factory)
@@ -231,12 +232,12 @@ def test_a_connection_that_cannot_work_is_one_clear_error_without_secrets(
 
 
 def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(tmp_path: Path) -> None:
-    factory = jdbc_sqlite(tmp_path)
+    factory = sql_on_sqlite(tmp_path)
     with open_state(counts(factory)):
         pass
     with pytest.raises(DefinitionChangedError, match=r"word string.*new name"):
         open_state(combined(factory, "word string", "n double", Sum()))
-    with pytest.raises(ConfigurationError, match=r"WORDS_counts.*belongs to something else.*table="):
+    with pytest.raises(ConfigurationError, match=r"WORDS_counts.*belongs to state 'counts' of .*table="):
         open_state(counts(replace(factory, table="WORDS_counts"), topology="other"))
     with pytest.raises(ConfigurationError, match=r"'N'.*no case"):
         open_state(combined(factory, "n string", "N long", Sum(), name="twice"))
@@ -248,7 +249,7 @@ def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(tmp_path: Pa
 
 
 def test_a_postgres_state_may_be_in_the_same_schema(tmp_path: Path) -> None:
-    for factory in (postgres_state(tmp_path), jdbc_state(tmp_path, table="other"), postgres_state(tmp_path)):
+    for factory in (postgres_state(tmp_path), sql_state(tmp_path, table="other"), postgres_state(tmp_path)):
         spec = counts(factory)
         with spec.factory.make_state(spec) as state:
             state.apply(ticket(1), batch(spec, ("a", 2)))
@@ -258,9 +259,9 @@ def test_a_postgres_state_may_be_in_the_same_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"table": ""}, {"table": "x" * 48}, {"table": "Trident_Applied"}])
 def test_a_table_that_cannot_be_is_refused_when_the_dag_is_built(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the table"):
-        JdbcState("db", **options)
+        SqlState("db", **options)
     with pytest.raises(ConfigurationError, match="above 0"):
-        JdbcState("db", lock_timeout_s=0)
+        SqlState("db", lock_timeout_s=0)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_a_table_that_cannot_be_is_refused_when_the_dag_is_built(options: dict[s
     ],
 )
 def test_what_somebody_deleted_or_wrote_is_not_guessed_at(tmp_path: Path, harm: str, says: str) -> None:
-    spec = product(jdbc_sqlite(tmp_path))
+    spec = product(sql_on_sqlite(tmp_path))
     with open_state(spec) as state:
         state.apply(ticket(1), batch(spec, ("a", 2)))
         with make_engine(Connection(conn_type="sqlite", host=str(tmp_path / "jdbc.db")), "test").begin() as connection:

@@ -1,0 +1,127 @@
+"""Values as numbers, texts and bytes, for stores with fewer types than a topology.
+
+Dates, times and timestamps (UTC) are ISO 8601, decimals text, an interval is its microseconds, NaN the text ``NaN``.
+Arrays, maps and structs are JSON: an array is a list, a struct an object, a map an object if its keys are strings, else
+a list of pairs; in it bytes are hexadecimal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from airflow_trident.operations.equality import canonical_key
+from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
+from airflow_trident.types import INTERVAL, Field, is_nested, members
+
+Coder: TypeAlias = Callable[[Any], Any]
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""JSON text without spaces."""
+
+
+def key_text(fields: Sequence[Field], key: Sequence[Any]) -> str:
+    """The key as canonical JSON text: equal keys have equal texts."""
+    parts = zip(fields, canonical_key(key), strict=True)
+    return compact([json_part(encoder(field.type)(part)) for field, part in parts])
+
+
+# ---- one value -------------------------------------------------------------------------------------------------
+
+
+def encoder(type_text: str) -> Coder:
+    """From Python to numbers, texts and bytes. Timestamps without a zone are UTC."""
+    if type_text.startswith("decimal"):
+        return optional(lambda value: format(value, "f"))
+    if is_nested(type_text):
+        code = json_coder(type_text, _json_encoder)
+        return optional(lambda value: compact(code(value)))
+    kinds: dict[str, Coder] = {
+        "double": real,
+        "float": real,
+        "boolean": optional(int),
+        "date": optional(lambda value: value.isoformat()),
+        "time": optional(lambda value: value.isoformat(timespec="microseconds")),
+        "timestamp": optional(_timestamp),
+        INTERVAL: optional(microseconds_of),
+    }
+    return kinds.get(type_text, same)
+
+
+def decoder(type_text: str) -> Coder:
+    """Back to Python: the values that Arrow gives for the type."""
+    if type_text.startswith("decimal"):
+        return optional(Decimal)
+    if is_nested(type_text):
+        code = json_coder(type_text, json_decoder, decodes=True)
+        return optional(lambda value: code(json.loads(value)))
+    kinds: dict[str, Coder] = {
+        "double": optional(float),
+        "float": optional(float),
+        "boolean": optional(bool),
+        "date": optional(datetime.date.fromisoformat),
+        "time": optional(datetime.time.fromisoformat),
+        "timestamp": optional(datetime.datetime.fromisoformat),
+        INTERVAL: optional(interval_of),
+    }
+    return kinds.get(type_text, same)
+
+
+def _json_encoder(type_text: str) -> Coder:
+    code = encoder(type_text)
+    return lambda value: json_part(code(value))
+
+
+def json_decoder(type_text: str) -> Coder:
+    """Back from inside JSON text."""
+    return optional(bytes.fromhex) if type_text == "binary" else decoder(type_text)
+
+
+def json_part(value: Any) -> Any:
+    """An encoded value inside JSON text."""
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def real(value: Any) -> Any:
+    if value is None:
+        return None
+    return "NaN" if math.isnan(value) else value + 0.0
+
+
+def _timestamp(value: datetime.datetime) -> str:
+    zoned = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+    return zoned.isoformat(timespec="microseconds")
+
+
+# ---- values with parts -----------------------------------------------------------------------------------------
+
+
+def json_coder(type_text: str, leaf: Callable[[str], Coder], *, decodes: bool = False) -> Coder:
+    """From values that are not None to what ``json.dumps`` takes, or back from it.
+
+    :param leaf: for a simple type the function that does the same for its values.
+    """
+    inner = {member.name: optional(json_coder(member.type, leaf, decodes=decodes)) for member in members(type_text)}
+    if not inner:
+        return leaf(type_text)
+    if type_text.startswith("array"):
+        return lambda value: [inner["element"](part) for part in value]
+    if type_text.startswith("struct"):
+        return lambda value: {name: code(value[name]) for name, code in inner.items()}
+    key, part = inner["key"], inner["value"]
+    if type_text.startswith("map<string,"):
+        return lambda value: {key(name): part(one) for name, one in value.items()}
+    if decodes:
+        return lambda value: {key(name): part(one) for name, one in value}
+    return lambda value: [[key(name), part(one)] for name, one in value.items()]
+
+
+def optional(code: Coder) -> Coder:
+    return lambda value: None if value is None else code(value)

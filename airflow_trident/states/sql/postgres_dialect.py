@@ -1,0 +1,292 @@
+"""PostgreSQL as a dialect of SQL states: a batch is copied into a table of its transaction's own; then the marker's row
+is locked. What the arithmetic of the server can do is one statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import StoreUnavailableError
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.connections import Connection
+from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key
+from airflow_trident.states.sql.dialect import Dialect, quote
+from airflow_trident.states.sql.postgres_connect import Limits, connect, is_lost, said, store_error
+from airflow_trident.states.sql.postgres_copy import copy_text, decoder, parameter
+from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout
+from airflow_trident.types import INTERVAL, Schema
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+
+_BATCH = "trident_batch"
+_KEYS_AT_ONCE = 10_000
+_ONE_MAKER = "SELECT pg_advisory_xact_lock(hashtextextended('airflow-trident', 0))"
+_CREATE_MARKERS = (
+    "CREATE TABLE IF NOT EXISTS {} (topology text NOT NULL, state text NOT NULL, table_name text NOT NULL UNIQUE, "
+    "definition text NOT NULL, incarnation text, high bigint, fence bigint, holes text, position text, "
+    "attempt integer, PRIMARY KEY (topology, state))"
+)
+# On for synchronous_commit: what the ledger calls committed must outlive a crash of the server (P8).
+_SETTINGS = (
+    "SELECT set_config('jit', 'off', true), set_config('lock_timeout', %s, true), "
+    "set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true), "
+    "set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), "
+    "set_config('IntervalStyle', 'postgres', true), set_config('synchronous_commit', CASE "
+    "WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' "
+    "ELSE current_setting('synchronous_commit') END, true)"
+)
+
+
+def run(connection: psycopg.Connection[Any], statement: str, parameters: Any = None) -> psycopg.Cursor[Any]:
+    """Execute one statement. As bytes: its text is put together from names, which the driver's types do not allow."""
+    return connection.execute(statement.encode(), parameters)
+
+
+class PostgresDialect(Dialect):
+    """See :class:`~airflow_trident.states.sql.postgres.PostgresState`.
+
+    :param schema: "": the first one of the connection's search path.
+    """
+
+    factory = "PostgresState(conn_id, table=...)"
+    for_update = " FOR UPDATE"
+
+    def __init__(self, where: Connection, spec: StateSpec, schema: str, table: str, limits: Limits) -> None:
+        self.spec, self.table, self.place = spec, table, where.describe()
+        self._where = where
+        self._limits = limits
+        self.connection = self._connect()
+        try:
+            with self.errors():
+                known = schema or str(self.execute("SELECT coalesce(current_schema(), 'public')")[0][0])
+        except BaseException:
+            self.close()
+            raise
+        self.schema = known
+        self._layout = PostgresLayout(Place(known, table), spec)
+        self.data = self.shown = str(self._layout.place)
+        self.markers = str(self._layout.place.beside(MARKERS))
+
+    # ---- talking to the database -------------------------------------------------------------------------------
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return connect(self._where, self._limits, f"airflow-trident {self.spec.topology}/{self.spec.name}")
+
+    def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Sequence[Sequence[Any]]:
+        named = re.sub(r":(\w+)", r"%(\1)s", statement) if parameters else statement
+        cursor = run(self.connection, named, parameters)
+        return cursor.fetchall() if cursor.description else ()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        import psycopg
+
+        try:
+            yield
+        except psycopg.Error as error:
+            raise store_error(error, self._where) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        run(self.connection, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        try:
+            statement_ms = str(round(self._limits.statement_s * 1000))
+            run(self.connection, _SETTINGS, (str(round(self._limits.lock_s * 1000)), statement_ms, statement_ms))
+            yield
+        except BaseException:
+            self._roll_back()
+            raise
+        self._commit()
+
+    def _commit(self) -> None:
+        import psycopg
+
+        try:
+            status = run(self.connection, "COMMIT").statusmessage
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise self.outcome_unknown(said(error, self._where)) from error
+            raise
+        if status != "COMMIT":
+            raise StoreUnavailableError(
+                f"{self.place} rolled the commit of state {self.spec.name!r} back ({status})",
+                "Run the task again; nothing was applied.",
+            )
+
+    def _roll_back(self) -> None:
+        import psycopg
+
+        try:
+            run(self.connection, "ROLLBACK")
+        except psycopg.Error:
+            # The connection is gone, and the server ends the transaction by itself; what is told is why it failed.
+            self.connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """All statements see the same committed transactions."""
+        run(self.connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            self._prepare_reading(self.connection)
+            yield
+        finally:
+            self._roll_back()
+
+    def _prepare_reading(self, connection: psycopg.Connection[Any]) -> None:
+        """In a transaction: have intervals sent as the driver reads them, whatever style the server prefers."""
+        if any(one.type == INTERVAL for one in (*self.spec.keys, *self.spec.values)):
+            run(connection, "SELECT set_config('IntervalStyle', 'postgres', true)")
+
+    def close(self) -> None:
+        self.connection.close()
+
+    # ---- making tables -----------------------------------------------------------------------------------------
+
+    def _tables(self) -> dict[str, list[str]]:
+        """The state's tables, and the statements that make them."""
+        layout = self._layout
+        before = {str(layout.before): layout.create_before()} if self.spec.opaque else {}
+        return {self.data: layout.create(), **before}
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        with self.transaction():
+            run(self.connection, _ONE_MAKER)
+            if run(self.connection, "SELECT to_regnamespace(%s)", [quote(self.schema)]).fetchone() == (None,):
+                run(self.connection, f"CREATE SCHEMA {quote(self.schema)}")
+            yield
+
+    def lacking(self) -> Sequence[str]:
+        asked = "SELECT name FROM unnest(%s::text[]) name WHERE to_regclass(name) IS NULL"
+        return [name for (name,) in run(self.connection, asked, [[self.markers, *self._tables()]])]
+
+    def make(self, table: str) -> None:
+        for statement in {self.markers: [_CREATE_MARKERS.format(self.markers)], **self._tables()}[table]:
+            run(self.connection, statement)
+
+    # ---- the state's table -------------------------------------------------------------------------------------
+
+    def stage(self, batch: pa.Table) -> None:
+        run(self.connection, self._layout.create_batch(_BATCH))
+        if self._layout.merges_natively:
+            self._copy(batch)
+
+    def _copy(self, rows: pa.Table) -> None:
+        """Into the table of the batch. A staged one has no column that says what is to be removed."""
+        fields = self._layout.batch_fields
+        self.copy(rows, fields[: rows.num_columns], self._layout.copy(_BATCH, fields[: rows.num_columns]))
+
+    def copy(self, rows: pa.Table, fields: Schema, statement: str) -> None:
+        """
+        :param statement: COPY ... FROM STDIN.
+        """
+        with self.connection.cursor().copy(statement.encode()) as copy:
+            for piece in copy_text(rows, fields, len(self.spec.keys)):
+                copy.write(piece)
+
+    def merge_natively(self, batch: pa.Table) -> bool:
+        """False: a sum overflows (of doubles it is infinite), or a key occurs twice in the batch. Merging by ourselves
+        gives the result, or the error that names the value."""
+        import psycopg
+
+        if not self._layout.merges_natively:
+            return False
+        run(self.connection, "SAVEPOINT trident")
+        try:
+            self._keep()
+            run(self.connection, self._layout.merge(_BATCH))
+        except (psycopg.errors.NumericValueOutOfRange, psycopg.errors.CardinalityViolation):
+            run(self.connection, "ROLLBACK TO trident")
+            return False
+        run(self.connection, "RELEASE trident")
+        return True
+
+    def put(self, changes: Changes, *, keeps: bool) -> None:
+        self._put(changes, self._layout.place, keeps=keeps)
+
+    def put_before(self, changes: Changes) -> None:
+        self._put(changes, self._layout.before, keeps=False)
+
+    def _put(self, changes: Changes, target: Place, *, keeps: bool) -> None:
+        """By way of the table of the batch."""
+        layout = self._layout
+        absent = (None,) * len(self.spec.values)
+        rows = [(*key, *(value or absent), value is None) for key, value in changes.items()]
+        run(self.connection, f"TRUNCATE {_BATCH}")
+        self._copy(rows_to_table(layout.batch_fields, rows))
+        if keeps:
+            self._keep()
+        self._run(layout.write(_BATCH, target, self._patterns(_BATCH)))
+
+    def _keep(self) -> None:
+        if self.spec.opaque:
+            layout = self._layout
+            run(self.connection, f"DELETE FROM {layout.before}")
+            self._run([layout.keep(_BATCH, nulls) for nulls in self._patterns(_BATCH)])
+
+    def restore_before(self) -> None:
+        layout = self._layout
+        self._run(layout.write(layout.before, layout.place, self._patterns(layout.before)))
+
+    def _patterns(self, source: Place | str) -> list[tuple[bool, ...]]:
+        return [tuple(row) for row in run(self.connection, self._layout.patterns(source))]
+
+    def _run(self, statements: Sequence[str]) -> None:
+        for statement in statements:
+            run(self.connection, statement)
+
+    # ---- looking up --------------------------------------------------------------------------------------------
+
+    def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
+        found: list[Value | None] = [None] * len(keys)
+        for number, _, value in self._rows(keys, self._layout.place):
+            found[number] = value
+        return found
+
+    def kept(self, keys: Sequence[Key]) -> Changes:
+        rows = self._rows(keys, self._layout.before)
+        return {keys[number]: None if removed else value for number, removed, value in rows}
+
+    def _rows(self, keys: Sequence[Key], place: Place) -> Iterator[tuple[int, bool, Value]]:
+        """(number of the key, is it REMOVED, its values) of those that are there."""
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for number, key in enumerate(keys):
+            groups.setdefault(tuple(part is None for part in key), []).append(number)
+        decoders = [decoder(one.type) for one in self.spec.values]
+        for nulls, numbers in groups.items():
+            statement = self._layout.select(place, nulls)
+            for begin in range(0, len(numbers), _KEYS_AT_ONCE):
+                some = numbers[begin : begin + _KEYS_AT_ONCE]
+                for position, removed, *values in run(self.connection, statement, self._parameters(keys, some, nulls)):
+                    number = some[position - 1]
+                    yield number, removed, tuple(code(part) for code, part in zip(decoders, values, strict=True))
+
+    def _parameters(self, keys: Sequence[Key], numbers: Sequence[int], nulls: Sequence[bool]) -> list[list[Any]]:
+        """A list per key column that is not null."""
+        whole = [canonical_key(keys[number]) for number in numbers]
+        places = [place for place, is_null in enumerate(nulls) if not is_null]
+        codes = {place: parameter(self.spec.keys[place].type) for place in places}
+        return [[codes[place](key[place]) for key in whole] for place in places]
+
+    def pairs(self) -> Iterator[tuple[Key, Value]]:
+        width = len(self.spec.keys)
+        for row in self.stream(self._layout.select_all(), self._layout.fields):
+            yield row[:width], row[width:]
+
+    def stream(self, statement: str, fields: Schema) -> Iterator[tuple[Any, ...]]:
+        """Rows, through a connection of their own."""
+        decoders = [decoder(one.type) for one in fields]
+        with (
+            closing(self._connect()) as connection,
+            connection.transaction(),
+            connection.cursor(name="trident_items") as rows,
+        ):
+            self._prepare_reading(connection)
+            rows.itersize = _KEYS_AT_ONCE
+            for row in rows.execute(statement.encode()):
+                yield tuple(code(part) for code, part in zip(decoders, row, strict=True))

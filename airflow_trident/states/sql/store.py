@@ -1,0 +1,180 @@
+"""What is the same for every state in an SQL database: whose table it is, the marker's row, and the one transaction in
+which a batch and the marker change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.state import Applied, Marker, Verdict
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
+from airflow_trident.states.sql.dialect import Dialect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MARKER = ("incarnation", "high", "fence", "holes", "position", "attempt")
+
+
+class SqlStore(AdmittingState):
+    """An open state of `SqliteState`, `PostgresState` or `SqlState`; not for several threads at the same time.
+
+    :raises DefinitionChangedError: the state was made with other fields.
+    :raises ConfigurationError: its table belongs to something else.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._spec = dialect.spec
+        self._who = f"state {self._spec.name!r} of topology {self._spec.topology!r}"
+        try:
+            with dialect.errors():
+                self._register()
+        except BaseException:
+            dialect.close()
+            raise
+
+    # ---- opening -----------------------------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        """Make the tables and the marker's row, unless they are there: a reader writes nothing.
+
+        The row comes first: not every database takes the making of a table back.
+        """
+        db = self.dialect
+        if not db.lacking() and self._is_registered():
+            return
+        with db.making():
+            lacking = db.lacking()
+            if db.markers in lacking:
+                db.make(db.markers)
+            if not self._is_registered():
+                self._enter(is_free=db.data in lacking)
+            elif db.data in lacking and self._marker() is not None:
+                raise self._row_is_bad(f"is there, and its table {db.shown} is gone")
+            for table in lacking:
+                if table != db.markers:
+                    db.make(table)
+
+    def _enter(self, *, is_free: bool) -> None:
+        db = self.dialect
+        owners = db.execute(f"SELECT topology, state FROM {db.markers} WHERE {db.of_table}", db.row)
+        if not (is_free and not owners and db.enter()) and not self._is_registered():
+            whose = f"state {owners[0][1]!r} of topology {owners[0][0]!r}" if owners else "something else"
+            raise ConfigurationError(
+                f"the table {db.shown} in {db.place} belongs to {whose}, not to {self._who}",
+                f"Give the state another table, as in {db.factory}.",
+            )
+
+    def _is_registered(self) -> bool:
+        db = self.dialect
+        rows = db.execute(f"SELECT table_name, definition FROM {db.markers} WHERE {db.mine}", db.row)
+        if not rows:
+            return False
+        name, definition = rows[0]
+        if (db.fold(name), definition) != (db.fold(db.table), db.definition):
+            raise DefinitionChangedError(
+                f"{self._who} in {db.place} is the table {name!r} with the fields {definition}, and now it should be "
+                f"{db.table!r} with {db.definition}",
+                f"Give the state a new name, or another {db.where_else}.",
+            )
+        return True
+
+    # ---- the marker --------------------------------------------------------------------------------------------
+
+    def marker(self) -> Marker | None:
+        with self.dialect.errors():
+            return self._marker()
+
+    def _marker(self, how: str = "") -> Marker | None:
+        db = self.dialect
+        rows = db.execute(f"SELECT {', '.join(_MARKER)} FROM {db.markers} WHERE {db.mine}{how}", db.row)
+        if not rows:
+            raise self._row_is_bad("is gone")
+        incarnation, high, fence, holes, position, attempt = rows[0]
+        if high is None:
+            return None
+        try:
+            return Marker(
+                incarnation=str(incarnation),
+                high=int(high),
+                fence=int(fence),
+                holes=tuple((int(first), int(last)) for first, last in json.loads(holes)),
+                position=json.loads(position),
+                attempt=int(attempt),
+            )
+        except (ValueError, TypeError) as error:
+            raise self._row_is_bad(f"cannot be read ({error})") from error
+
+    def _row_is_bad(self, why: str) -> CorruptRecordError:
+        db = self.dialect
+        return CorruptRecordError(
+            f"the row of state {self._spec.name!r} in {db.markers} of {db.place} {why}", db.restore
+        )
+
+    def _write_marker(self, marker: Marker) -> None:
+        db = self.dialect
+        row = {name: getattr(marker, name) for name in _MARKER}
+        row |= {"holes": json.dumps(marker.holes), "position": json.dumps(marker.position)}
+        changed = ", ".join(f"{name} = :{name}" for name in _MARKER)
+        db.execute(f"UPDATE {db.markers} SET {changed} WHERE {db.mine}", db.row | row)
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        spec, db = self._spec, self.dialect
+        with db.errors(), db.transaction():
+            db.stage(batch)
+            # From here until the commit no other committer of this state does anything (T7).
+            db.lock()
+            known = self._marker(db.for_update)
+            marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+            if verdict is not Verdict.SKIP:
+                replaces, late = verdict is Verdict.REPLACE, ticket.txid < marker.high
+                self._write(ticket, batch, replaces=replaces, late=late)
+            if marker != known:
+                self._write_marker(marker)
+        return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
+
+    def _write(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
+        """Apply the batch, while the marker is locked."""
+        spec, db = self._spec, self.dialect
+        if replaces:
+            db.restore_before()
+        takes_late = late and spec.opaque
+        if not takes_late and db.merge_natively(batch):
+            return
+        changes = merge(spec, batch, self._lookup, ticket)
+        if takes_late:
+            db.put_before(merge_before(spec, batch, db.kept(list(changes)), ticket))
+        db.put(changes, keeps=spec.opaque and not late)
+
+    def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
+        # Translated here already: above is the user's code, and the fault is not the user's.
+        with self.dialect.errors():
+            return self.dialect.lookup(keys)
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The value of each key, None where there is none."""
+        with self.dialect.errors(), self.dialect.reading():
+            return self.dialect.lookup([tuple(key) for key in keys])
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """In pieces: a state may be larger than the memory."""
+        with self.dialect.errors():
+            for key, value in self.dialect.pairs():
+                yield canonical_key(key), value
+
+    def count(self) -> int:
+        """How many keys the state has."""
+        with self.dialect.errors():
+            return int(self.dialect.execute(f"SELECT count(*) FROM {self.dialect.data}")[0][0])
+
+    def close(self) -> None:
+        self.dialect.close()
