@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.crash import CrashPoint
+from airflow_trident.runtime.milestones import Milestone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Kill:
     """Who dies, once: the first process that reaches `point` with transaction `txid`."""
 
     name: str
-    point: CrashPoint
+    point: Milestone
     txid: int
     story: str
 
@@ -27,21 +27,21 @@ class Kill:
 KILLS = (
     Kill(
         name="emitter",
-        point=CrashPoint.STAGED,
+        point=Milestone.STAGED,
         txid=2,
         story="SIGKILL to the task that processed it: Spark was done and rows were staged, but not published",
     ),
     Kill(
         name="committer",
-        point=CrashPoint.APPLIED,
+        point=Milestone.APPLIED,
         txid=4,
         story="SIGKILL to the task that committed it: the state had the batch, but the ledger did not know yet",
     ),
 )
 
 
-def crash_setting(folder: Path) -> str:
-    """The value of the environment variable that :mod:`airflow_trident.runtime.crash` reads."""
+def kill_setting(folder: Path) -> str:
+    """The value of the environment variable that :mod:`tools.kills` reads."""
     return ",".join(f"{kill.point}@{kill.txid}:{kill.marker(folder)}" for kill in KILLS)
 
 
@@ -49,6 +49,6 @@ def ending(kill: Kill, record: TxRecord) -> str:
     """How the transaction of a kill ended, in a sentence."""
     if record.status is not Status.COMMITTED:
         return f"it is {record.status}"
-    if kill.point is CrashPoint.STAGED:
+    if kill.point is Milestone.STAGED:
         return f"attempt {record.attempt} processed it anew; what attempt 0 left behind was never read"
     return f"the next committer (fence {record.fence}) found it applied, did not apply it again, and closed it"

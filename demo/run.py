@@ -15,13 +15,13 @@ from airflow_trident.errors import ConfigurationError, TridentError, UnknownTopo
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime import crash
 from demo.changes import changes, short, standing
 from demo.folder import VARIABLE, DemoFolder
-from demo.kills import KILLS, crash_setting
+from demo.kills import KILLS, kill_setting
 from demo.play import Play
 from demo.screen import Colour, Screen
 from demo.steps import Backfill, Clear, Finish, Trigger, Watch, new_run_ids, next_step
+from tools import kills
 from tools.local_airflow.rest import FINISHED_RUN
 from tools.local_airflow.services import LocalAirflow, base_environment, processes_of
 
@@ -86,9 +86,10 @@ class Demo:
         stack.callback(server.stop)
         hosts = server.start().hosts
         self.screen.event("zookeeper", f"a real server, on {hosts}")
-        kills = {crash.VARIABLE: crash_setting(self.folder.kills)}
+        kills.write_plugin(self.folder.airflow)
+        deaths = {kills.VARIABLE: kill_setting(self.folder.kills)}
         extra = {VARIABLE: str(self.folder.root), **self.play.environment(self.folder)}
-        airflow = LocalAirflow(self.folder, hosts, extra, for_tasks=kills)
+        airflow = LocalAirflow(self.folder, hosts, extra, for_tasks=deaths)
         stack.callback(self._stop, airflow)
         if not (self.folder.airflow / "migrated").exists():
             self.screen.event("airflow", "making its database (about 5 s)")

@@ -52,7 +52,7 @@ from airflow_trident.runtime.commit_phase import (
     require_distinct_keys,
     with_commit_time,
 )
-from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
@@ -211,7 +211,7 @@ class Committer:
         ticket: CommitTicket | None = None
         try:
             ticket = self.ledger.gate(txid, owner=self.attempts.owner)
-            crash_point(CrashPoint.GATE_OPENED, txid)
+            reached(Milestone.GATE_OPENED, txid)
             holds, late_rows = self._apply(ticket, states)
             self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)
         except FencedError:
@@ -229,7 +229,7 @@ class Committer:
         except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: people wait, and wonder
             self._note(ticket, error)
             raise
-        crash_point(CrashPoint.COMMITTED, txid)
+        reached(Milestone.COMMITTED, txid)
         area = StagingArea(self.staging_root)
         area.remove_before(holds.topology, holds.incarnation, holds.txid - self.retention)
         return True
@@ -296,7 +296,7 @@ class Committer:
         for name in self.topology.states:
             if name in batches:
                 apply(name, batches[name])
-                crash_point(CrashPoint.APPLIED, ticket.txid)
+                reached(Milestone.APPLIED, ticket.txid)
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
         _require_all_fed(self.topology, ticket, fed)
         return ticket, late_rows

@@ -22,7 +22,7 @@ from airflow_trident.plan.commit.windows import COMMIT_TIME, WindowUpdater
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.stages import Level, Plan, Stage
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.core.merge import canonical_key
@@ -56,13 +56,13 @@ def apply_downstream(
             spec = _spec(plan, name)
             tables[source] = new_values(spec, states[name], batches[name])
             progress(f"transaction {ticket.txid}: {tables[source].num_rows} new values of state {name}")
-        crash_point(CrashPoint.NEW_VALUES, ticket.txid)
+        reached(Milestone.NEW_VALUES, ticket.txid)
         results = dict(LocalEngine().tables(_job(plan, level, ticket, tables, progress)))
         batches.update(results)
         for sink in level.sinks:
             if isinstance(sink, PersistNode):
                 apply(sink.name, results[sink.name])
-                crash_point(CrashPoint.APPLIED_DOWNSTREAM, ticket.txid)
+                reached(Milestone.APPLIED_DOWNSTREAM, ticket.txid)
 
 
 def require_distinct_keys(plan: Plan, batches: dict[str, pa.Table]) -> None:

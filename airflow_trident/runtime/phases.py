@@ -30,7 +30,7 @@ from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.attempts import start_attempt
-from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, telling
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
@@ -80,7 +80,7 @@ def coordinate(
         result = _begin(ledger, topology, claim, max_pending, attempt_by, ask_lag)
         told(result)
     if isinstance(result, Begun):
-        crash_point(CrashPoint.BEGUN, result.txid)
+        reached(Milestone.BEGUN, result.txid)
     return result
 
 
@@ -255,7 +255,7 @@ def run_attempt(
 ) -> StagedRef:
     """The work of an attempt that the ledger has: run, stage, publish, PROCESSED."""
     txid, attempt = record.txid, record.attempt
-    crash_point(CrashPoint.ATTEMPT_STARTED, txid)
+    reached(Milestone.ATTEMPT_STARTED, txid)
     try:
         job = job_of(ledger.view(0, remembered=True).topology.incarnation, topology, record, staging_root, progress)
         staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root)
@@ -281,16 +281,16 @@ def job_of(incarnation: str, topology: Topology, record: TxRecord, staging_root:
 
 def publish(manifest: Manifest, staging_root: str) -> StagedRef:
     """Make an attempt's result visible."""
-    crash_point(CrashPoint.STAGED, manifest.slot.txid)
+    reached(Milestone.STAGED, manifest.slot.txid)
     staged = StagingArea(staging_root).publish(manifest)
-    crash_point(CrashPoint.PUBLISHED, manifest.slot.txid)
+    reached(Milestone.PUBLISHED, manifest.slot.txid)
     return staged
 
 
 def record_processed(ledger: Ledger, record: TxRecord, staged: StagedRef) -> None:
     """PROCESSED, if the attempt is still the current one."""
     ledger.processed(record.txid, record.attempt, staged)
-    crash_point(CrashPoint.PROCESSED, record.txid)
+    reached(Milestone.PROCESSED, record.txid)
 
 
 def note_failure(

@@ -20,6 +20,7 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.mending.rebuild import Rebuilt
+from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.states.memory import MemoryState
 from tests.fixtures.behind import Versions, copies_in, give, rebuild, site_of
 from tests.fixtures.committing import NAMES, WORDS, Site, expected, two_counts
@@ -83,17 +84,15 @@ def test_a_kill_between_any_two_transactions_of_a_rebuild_is_mended_by_running_i
         pass
 
     for left in (5, 2):
-        told = iter(range(2))
+        applied = iter(range(2))
 
-        def dies(point: object, txid: int, told: Iterator[int] = told) -> None:
-            if next(told, None) is None:
+        def dies(milestone: Milestone, txid: int, applied: Iterator[int] = applied) -> None:
+            if milestone is Milestone.APPLIED and next(applied, None) is None:
                 raise Killed
 
-        monkeypatch.setattr("airflow_trident.runtime.mending.rebuild.crash_point", dies)
-        with pytest.raises(Killed):
+        with told(dies), pytest.raises(Killed):
             rebuild(site).run()
         assert sum(map(len, rebuild(site).lacks().values())) == left
-    monkeypatch.undo()
     rebuild(site).run()
     assert [site.content(name) for name in NAMES] == [expected(*range(1, 6))] * 2
 

@@ -18,6 +18,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from tools import kills
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
 from tools.local_airflow.services import LocalAirflow
@@ -93,10 +94,11 @@ def stage(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
     folder = Folder(tmp_path_factory.mktemp("triggerer"))
     folder.make()
     (folder.dags / "plays.py").write_text(DAGS.replace("FOLDER", str(folder.root)), encoding="utf-8")
+    kills.write_plugin(folder.airflow)
     extra = {
         "AIRFLOW__TRIDENT__ROOT": ROOT,
         "AIRFLOW__TRIDENT__POLL_S": "1",
-        "AIRFLOW_TRIDENT_CRASH": f"gate-opened@4:{folder.root}/crashed",
+        kills.VARIABLE: f"gate-opened@4:{folder.root}/crashed",
     }
     airflow = LocalAirflow(folder, zookeeper.hosts, extra)
     try:

@@ -17,20 +17,21 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
-from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.runtime.phases import OnFailure
 from tests.fixtures.runtime import ALL, World
+from tools.kills import VARIABLE, install
 
 pytestmark = pytest.mark.zookeeper
 
 POINTS = [
-    CrashPoint.ATTEMPT_STARTED,
-    CrashPoint.STAGED,
-    CrashPoint.PUBLISHED,
-    CrashPoint.PROCESSED,
-    CrashPoint.GATE_OPENED,
-    CrashPoint.APPLIED,
-    CrashPoint.COMMITTED,
+    Milestone.ATTEMPT_STARTED,
+    Milestone.STAGED,
+    Milestone.PUBLISHED,
+    Milestone.PROCESSED,
+    Milestone.GATE_OPENED,
+    Milestone.APPLIED,
+    Milestone.COMMITTED,
 ]
 
 
@@ -49,12 +50,13 @@ class Durable(World):
         for number in range(1, 6):
             self.begin(f"run-{number}")
 
-    def killed(self, selection: Selection, point: CrashPoint, txid: int) -> None:
+    def killed(self, selection: Selection, point: Milestone, txid: int) -> None:
         """A backfill in a process of its own, killed at a point."""
         child = os.fork()
         if not child:
             try:
                 os.environ[VARIABLE] = f"{point}@{txid}:{self.folder}/died"
+                install()
                 self.ledger = self.client()
                 self.backfill().run(selection)
             finally:
@@ -111,7 +113,7 @@ CASES += [(before, point) for before in (skipped, processed) for point in POINTS
 
 @pytest.mark.parametrize(("before", "point"), CASES)
 def test_p12_what_a_killed_backfill_was_at_is_taken_up_by_backfill_failed(
-    world: Durable, before: Callable[[Durable], Selection], point: CrashPoint
+    world: Durable, before: Callable[[Durable], Selection], point: Milestone
 ) -> None:
     world.begun()
     selection = before(world)

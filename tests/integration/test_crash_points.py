@@ -11,9 +11,10 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from airflow_trident.runtime.milestones import Milestone
 from tests.fixtures.program import run_program
 from tests.programs.word_count import LINES, TRANSACTIONS, contents, topology
+from tools.kills import VARIABLE
 
 REPOSITORY = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.zookeeper
@@ -35,9 +36,9 @@ def undisturbed(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("txid", [3])
-@pytest.mark.parametrize("point", list(CrashPoint))
+@pytest.mark.parametrize("point", list(Milestone))
 def test_p9_killed_at_a_point_and_run_again_ends_like_a_run_that_was_not_killed(
-    point: CrashPoint,
+    point: Milestone,
     txid: int,
     zookeeper: EmbeddedZooKeeper,
     ledger_root: str,
@@ -57,12 +58,12 @@ def test_p9_killed_at_a_point_and_run_again_ends_like_a_run_that_was_not_killed(
 def test_p9_killed_at_every_point_one_after_the_other_ends_the_same(
     zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path, undisturbed: dict[str, list[object]]
 ) -> None:
-    points = ",".join(f"{point}@{txid}:{tmp_path}/{point}{txid}" for txid in (2, 4) for point in CrashPoint)
+    points = ",".join(f"{point}@{txid}:{tmp_path}/{point}{txid}" for txid in (2, 4) for point in Milestone)
     kills = 0
     while run(zookeeper.hosts, ledger_root, tmp_path, points) != 0:
         kills += 1
-        assert kills <= 2 * len(CrashPoint)
-    assert kills >= len(CrashPoint)
+        assert kills <= 2 * len(Milestone)
+    assert kills >= len(Milestone)
     assert contents(tmp_path) == undisturbed
 
 
@@ -74,10 +75,10 @@ def test_p9_a_drain_killed_at_every_point_while_others_are_under_way_ends_the_sa
     tmp_path: Path,
     undisturbed: dict[str, list[object]],
 ) -> None:
-    points = ",".join(f"{point}@3:{tmp_path}/{point}" for point in CrashPoint)
+    points = ",".join(f"{point}@3:{tmp_path}/{point}" for point in Milestone)
     kills = 0
     while run(zookeeper.hosts, ledger_root, tmp_path, points, pending) != 0:
         kills += 1
-        assert kills <= len(CrashPoint)
-    assert kills >= len(CrashPoint) - 1  # its first attempt begins with the transaction
+        assert kills <= len(Milestone)
+    assert kills >= len(Milestone) - 1  # its first attempt begins with the transaction
     assert contents(tmp_path) == undisturbed

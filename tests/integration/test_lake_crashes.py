@@ -17,11 +17,12 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.crash import VARIABLE, CrashPoint
+from airflow_trident.runtime.milestones import Milestone
 from tests.fixtures.kafka import Topic
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.redis import settings_of_a_new_database, shared_server
 from tests.programs.lake import KINDS, REDIS, topology
+from tools.kills import VARIABLE
 
 REPOSITORY = Path(__file__).parent.parent.parent
 VALUES = [f"v{number % 7}" for number in range(20)]
@@ -72,7 +73,7 @@ def test_p9_killed_at_every_point_one_after_the_other_each_record_counts_once(
     else:
         write_to_kafka_and_delta(topic, tmp_path)
     where = [zookeeper.hosts, ledger_root, str(tmp_path), topic.broker.hosts, topic.name, kind]
-    points = ",".join(f"{point}@2:{tmp_path}/{point}" for point in CrashPoint)
+    points = ",".join(f"{point}@2:{tmp_path}/{point}" for point in Milestone)
 
     def run() -> int:
         program = [sys.executable, "-m", "tests.programs.lake", *where]
@@ -84,7 +85,7 @@ def test_p9_killed_at_every_point_one_after_the_other_each_record_counts_once(
     kills = 0
     while run() != 0:
         kills += 1
-        assert kills <= len(CrashPoint)
+        assert kills <= len(Milestone)
     assert kills >= 8, "the points of a run in one process"
     made = topology(tmp_path, topic.broker.hosts, topic.name, kind)
     found = {}

@@ -12,12 +12,13 @@ from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.runtime.crash import VARIABLE, CrashPoint
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.spouts.spool.sources import CallableSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from tests.fixtures.program import run_program
 from tests.programs.spooled_words import contents, put
+from tools.kills import VARIABLE
 
 REPOSITORY = Path(__file__).parent.parent.parent
 LINES = [f"line-{number:02d}" for number in range(10)]
@@ -36,7 +37,7 @@ def test_a_queue_whose_coordinator_is_killed_at_every_step_is_counted_once_and_a
 ) -> None:
     put(tmp_path, LINES)
     kills = [f"{step}={tmp_path}/{step}" for step in STEPS]
-    points = (CrashPoint.BEGUN, CrashPoint.PROCESSED, CrashPoint.COMMITTED)
+    points = (Milestone.BEGUN, Milestone.PROCESSED, Milestone.COMMITTED)
     crash = ",".join(f"{point}@2:{tmp_path}/{point}" for point in points)
     deaths = 0
     while run(zookeeper.hosts, ledger_root, tmp_path, kills, crash) != 0:

@@ -29,6 +29,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.postgres import CONN_ID, postgres_state
+from tools import kills
 
 REDIS = "lake_redis"
 KINDS = (
@@ -79,4 +80,5 @@ def main(hosts: str, root: str, folder: str, broker: str, topic: str, kind: str)
 
 
 if __name__ == "__main__":
+    kills.install()
     main(*sys.argv[1:])

@@ -23,6 +23,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.types import Json, Schema, parse_declared
+from tools import kills
 
 PARTITIONS = {"even": range(0, 40, 2), "odd": range(1, 40, 2)}
 TRIES = 12
@@ -101,4 +102,5 @@ def main(hosts: str, root: str, folder: str, max_pending: str) -> None:
 
 
 if __name__ == "__main__":
+    kills.install()
     main(*sys.argv[1:])

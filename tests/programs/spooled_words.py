@@ -20,6 +20,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
+from tools import kills
 
 POLL = 'cd "$QUEUE" && ls items | head -n "$TRIDENT_MAX_ROWS" | tee "tokens/$TRIDENT_TOKEN"'
 ACK = 'cd "$QUEUE/items" && xargs rm -f < "../tokens/$TRIDENT_TOKEN"'
@@ -87,4 +88,5 @@ def main(hosts: str, root: str, folder: str, *kills: str) -> None:
 
 
 if __name__ == "__main__":
+    kills.install()
     main(*sys.argv[1:])

@@ -20,6 +20,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts
+from tools import kills
 
 LINES = [(f"line {number} of the file has word{number % 7} and word{number % 3}",) for number in range(20)]
 TITLES = [(f"title {number % 5}",) for number in range(12)]
@@ -85,4 +86,5 @@ def main(hosts: str, root: str, folder: str, pending: str = "") -> None:
 
 
 if __name__ == "__main__":
+    kills.install()
     main(*sys.argv[1:])

@@ -15,8 +15,8 @@ from unittest import mock
 from airflow_trident.protocol import codec
 from airflow_trident.runtime import commit, phases
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.crash import CrashPoint
 from airflow_trident.runtime.mending import rebuild
+from airflow_trident.runtime.milestones import Milestone, told
 from tests.simulation import jobs
 from tests.simulation.clock import instead_of_time
 from tests.simulation.judge import Broken, Sweep
@@ -26,7 +26,7 @@ from tests.simulation.scheduler import Killed
 from tests.simulation.world import MAX_STEPS, World, world_of
 
 JOBS_PER_WORKER = (10, 40)
-MID_COMMIT = (CrashPoint.GATE_OPENED, CrashPoint.APPLIED)
+MID_COMMIT = (Milestone.GATE_OPENED, Milestone.APPLIED)
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def work(world: World, place: int, do_one: Callable[[World, int], None]) -> None
 
 @contextmanager
 def instead_of_the_world(world: World) -> Iterator[None]:
-    """Production code, but for the disk: crash points and the staging folder are simulated."""
+    """Production code, but for the disk: what happens at milestones, and the staging folder are simulated."""
 
-    def point(where: CrashPoint, txid: int) -> None:
-        world.note(f"crash point {where} of {txid}")
+    def point(where: Milestone, txid: int) -> None:
+        world.note(f"milestone {where} of {txid}")
         world.scheduler.step()
         if world.kind.taken_back and where in MID_COMMIT and not world.calm:
             _stops_halfway(world)
@@ -71,8 +71,8 @@ def instead_of_the_world(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(instead_of_time(world.clock))
         stack.enter_context(mock.patch.object(Committer, "_sweep", sweep))
+        stack.enter_context(told(point))
         for module in (phases, commit, rebuild):
-            stack.enter_context(mock.patch.object(module, "crash_point", point))
             stack.enter_context(mock.patch.object(module, "StagingArea", world.area))
         for name in ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx"):
             stack.enter_context(mock.patch.object(codec, name, _remembering(getattr(codec, name))))

@@ -33,7 +33,7 @@ from airflow_trident.protocol.whole import needed_by
 from airflow_trident.runtime.agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.runtime.commit import OpenStates
 from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
-from airflow_trident.runtime.crash import CrashPoint, crash_point
+from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -290,7 +290,7 @@ class Rebuild:
             batch = with_commit_time(self.topology.states[name], ticket, batch)
             applied = opened[name].apply(ticket, batch)
             self.progress(f"transaction {ticket.txid}: {batch.num_rows} rows into state {name} ({applied})")
-            crash_point(CrashPoint.APPLIED, ticket.txid)
+            reached(Milestone.APPLIED, ticket.txid)
 
         staged = {name: batch for name, batch in batches.items() if name in self.topology.states}
         for name, batch in staged.items():

@@ -1,0 +1,50 @@
+"""Kills a process with SIGKILL at a milestone of a transaction: for the crash tests and the demonstration.
+
+The environment variable ``AIRFLOW_TRIDENT_CRASH`` says where: ``<milestone>@<txid>:<file>``, several separated by
+commas. Each is used once: whoever creates the file first dies there; where the file exists the process goes on.
+Nothing is caught, flushed or cleaned up, as in a real kill.
+
+A program that is to be killed calls :func:`install`. In the tasks of an Airflow a plugin does: :func:`write_plugin`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from airflow_trident.runtime.milestones import Milestone, tell
+
+VARIABLE = "AIRFLOW_TRIDENT_CRASH"
+
+
+def install() -> None:
+    """From now on, if the environment says so."""
+    if os.environ.get(VARIABLE):
+        tell(die)
+
+
+def die(milestone: Milestone, txid: int) -> None:
+    """Die here if the environment says so and nobody has died here yet.
+
+    :raises ValueError: the environment variable names no such milestone.
+    """
+    for one in os.environ.get(VARIABLE, "").split(","):
+        where, _, marker = one.strip().partition(":")
+        name, _, number = where.partition("@")
+        if not where or Milestone(name) is not milestone or int(number) != txid:
+            continue
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_plugin(airflow_home: Path) -> None:
+    """A plugin of the Airflow in that folder, which loads it in the process of each task. It stands alone: tasks need
+    not find this repository."""
+    plugins = airflow_home / "plugins"
+    plugins.mkdir(exist_ok=True)
+    text = Path(__file__).read_text(encoding="utf-8")
+    (plugins / "kills.py").write_text(f"{text}\n\ninstall()\n", encoding="utf-8")
