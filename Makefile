@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test quick golden histories model contracts bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test quick rare golden histories model contracts bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -22,6 +22,7 @@ help:
 	@echo "make tweets    the same with tweets in Redis, three counts in one atomic step"
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
 	@echo "make quick     rules, types, layers and unit tests (ARGS=tests/contracts/test_engine.py for others)"
+	@echo "make rare      the tests that take minutes and guard no promise: the demonstration killed, the class archive"
 	@echo "make golden    write the golden plans again, after a change that was meant to alter them"
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
@@ -46,6 +47,9 @@ test: java venv
 
 quick: lint types imports
 	@$(RUN) python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(or $(ARGS),tests/unit)
+
+rare: java venv
+	@$(RUN) python -m pytest -m rare $(ARGS)
 
 golden: venv
 	@$(RUN) UPDATE_GOLDEN=1 python -m pytest -q tests/unit/test_plan_golden.py $(ARGS)

@@ -27,6 +27,17 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+FIRST = ("tests/system/", "tests/simulation/", "tests/integration/test_spark_server.py")
+"""One file goes to one process as a whole: those that take minutes begin first, so that no process ends alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((number for number, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """A running server; its address is `.hosts`. Tests that stop or kill a server start one of their own."""

@@ -14,7 +14,7 @@ import pytest
 
 from demo.folder import DEFAULT_NAME, VARIABLE, DemoFolder
 
-pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
 EQUAL = "EQUAL, to the last unit"
 

@@ -93,6 +93,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 # ---- the class archive -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rare
 def test_the_class_archive_is_made_once_whoever_asks_and_used_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: JobOf
 ) -> None:
