@@ -98,7 +98,7 @@ class Plan:
     """sha256 hex of the logical plan's text: equal plans have equal digests in every process."""
     notes: tuple[str, ...] = ()
     """What a person should know: pairs of streams and states that are not exactly once, joins of different spouts."""
-    commit: tuple[Level, ...] = ()
+    commit: tuple[CommitLevel, ...] = ()
     answers: tuple[SinkNode, ...] = ()
     """Of a query: its answer, as the user said it. It has no state in `sinks`."""
 
@@ -123,7 +123,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class CommitLevel:
     """One part of the commit phase: what is to be known before it, the stages, and what comes out.
 
     `new_values`: source name -> the state whose new values it is. `carried`: names of sources that lower levels hand

@@ -18,9 +18,9 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.plan.commit.nodes import GivenTuples
-from airflow_trident.plan.commit.windows import COMMIT_TIME, WindowUpdater
+from airflow_trident.plan.commit.window_updater import COMMIT_TIME, WindowUpdater
 from airflow_trident.plan.nodes import PersistNode, SourceNode
-from airflow_trident.plan.stages import Level, Plan, Stage
+from airflow_trident.plan.stages import CommitLevel, Plan, Stage
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
@@ -129,7 +129,7 @@ def _spec(plan: Plan, name: str) -> StateSpec:
     return next(sink.state for sink in plan.sinks if sink.name == name)
 
 
-def _job(plan: Plan, level: Level, ticket: CommitTicket, tables: dict[str, pa.Table], progress: Progress) -> Job:
+def _job(plan: Plan, level: CommitLevel, ticket: CommitTicket, tables: dict[str, pa.Table], progress: Progress) -> Job:
     """The level with its tuples, as work for an engine."""
     stages = tuple(_with_tuples(stage, tables) for stage in level.stages)
     return Job(

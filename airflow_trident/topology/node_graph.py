@@ -10,7 +10,7 @@ from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.commit.nodes import NewValuesNode
-from airflow_trident.plan.commit.windows import WindowUpdater
+from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.compile import compile_plan
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.guarantees import Shortfall, require_exactly_once, shortfalls

@@ -20,7 +20,7 @@ from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.compile import compile_plan, compile_query
 from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, ordered, rebuilt
 from airflow_trident.plan.nodes import PeekNode, PersistNode, SourceNode
-from airflow_trident.plan.stages import Level
+from airflow_trident.plan.stages import CommitLevel
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket
 from airflow_trident.runtime.commit_phase import apply_downstream
 from tests.fixtures.engine import JobOf, keep, lines
@@ -159,7 +159,7 @@ def test_a_sink_that_the_engine_does_not_know_is_refused(engine: Engine, job_of:
 def test_the_commit_phase_applies_nothing_of_a_level_with_an_unknown_node(kind: str, job_of: JobOf) -> None:
     """Also where the processing phase ran in a release that knew it."""
     plan = with_node(job_of(kept), KINDS[kind]).plan
-    level = Level(new_values={}, carried=(), sinks=plan.sinks, stages=plan.stages)
+    level = CommitLevel(new_values={}, carried=(), sinks=plan.sinks, stages=plan.stages)
     ticket = CommitTicket(topology="t", incarnation="i", txid=1, attempt=0, fence=1, position={}, staged=NOTHING_STAGED)
     applied: list[str] = []
     with pytest.raises(UnknownNodeError):

@@ -42,14 +42,13 @@ SAME_FILE = {
     "stream.py": "Trident's Stream; in spouts/redis, Redis's own streams",
     "topology.py": "a topology: what a user builds, and its record in the ledger",
     "turn.py": "the turn of a transaction: the sensor, and its trigger",
-    "windows.py": "windows: what a user writes, and the plan nodes of them",
     "workers.py": "the list of live workers: its record, and the command",
     "zookeeper.py": "ZooKeeper: the connection, and the commands",
 }
 """File names that several rooms use, and the one thing that they all mean by it."""
 
 TO_BE_RENAMED = {
-    *("Check", "Comparator", "Level", "Lookup", "Op", "Reading"),
+    *("Check", "Comparator", "Op", "Reading"),
     *("Row", "Step", "Verdict", "Worker"),
 }
 """Type names that still mean several things. Nothing is ever added."""
@@ -57,7 +56,6 @@ TO_BE_RENAMED = {
 FILES_TO_BE_RENAMED = {
     "app.py": "plugin: the web application; elsewhere what spark-submit starts",
     "checks.py": "cli: the checks of doctor",
-    "columns.py": "spouts/files: columns; engine/spark: nodes as DataFrame operations",
     "formats.py": "protocol: the decoder of durable records; spouts/files: formats of files",
     "sources.py": "engine: reads a source as the plan wants it",
 }

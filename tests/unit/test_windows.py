@@ -27,7 +27,7 @@ from airflow_trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from airflow_trident.plan.commit.windows import COMMIT_TIME, WindowUpdater
+from airflow_trident.plan.commit.window_updater import COMMIT_TIME, WindowUpdater
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.types import names_of
 from tests.fixtures.plan import PaperSpout, PaperState

@@ -11,10 +11,9 @@ from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.border import Border, prepared
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
+from airflow_trident.operations.queries import Row
 from airflow_trident.plan.nodes import MultiReduceStepNode
 from airflow_trident.types import Schema, names_of, select
-
-Row = tuple[Any, ...]
 
 
 def multi_reduce(

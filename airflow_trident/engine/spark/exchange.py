@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.spark.columns import Columns
+from airflow_trident.engine.spark.jvm_nodes import Columns
 from airflow_trident.engine.spark.worker import MARKER
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.groupings import Grouping

@@ -17,12 +17,12 @@ from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.sources import emitter_of
-from airflow_trident.engine.spark.columns import Columns, may_run_in_jvm
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
+from airflow_trident.engine.spark.jvm_nodes import Columns, may_run_in_jvm
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
-from airflow_trident.engine.spark.text import read_text
+from airflow_trident.engine.spark.text_files import read_text
 from airflow_trident.engine.spark.worker import (
     MARKER,
     PARTS,

@@ -14,10 +14,10 @@ from airflow_trident.plan.graph import Node, SinkNode, Sinks, ordered
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fusion import fuse
-from airflow_trident.plan.stages import Level
+from airflow_trident.plan.stages import CommitLevel
 
 
-def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[Level, ...]:
+def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[CommitLevel, ...]:
     """Cut a rewritten graph into its levels; the first is the processing phase."""
     levels = _levels(sinks)
     again = partitioned_again(sinks, levels)
@@ -76,7 +76,7 @@ class _Cut:
         self._new: dict[int, Node] = {}
         self._new_values: dict[str, str] = {}
 
-    def level(self, sinks: Sinks, carried: dict[int, Node], settings: PlanSettings) -> Level:
+    def level(self, sinks: Sinks, carried: dict[int, Node], settings: PlanSettings) -> CommitLevel:
         handed = [node for node in carried.values() if self._levels[id(node)] == self._number]
         wanted = [sink for sink in sinks if self._levels[id(sink)] == self._number]
         for node in ordered([*wanted, *handed]):
@@ -87,7 +87,7 @@ class _Cut:
         ]
         part = tuple(one for one in made if isinstance(one, SinkNode))
         given = (one for one in ordered(part) if isinstance(one, SourceNode) and isinstance(one.spout, GivenTuples))
-        return Level(
+        return CommitLevel(
             new_values=self._new_values,
             carried=tuple(one.name for one in given if one.name not in self._new_values),
             sinks=part,

@@ -12,7 +12,7 @@ from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.phase import in_commit_phase
-from airflow_trident.plan.commit.windows import WindowUpdater
+from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import persistent_aggregations, require_factory, require_stateful

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD, WindowConfig, milliseconds
-from airflow_trident.plan.commit.windows import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
+from airflow_trident.plan.commit.window_updater import COMMIT_TIME, KEYS, VALUES, WindowUpdater, bounds_of
 from airflow_trident.topology.signatures import aggregations, require_factory
 from airflow_trident.topology.stream_base import S, named
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate

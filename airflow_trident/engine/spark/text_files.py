@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import TextFiles
-from airflow_trident.engine.spark.columns import Columns
+from airflow_trident.engine.spark.jvm_nodes import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.operations.queries import Row
 from airflow_trident.operations.windows import WindowConfig
 from airflow_trident.types import Field, Schema, names_of, parse_declared
 
@@ -33,8 +34,7 @@ COMMIT_TIME = "~time"
 """A staged field of every window of time. The committer appends one tuple in which it alone is set: the time of the
 transaction where windows go by that, else when it was begun. No field of a user can have this name."""
 _BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
-Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
-Row: TypeAlias = tuple[Any, ...]
+_Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +131,12 @@ class WindowUpdater:
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def emitted(self, lookup: Lookup) -> pa.Table:
+    def emitted(self, lookup: _Lookup) -> pa.Table:
         """The tuples of the windows that the highest applied transaction completed."""
         (found,) = lookup([_FIRED])
         return rows_to_table(self.fired, []) if found is None else _decode(found[0])
 
-    def overlooked(self, lookup: Lookup) -> Overlooked:
+    def overlooked(self, lookup: _Lookup) -> Overlooked:
         """Which tuples of the highest applied transaction did not count as others."""
         book = _Book.load(lookup)
         return Overlooked(late=book.late_now, ahead=book.ahead_now, late_in_all=book.late)
@@ -172,7 +172,7 @@ class _Book:
     ahead_now: int = 0
 
     @staticmethod
-    def load(lookup: Lookup) -> _Book:
+    def load(lookup: _Lookup) -> _Book:
         (found,) = lookup([_BOOK])
         if found is None:
             return _Book()
