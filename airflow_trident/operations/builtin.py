@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from airflow_trident.errors import PlanError
@@ -20,7 +20,7 @@ from airflow_trident.operations.api import (
     TransactionAttempt,
 )
 from airflow_trident.operations.calls.border import callable_of
-from airflow_trident.operations.comparing import comparable
+from airflow_trident.operations.comparing import Comparator, comparable
 from airflow_trident.operations.vectors import VectorFilter
 from airflow_trident.types import select
 
@@ -99,8 +99,6 @@ class Debug(Operation):
 
 
 # ---- aggregators with a comparator -----------------------------------------------------------------------------
-
-Comparator = Callable[[Any, Any], int]
 
 
 class MinWithComparator(Min):

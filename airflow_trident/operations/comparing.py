@@ -10,6 +10,9 @@ from airflow_trident.errors import FieldError
 from airflow_trident.operations.api import Aggregator, Collector, TransactionAttempt
 from airflow_trident.types import Field, Schema, has_members, is_nested
 
+Comparator = Callable[[Any, Any], int]
+"""Negative, zero or positive as the first is less than, equal to or greater than the second."""
+
 
 @dataclass
 class Best:
@@ -24,7 +27,7 @@ class ComparisonAggregator(Aggregator[Best]):
     largest. Nulls are passed over; of equal ones the later wins."""
 
     place: int | None
-    comparator: Callable[[Any, Any], int] | None
+    comparator: Comparator | None
     sign: int
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> Best:

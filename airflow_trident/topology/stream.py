@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias, Unpack
 
 from airflow_trident.contracts.state import StateFactory, Updater
+from airflow_trident.operations.comparing import Comparator
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.operations.queries import QueryFunction
@@ -23,7 +24,7 @@ from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase, StreamBase
 from airflow_trident.topology.verbs import aggregate, local, persist, query, repartition, window
-from airflow_trident.topology.verbs.aggregate import Chain, Comparator, Scope
+from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec
 

@@ -48,7 +48,7 @@ SAME_FILE = {
 """File names that several rooms use, and the one thing that they all mean by it."""
 
 TO_BE_RENAMED = {
-    *("Check", "Comparator", "Op", "Reading"),
+    *("Check", "Reading"),
     *("Row", "Step", "Verdict", "Worker"),
 }
 """Type names that still mean several things. Nothing is ever added."""

@@ -37,7 +37,7 @@ Operand: TypeAlias = (
 """An expression, or a Python value that becomes a literal. A text is a literal too: fields are written ``col("x")``."""
 
 
-class Op(StrEnum):
+class ExpressionOp(StrEnum):
     """What a node of the tree does; infix ones have the symbol as value."""
 
     COLUMN = "column"
@@ -79,19 +79,19 @@ class Op(StrEnum):
 
 INFIX = frozenset(
     {
-        Op.ADD,
-        Op.SUBTRACT,
-        Op.MULTIPLY,
-        Op.DIVIDE,
-        Op.REMAINDER,
-        Op.EQUAL,
-        Op.NOT_EQUAL,
-        Op.LESS,
-        Op.LESS_EQUAL,
-        Op.GREATER,
-        Op.GREATER_EQUAL,
-        Op.AND,
-        Op.OR,
+        ExpressionOp.ADD,
+        ExpressionOp.SUBTRACT,
+        ExpressionOp.MULTIPLY,
+        ExpressionOp.DIVIDE,
+        ExpressionOp.REMAINDER,
+        ExpressionOp.EQUAL,
+        ExpressionOp.NOT_EQUAL,
+        ExpressionOp.LESS,
+        ExpressionOp.LESS_EQUAL,
+        ExpressionOp.GREATER,
+        ExpressionOp.GREATER_EQUAL,
+        ExpressionOp.AND,
+        ExpressionOp.OR,
     }
 )
 
@@ -104,7 +104,7 @@ class Expression:
     truth in Python; two equal ones have equal texts.
     """
 
-    op: Op
+    op: ExpressionOp
     arguments: tuple[Expression, ...] = ()
     options: tuple[Any, ...] = ()
 
@@ -113,24 +113,24 @@ class Expression:
     @property
     def reads(self) -> tuple[str, ...]:
         """The fields used, each once, in the order of their first use."""
-        if self.op is Op.COLUMN:
+        if self.op is ExpressionOp.COLUMN:
             return (str(self.options[0]),)
         return tuple(dict.fromkeys(name for argument in self.arguments for name in argument.reads))
 
     @property
     def is_explode(self) -> bool:
         """One tuple per element?"""
-        return self.op is Op.EXPLODE
+        return self.op is ExpressionOp.EXPLODE
 
     def __str__(self) -> str:
-        if self.op is Op.COLUMN:
+        if self.op is ExpressionOp.COLUMN:
             return str(self.options[0])
-        if self.op is Op.LITERAL:
+        if self.op is ExpressionOp.LITERAL:
             return repr(self.options[0])
         texts = [str(argument) for argument in self.arguments]
         if self.op in INFIX:
             return f"({texts[0]} {self.op} {texts[1]})"
-        if self.op is Op.CAST:
+        if self.op is ExpressionOp.CAST:
             return f"cast({texts[0]} as {self.options[0]})"
         return f"{self.op}({', '.join([*texts, *map(repr, self.options)])})"
 
@@ -148,73 +148,73 @@ class Expression:
     __hash__ = object.__hash__
 
     def __add__(self, other: Operand) -> Expression:
-        return _call(Op.ADD, self, other)
+        return _call(ExpressionOp.ADD, self, other)
 
     def __radd__(self, other: Operand) -> Expression:
-        return _call(Op.ADD, other, self)
+        return _call(ExpressionOp.ADD, other, self)
 
     def __sub__(self, other: Operand) -> Expression:
-        return _call(Op.SUBTRACT, self, other)
+        return _call(ExpressionOp.SUBTRACT, self, other)
 
     def __rsub__(self, other: Operand) -> Expression:
-        return _call(Op.SUBTRACT, other, self)
+        return _call(ExpressionOp.SUBTRACT, other, self)
 
     def __mul__(self, other: Operand) -> Expression:
-        return _call(Op.MULTIPLY, self, other)
+        return _call(ExpressionOp.MULTIPLY, self, other)
 
     def __rmul__(self, other: Operand) -> Expression:
-        return _call(Op.MULTIPLY, other, self)
+        return _call(ExpressionOp.MULTIPLY, other, self)
 
     def __truediv__(self, other: Operand) -> Expression:
-        return _call(Op.DIVIDE, self, other)
+        return _call(ExpressionOp.DIVIDE, self, other)
 
     def __rtruediv__(self, other: Operand) -> Expression:
-        return _call(Op.DIVIDE, other, self)
+        return _call(ExpressionOp.DIVIDE, other, self)
 
     def __mod__(self, other: Operand) -> Expression:
-        return _call(Op.REMAINDER, self, other)
+        return _call(ExpressionOp.REMAINDER, self, other)
 
     def __rmod__(self, other: Operand) -> Expression:
-        return _call(Op.REMAINDER, other, self)
+        return _call(ExpressionOp.REMAINDER, other, self)
 
     def __eq__(self, other: Operand) -> Expression:  # type: ignore[override]
-        return _call(Op.EQUAL, self, other)
+        return _call(ExpressionOp.EQUAL, self, other)
 
     def __ne__(self, other: Operand) -> Expression:  # type: ignore[override]
-        return _call(Op.NOT_EQUAL, self, other)
+        return _call(ExpressionOp.NOT_EQUAL, self, other)
 
     def __lt__(self, other: Operand) -> Expression:
-        return _call(Op.LESS, self, other)
+        return _call(ExpressionOp.LESS, self, other)
 
     def __le__(self, other: Operand) -> Expression:
-        return _call(Op.LESS_EQUAL, self, other)
+        return _call(ExpressionOp.LESS_EQUAL, self, other)
 
     def __gt__(self, other: Operand) -> Expression:
-        return _call(Op.GREATER, self, other)
+        return _call(ExpressionOp.GREATER, self, other)
 
     def __ge__(self, other: Operand) -> Expression:
-        return _call(Op.GREATER_EQUAL, self, other)
+        return _call(ExpressionOp.GREATER_EQUAL, self, other)
 
     def __and__(self, other: Operand) -> Expression:
-        return _call(Op.AND, self, other)
+        return _call(ExpressionOp.AND, self, other)
 
     def __rand__(self, other: Operand) -> Expression:
-        return _call(Op.AND, other, self)
+        return _call(ExpressionOp.AND, other, self)
 
     def __or__(self, other: Operand) -> Expression:
-        return _call(Op.OR, self, other)
+        return _call(ExpressionOp.OR, self, other)
 
     def __ror__(self, other: Operand) -> Expression:
-        return _call(Op.OR, other, self)
+        return _call(ExpressionOp.OR, other, self)
 
     def __invert__(self) -> Expression:
-        return _call(Op.NOT, self)
+        return _call(ExpressionOp.NOT, self)
 
     def __neg__(self) -> Expression:
-        return _call(Op.NEGATE, self)
+        return _call(ExpressionOp.NEGATE, self)
 
     def __abs__(self) -> Expression:
-        return _call(Op.ABS, self)
+        return _call(ExpressionOp.ABS, self)
 
     # ---- methods -----------------------------------------------------------------------------------------------
 
@@ -223,22 +223,22 @@ class Expression:
 
         :raises FieldError: no such type.
         """
-        return Expression(Op.CAST, (self,), (parse_type(type_text),))
+        return Expression(ExpressionOp.CAST, (self,), (parse_type(type_text),))
 
     def is_null(self) -> Expression:
-        return _call(Op.IS_NULL, self)
+        return _call(ExpressionOp.IS_NULL, self)
 
     def is_not_null(self) -> Expression:
-        return ~_call(Op.IS_NULL, self)
+        return ~_call(ExpressionOp.IS_NULL, self)
 
     def contains(self, text: Operand) -> Expression:
-        return _call(Op.CONTAINS, self, text)
+        return _call(ExpressionOp.CONTAINS, self, text)
 
     def starts_with(self, text: Operand) -> Expression:
-        return _call(Op.STARTS_WITH, self, text)
+        return _call(ExpressionOp.STARTS_WITH, self, text)
 
     def ends_with(self, text: Operand) -> Expression:
-        return _call(Op.ENDS_WITH, self, text)
+        return _call(ExpressionOp.ENDS_WITH, self, text)
 
 
 class Case(Expression):
@@ -247,13 +247,13 @@ class Case(Expression):
     __slots__ = ()
 
     def when(self, condition: Expression, value: Operand) -> Case:
-        return Case(Op.CASE, (*self.arguments, lit(condition), lit(value)))
+        return Case(ExpressionOp.CASE, (*self.arguments, lit(condition), lit(value)))
 
     def otherwise(self, value: Operand) -> Expression:
-        return Expression(Op.CASE, (*self.arguments, lit(value)))
+        return Expression(ExpressionOp.CASE, (*self.arguments, lit(value)))
 
 
-def _call(op: Op, *operands: Operand, options: tuple[Any, ...] = ()) -> Expression:
+def _call(op: ExpressionOp, *operands: Operand, options: tuple[Any, ...] = ()) -> Expression:
     return Expression(op, tuple(lit(operand) for operand in operands), options)
 
 
@@ -262,7 +262,7 @@ def _call(op: Op, *operands: Operand, options: tuple[Any, ...] = ()) -> Expressi
 
 def col(name: str) -> Expression:
     """A field of the tuple."""
-    return Expression(Op.COLUMN, (), (name,))
+    return Expression(ExpressionOp.COLUMN, (), (name,))
 
 
 def lit(value: Any, type_text: str | None = None) -> Expression:
@@ -279,7 +279,7 @@ def lit(value: Any, type_text: str | None = None) -> Expression:
     if isinstance(value, datetime.datetime):
         zone = datetime.UTC
         value = value.replace(tzinfo=zone) if value.tzinfo is None else value.astimezone(zone)
-    literal = Expression(Op.LITERAL, (), (value, known))
+    literal = Expression(ExpressionOp.LITERAL, (), (value, known))
     return literal if type_text is None or parse_type(type_text) == known else literal.cast(type_text)
 
 
@@ -287,26 +287,26 @@ def lit(value: Any, type_text: str | None = None) -> Expression:
 
 
 def lower(text: Operand) -> Expression:
-    return _call(Op.LOWER, text)
+    return _call(ExpressionOp.LOWER, text)
 
 
 def upper(text: Operand) -> Expression:
-    return _call(Op.UPPER, text)
+    return _call(ExpressionOp.UPPER, text)
 
 
 def trim(text: Operand) -> Expression:
     """Without spaces (U+0020 only) at both ends."""
-    return _call(Op.TRIM, text)
+    return _call(ExpressionOp.TRIM, text)
 
 
 def length(text: Operand) -> Expression:
     """Characters (code points) of a text, as a long."""
-    return _call(Op.LENGTH, text)
+    return _call(ExpressionOp.LENGTH, text)
 
 
 def concat(*texts: Operand) -> Expression:
     """:raises FieldError: nothing to join."""
-    return _call(Op.CONCAT, *_some("concat", texts))
+    return _call(ExpressionOp.CONCAT, *_some("concat", texts))
 
 
 def substring(text: Operand, start: int, count: int) -> Expression:
@@ -316,7 +316,7 @@ def substring(text: Operand, start: int, count: int) -> Expression:
     """
     if start < 1 or count < 0:
         raise FieldError(f"substring({start}, {count}) names no characters", "Begin at 1 or later, count from 0 up.")
-    return _call(Op.SUBSTRING, text, options=(start, count))
+    return _call(ExpressionOp.SUBSTRING, text, options=(start, count))
 
 
 def split(text: Operand, delimiter: str) -> Expression:
@@ -326,23 +326,23 @@ def split(text: Operand, delimiter: str) -> Expression:
     """
     if not delimiter:
         raise FieldError("split needs a delimiter", "Give a text of one or more characters, or use split_words.")
-    return _call(Op.SPLIT, text, options=(delimiter,))
+    return _call(ExpressionOp.SPLIT, text, options=(delimiter,))
 
 
 def split_words(text: Operand) -> Expression:
     """The parts between runs of ASCII whitespace (space, tab, line feed, vertical tab, form feed, return); none is
     empty."""
-    return _call(Op.SPLIT_WORDS, text)
+    return _call(ExpressionOp.SPLIT_WORDS, text)
 
 
 def size(array: Expression) -> Expression:
     """Elements of an array, as a long."""
-    return _call(Op.SIZE, array)
+    return _call(ExpressionOp.SIZE, array)
 
 
 def explode(array: Expression) -> Expression:
     """One tuple per element; none for a null or an empty array. Only as the outermost expression of an ``each``."""
-    return _call(Op.EXPLODE, array)
+    return _call(ExpressionOp.EXPLODE, array)
 
 
 def coalesce(*values: Operand) -> Expression:
@@ -350,12 +350,12 @@ def coalesce(*values: Operand) -> Expression:
 
     :raises FieldError: nothing to choose from.
     """
-    return _call(Op.COALESCE, *_some("coalesce", values))
+    return _call(ExpressionOp.COALESCE, *_some("coalesce", values))
 
 
 def when(condition: Expression, value: Operand) -> Case:
     """`value` where `condition` is true; go on with ``.when(...)``, end with ``.otherwise(...)``."""
-    return Case(Op.CASE, (lit(condition), lit(value)))
+    return Case(ExpressionOp.CASE, (lit(condition), lit(value)))
 
 
 def cast(value: Operand, type_text: str) -> Expression:

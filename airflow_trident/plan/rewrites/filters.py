@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from airflow_trident.operations.expr.dtypes import Typed, resolve
-from airflow_trident.operations.expr.tree import Expression, Op
+from airflow_trident.operations.expr.tree import Expression, ExpressionOp
 from airflow_trident.plan.graph import Node, Sinks, readers_of, rebuilt
 from airflow_trident.plan.nodes import EachNode, FilterNode, PartitionNode, ProjectNode, SourceNode, UnionNode
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of, select
@@ -73,12 +73,14 @@ def _may_pass(expression: Expression, each: EachNode) -> bool:
 
 
 def _renamed(expression: Expression, names: dict[str, str]) -> Expression:
-    if expression.op is Op.COLUMN:
+    if expression.op is ExpressionOp.COLUMN:
         return replace(expression, options=(names[expression.options[0]],))
     return replace(expression, arguments=tuple(_renamed(one, names) for one in expression.arguments))
 
 
-_OVERFLOWS = frozenset({Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.NEGATE, Op.ABS})
+_OVERFLOWS = frozenset(
+    {ExpressionOp.ADD, ExpressionOp.SUBTRACT, ExpressionOp.MULTIPLY, ExpressionOp.NEGATE, ExpressionOp.ABS}
+)
 _NUMBERS = (*WHOLE_TYPES, "double")
 _WIDENS = frozenset({*combinations(_NUMBERS, 2), ("float", "double")})
 
@@ -87,6 +89,6 @@ def _is_total(typed: Typed) -> bool:
     """Does it have a value for every row?"""
     if typed.op in _OVERFLOWS and typed.type not in REAL_TYPES:
         return False
-    if typed.op == Op.CAST and (typed.arguments[0].type, typed.type) not in _WIDENS:
+    if typed.op == ExpressionOp.CAST and (typed.arguments[0].type, typed.type) not in _WIDENS:
         return False
     return all(map(_is_total, typed.arguments))

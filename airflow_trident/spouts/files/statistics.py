@@ -7,12 +7,17 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_trident.operations.expr.tree import Expression, Op
+from airflow_trident.operations.expr.tree import Expression, ExpressionOp
 from airflow_trident.types import WHOLE_TYPES, Schema
 
 _TYPES: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), "date": datetime.date}
 """Whose statistics mean what the values mean: not reals (NaN is left out of them), not text (it may be cut)."""
-_TURNED = {Op.LESS: Op.GREATER, Op.LESS_EQUAL: Op.GREATER_EQUAL, Op.GREATER: Op.LESS, Op.GREATER_EQUAL: Op.LESS_EQUAL}
+_TURNED = {
+    ExpressionOp.LESS: ExpressionOp.GREATER,
+    ExpressionOp.LESS_EQUAL: ExpressionOp.GREATER_EQUAL,
+    ExpressionOp.GREATER: ExpressionOp.LESS,
+    ExpressionOp.GREATER_EQUAL: ExpressionOp.LESS_EQUAL,
+}
 
 
 def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expression]) -> list[int]:
@@ -26,24 +31,24 @@ def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expres
     return [number for number in every if all(_may_hold(metadata.row_group(number), *part) for part in wanted)]
 
 
-def _parts(expression: Expression, schema: Schema) -> list[tuple[str, Op, Any]]:
+def _parts(expression: Expression, schema: Schema) -> list[tuple[str, ExpressionOp, Any]]:
     """Comparisons of a field with a literal that all must hold: (field, how, literal)."""
-    if expression.op is Op.AND:
+    if expression.op is ExpressionOp.AND:
         return [part for one in expression.arguments for part in _parts(one, schema)]
-    if expression.op not in (*_TURNED, Op.EQUAL):
+    if expression.op not in (*_TURNED, ExpressionOp.EQUAL):
         return []
     left, right = expression.arguments
-    how = Op(expression.op)
-    if left.op is Op.LITERAL:
-        left, right, how = right, left, Op(_TURNED.get(how, how))
-    if left.op is not Op.COLUMN or right.op is not Op.LITERAL:
+    how = ExpressionOp(expression.op)
+    if left.op is ExpressionOp.LITERAL:
+        left, right, how = right, left, ExpressionOp(_TURNED.get(how, how))
+    if left.op is not ExpressionOp.COLUMN or right.op is not ExpressionOp.LITERAL:
         return []
     types = {field.name: field.type for field in schema}
     value, kind = right.options[0], _TYPES.get(types.get(left.options[0], ""))
     return [(left.options[0], how, value)] if kind is not None and type(value) is kind else []
 
 
-def _may_hold(group: Any, name: str, how: Op, value: Any) -> bool:
+def _may_hold(group: Any, name: str, how: ExpressionOp, value: Any) -> bool:
     for place in range(group.num_columns):
         column = group.column(place)
         if column.path_in_schema != name:
@@ -54,11 +59,11 @@ def _may_hold(group: Any, name: str, how: Op, value: Any) -> bool:
         low, high = known.min, known.max
         return bool(
             {
-                Op.EQUAL: low <= value <= high,
-                Op.LESS: low < value,
-                Op.LESS_EQUAL: low <= value,
-                Op.GREATER: high > value,
-                Op.GREATER_EQUAL: high >= value,
+                ExpressionOp.EQUAL: low <= value <= high,
+                ExpressionOp.LESS: low < value,
+                ExpressionOp.LESS_EQUAL: low <= value,
+                ExpressionOp.GREATER: high > value,
+                ExpressionOp.GREATER_EQUAL: high >= value,
             }[how]
         )
     return True

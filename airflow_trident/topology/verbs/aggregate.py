@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic
 
 from airflow_trident.errors import PlanError
-from airflow_trident.operations.comparing import ComparisonAggregator, comparable, groupable
+from airflow_trident.operations.comparing import Comparator, ComparisonAggregator, comparable, groupable
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PartitionAggregateNode
 from airflow_trident.topology.signatures import aggregations
 from airflow_trident.topology.stream_base import S, named, some, then
 from airflow_trident.types import FieldSpec, names_of, require_distinct, select
-
-Comparator = Callable[[Any, Any], int]
-"""Negative, zero or positive as the first is less than, equal to or greater than the second."""
 
 
 class Scope(StrEnum):
