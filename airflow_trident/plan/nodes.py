@@ -15,10 +15,9 @@ from airflow_trident.operations.api import Aggregator, CombinerAggregator, Reduc
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.newest import Newest
-from airflow_trident.plan.graph import BeginNode, ProcessorNode
-from airflow_trident.plan.graph import Node as Node  # noqa: PLC0414 - others take it from here
-from airflow_trident.plan.graph import SinkNode as SinkNode  # noqa: PLC0414 - others take it from here
-from airflow_trident.plan.groupings import Grouping as Grouping  # noqa: PLC0414 - others take it from here
+from airflow_trident.plan.graph import BeginNode, ProcessorNode, SinkNode
+from airflow_trident.plan.graph import Node as Node  # noqa: PLC0414 - the engines take it from here
+from airflow_trident.plan.groupings import Grouping as Grouping  # noqa: PLC0414 - the engines take it from here
 from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:

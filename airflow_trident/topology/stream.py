@@ -19,7 +19,8 @@ from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.operations.queries import QueryFunction
 from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
-from airflow_trident.plan.nodes import Grouping, PersistNode
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase, StreamBase

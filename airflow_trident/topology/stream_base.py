@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.nodes import Node
+from airflow_trident.plan.graph import Node
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_names, require_distinct, select
 

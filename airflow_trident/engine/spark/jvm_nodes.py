@@ -14,12 +14,12 @@ from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.operations.expr.dtypes import dtype, resolve
 from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.plan.graph import Node
 from airflow_trident.plan.nodes import (
     Aggregation,
     EachNode,
     FilterNode,
     FinalAggregateNode,
-    Node,
     PartialAggregateNode,
     ProjectNode,
 )

@@ -38,17 +38,15 @@ from airflow_trident.engine.spark.worker import (
 )
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.graph import Node, SinkNode, ordered
+from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import (
     EachNode,
     FinalAggregateNode,
-    Grouping,
-    Node,
     PartialAggregateNode,
     PartitionNode,
     PersistNode,
     ProjectNode,
-    SinkNode,
     SourceNode,
 )
 from airflow_trident.plan.stages import Stage

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from airflow_trident.plan.nodes import PersistNode, SinkNode
+from airflow_trident.plan.graph import SinkNode
+from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.show.trees import begin_of
 from airflow_trident.plan.stages import Plan, Stage
 

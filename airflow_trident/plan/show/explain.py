@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 
-from airflow_trident.plan.graph import ordered
-from airflow_trident.plan.nodes import PersistNode, SinkNode, SourceNode
+from airflow_trident.plan.graph import SinkNode, ordered
+from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.show.drawing import svg
 from airflow_trident.plan.show.plan_json import exported
 from airflow_trident.plan.show.trees import begin_of, logical_text, trees

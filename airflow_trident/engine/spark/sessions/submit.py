@@ -30,7 +30,8 @@ from airflow_trident.engine.spark.sessions.java import (
 )
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
-from airflow_trident.plan.nodes import PersistNode, SinkNode
+from airflow_trident.plan.graph import SinkNode
+from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.staging import manifest as manifests
 from airflow_trident.staging.files import make_folder
