@@ -53,10 +53,10 @@ def test_every_room_is_on_the_map() -> None:
     assert rooms - set(re.findall(r"`(\w+)/`", table)) == set()
 
 
-def test_a_batch_goes_its_way_in_ten_steps_and_ten_changes_have_a_place() -> None:
+def test_a_batch_goes_its_way_in_ten_steps_and_ten_changes_or_more_have_a_place() -> None:
     way, changes = text_of(MAP).partition("## The way of one batch")[2].split("## Where do I put ...")
     assert [int(number) for number in re.findall(r"^(\d+)\. ", way, re.MULTILINE)] == [*range(1, 11)]
-    assert len(re.findall(r"^\| ", changes, re.MULTILINE)) == 1 + 10
+    assert len(re.findall(r"^\| ", changes, re.MULTILINE)) >= 1 + 10
 
 
 def gone_modules(text: str) -> Iterator[str]:
