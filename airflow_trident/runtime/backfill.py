@@ -45,8 +45,8 @@ class Backfilled:
 class Selection:
     """Which transactions: one range (both ends included; an end of None is open).
 
-    `failed`: all that are FAILED, all whose replay was begun and not ended, and what is processed and waits for nobody:
-    whatever would stay as it is if no person came.
+    `failed`: whatever stays as it is unless a person comes: all that are FAILED, all whose replay was begun and has not
+    ended, and what is processed and waits for nobody.
     """
 
     first: int | None = None

@@ -1,5 +1,5 @@
-"""What a coordinator found is told to the ledger, for people: else a topology at which nothing can be begun looks like
-one at which there is nothing to do."""
+"""How a coordinator ended is noted in the ledger, for people. Without that, a topology that cannot begin anything looks
+like one that has nothing to do."""
 
 from __future__ import annotations
 

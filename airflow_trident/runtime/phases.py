@@ -121,8 +121,8 @@ def _begin(
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
-    """Tell those who want to know which transactions are committed, from the ledger's records: never before it is
-    durable, and again each time, so that a kill in between loses no word."""
+    """Tell coordinators which transactions are committed, if they want to know. The ledger's records say it, so it is
+    never told too early. It is told again each time, so a kill loses no word."""
     told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
     if not told:
         return
@@ -183,8 +183,8 @@ def process(
 ) -> ProcessResult:
     """Run the processing phase of a transaction under a new attempt, and record its staged batch.
 
-    Where a spout is opaque, a lower transaction that is attempted again may take the batch of this one while it is
-    processed: then it is processed once more, with the batch that it has then.
+    Opaque spouts: while this transaction is processed, a lower one may begin a new attempt and take its batch. Then
+    this one is processed once more, with the batch that it has then.
 
     :param seen: the transaction as the caller has just read it, which saves reading it again.
     :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; that is in the ledger.
@@ -226,8 +226,8 @@ def process(
 
 
 def require_not_late(topology: Topology, txid: int, committed: int) -> None:
-    """Once the commit pointer has passed a transaction, the next one may get into any state at any moment: between two
-    states of this one, too, and then the first would have it and the second could not take it any more.
+    """A transaction that the commit pointer has passed is refused where a state depends on the order of batches. The
+    next one may commit at any moment: between two states of this one, too. Then the second could not take it any more.
 
     :param committed: the commit pointer, of the very look that found the transaction not committed: a newer one may
         have passed it because it was committed meanwhile.

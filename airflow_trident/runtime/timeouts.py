@@ -20,8 +20,8 @@ GRACE_S = 10.0
 def run_in_time(engine: Engine, job: Job, limit_s: float | None) -> Manifest:
     """``engine.run(job)``, cancelled after `limit_s` seconds.
 
-    What no cancelling ends (a function of the local engine that does not return, a source that hangs) is interrupted
-    by a signal, which only a main thread can be; a time-out of Airflow's own comes before.
+    Some work does not end when it is cancelled: a function of the local engine that does not return, a source that
+    hangs. That is interrupted by a signal, in a main thread only. A time-out of Airflow's own comes first.
 
     :raises AttemptTimeoutError: it took longer.
     """

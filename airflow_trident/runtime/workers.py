@@ -1,5 +1,5 @@
-"""Who works outside of Airflow's tasks, a command or a notebook, is listed in the ledger while it does: when it is
-killed, its session ends, and those who wait for it notice."""
+"""Commands and notebooks are listed in the ledger while they work. Airflow does not know of them: when one is killed,
+its session with the ledger ends, and whoever waits for it notices."""
 
 from __future__ import annotations
 

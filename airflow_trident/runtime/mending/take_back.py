@@ -1,10 +1,12 @@
 """Taking a commit back that can never succeed: what no state holds becomes FAILED, as if no commit of it had begun.
 
-Whoever began the commit may still be at work somewhere, and may bring the batch into a state at any moment. So the
-order is: the ledger gives out a higher fence and voids every ticket before it; each state records that fence, in its
-atomic step, and refuses if it holds the transaction; only then does the ledger let it go, if no newer
-ticket was given out meanwhile. Killed between any two of these, the transaction is what it was, and its commit can be
-run, or taken back, again.
+Whoever began the commit may still be at work, and may bring the batch into a state at any moment. Hence the order:
+
+1. The ledger gives out a higher fence, which voids every earlier ticket.
+2. Each state records that fence in its atomic step. It refuses if it holds the transaction.
+3. The ledger lets the transaction go, unless a newer ticket was given out meanwhile.
+
+After a kill between two steps the transaction is what it was: its commit can be run, or taken back, again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which of the files that are there have not been in a batch yet: pure, given a listing and what is known of before.
+"""Which files have not been in a batch yet. Pure: it is given a listing, and what earlier transactions recorded.
 
-A modification time says in which order files are read, but not when they came: files are moved in, copied with their
-old times, or come late. So four things are kept from transaction to transaction, beside the cursor (time and path of
-the last file read):
+Files are read in the order of their modification times. But that time does not say when a file came: files are moved
+in, copied with their old times, or late. So each transaction records four things beside the cursor, which is the time
+and path of the last file read:
 
 - `seen`: names of the read files whose time is within `late_window` of the cursor. A file in the window that is not
   among them is new, however late it came.
@@ -12,8 +12,8 @@ the last file read):
 - `old`: how many files these rules take for read, and the sum of their names. The rules fail when the clock goes back:
   then new files have times from before. Their number and sum tell that some were added, and mostly which.
 
-A file that is none of these (old, but of a new ctime or in a new folder) may be new or may have been read and touched
-since: nobody can tell, so a person decides (`late_files`). Nothing is read twice or lost in silence.
+An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
+so a person decides (`late_files`). Nothing is read twice or lost in silence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Which file a transaction recorded: its size and time, and where the time is another one, its content.
+"""Is a file still the one that a transaction recorded? It is if size and time are the same, or else the content.
 
-A file that is restored, checked out or copied has its content and another time. So the digest of each file of a batch
-is recorded when the transaction is claimed, and compared only where size and time do not already say that it is the
-same file: reading a batch costs nothing more.
+A file that is restored, checked out or copied has the same content and another time. So the digest of each file is
+recorded with the transaction. It is compared only where the time differs: reading a batch costs nothing more.
 """
 
 from __future__ import annotations

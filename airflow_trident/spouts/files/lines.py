@@ -57,11 +57,11 @@ class PlainText:
 
 
 def plain_text(path: str) -> PlainText | None:
-    r"""What is in the file, if Hadoop's line reader, which Spark uses, reads it with the same result; else None.
+    r"""What is in the file, if Spark (Hadoop's line reader) reads the same lines from it; else None.
 
-    It expands patterns in names, goes by their endings, takes away a byte order mark, does not tell whether a last
-    ``\r`` belongs to a line, and passes bytes on that are no UTF-8. The whole file is looked at here, one or two
-    seconds for a gigabyte: expressions that looked at each line cost the JVM a tenth of its time for a word count.
+    Hadoop's reader differs in five ways: it expands patterns in names, decompresses by their endings, drops a byte
+    order mark, does not tell whether a last ``\r`` belongs to a line, and lets bytes pass that are no UTF-8. The whole
+    file is looked at here, one or two seconds for a gigabyte. In the JVM, line by line, it cost a tenth of a word count.
     """
     if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
         return None

@@ -138,9 +138,9 @@ class FileSpout(Spout):
 
 
 class _Listings:
-    """The last listing of a large folder, for a drain that begins one transaction after the other: it is used again for
-    as long as it still gives a batch and is not older than LISTING_AGE times what it took. So listing takes at most a
-    small part of the time, however many files there are, and says no less than one that took so much longer."""
+    """The last listing of a large folder, for a drain, which begins one transaction after the other. It is used again
+    while it still gives a batch, and while it is not older than LISTING_AGE times what it took. So listing takes a
+    small part of the time, however many files there are."""
 
     def __init__(self, pattern: FilePattern) -> None:
         self._pattern = pattern

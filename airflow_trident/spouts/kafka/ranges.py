@@ -144,8 +144,7 @@ def resumed(
 ) -> tuple[dict[TopicPartition, int], tuple[LostOffsets, ...]]:
     """Where each known or new partition goes on, and what is lost before that.
 
-    A topic that was not there before begins at its oldest record, and so does a new partition of a known one: nothing
-    that was written since it was made is left out.
+    A new topic begins at its oldest record, and so does a new partition: nothing that was written to it is left out.
 
     :param logs: as they are now, without the topics that the spout does not read (any more).
     """

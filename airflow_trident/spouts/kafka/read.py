@@ -41,18 +41,18 @@ class RecordedRange:
 
 
 class RangeReader:
-    """Reads one promise; see :meth:`batches`."""
+    """Reads one recorded range; see :meth:`batches`."""
 
     def __init__(
-        self, cluster: KafkaCluster, what: str, promise: RecordedRange, isolation: str, timeout_s: float
+        self, cluster: KafkaCluster, what: str, recorded: RecordedRange, isolation: str, timeout_s: float
     ) -> None:
         self._cluster = cluster
         self._what = what
-        self._promise = promise
+        self._recorded = recorded
         self._isolation = isolation
         self._timeout_s = timeout_s
         self._gaps: list[OffsetRange] = []
-        self._next = promise.range.begin
+        self._next = recorded.range.begin
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the range in the order of offsets.
@@ -62,22 +62,22 @@ class RangeReader:
         """
         if not self._is_same_topic():
             return
-        if not self._promise.strict:
+        if not self._recorded.strict:
             self._skip_expired()
         with self._cluster.consumer(**_READING, **{"isolation.level": self._isolation}) as consumer:
             with driver_errors(self._what):
-                consumer.assign([_partition(self._promise.place, self._next)])
+                consumer.assign([_partition(self._recorded.place, self._next)])
             for messages in self._messages(consumer):
-                yield _batch(self._promise, messages)
+                yield _batch(self._recorded, messages)
         # Afterwards, because all of this may have changed while it was read.
         self._explain_gaps()
         if not self._is_same_topic():
             raise SourceUnavailableError(
-                f"{self._promise.place} became another topic while it was read", "A new attempt reads what is there."
+                f"{self._recorded.place} became another topic while it was read", "A new attempt reads what is there."
             )
 
     def _messages(self, consumer: Any) -> Iterator[Sequence[Any]]:
-        end = self._promise.range.end
+        end = self._recorded.range.end
         until = time.monotonic() + self._timeout_s
         while self._next < end:
             with driver_errors(self._what):
@@ -91,7 +91,7 @@ class RangeReader:
 
     def _sorted_out(self, messages: Sequence[Any]) -> Sequence[Any]:
         """The records of the range; errors and gaps are noted."""
-        end = self._promise.range.end
+        end = self._recorded.range.end
         # Offsets only rise, so from the first and the last one sees whether all between are there and are records.
         if messages and messages[0].offset() == self._next and messages[-1].error() is None:
             last = self._next + len(messages)
@@ -120,8 +120,8 @@ class RangeReader:
         error = message.error()
         if error.name() == "_PARTITION_EOF":
             # The end of the log, perhaps only for a moment: a new leader learns late how far others have read.
-            if message.offset() >= self._promise.range.end:
-                self._reach(self._promise.range.end)
+            if message.offset() >= self._recorded.range.end:
+                self._reach(self._recorded.range.end)
         elif error.name() == "_AUTO_OFFSET_RESET":
             raise self._out_of_range()
         elif error.name() not in ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_TIMED_OUT"):
@@ -130,48 +130,48 @@ class RangeReader:
     # ---- what is missing ---------------------------------------------------------------------------------------
 
     def _log_now(self) -> OffsetRange:
-        place = self._promise.place
+        place = self._recorded.place
         found = self._cluster.logs({place.topic: place.partition + 1}, committed=False).get(place)
         if found is None:
             raise TopicGoneError(f"{self._what}: there is no {place}", "Put it back.")
         return OffsetRange(found.begin, found.end)
 
     def _is_same_topic(self) -> bool:
-        recorded, topic = self._promise.topic_id, self._promise.place.topic
+        recorded, topic = self._recorded.topic_id, self._recorded.place.topic
         now = self._cluster.topic_ids([topic]).get(topic)
         if now is None:
-            return self._missing(self._promise.range, "the topic is gone")
+            return self._missing(self._recorded.range, "the topic is gone")
         if NO_ID not in (now, recorded) and now != recorded:
-            return self._missing(self._promise.range, "the topic was deleted and made again")
+            return self._missing(self._recorded.range, "the topic was deleted and made again")
         return True
 
     def _skip_expired(self) -> None:
         begin = self._log_now().begin
         if begin > self._next:
-            self._reach(min(begin, self._promise.range.end))
+            self._reach(min(begin, self._recorded.range.end))
 
     def _out_of_range(self) -> SourceChangedError | SourceUnavailableError:
         now = self._log_now()
         if now.begin > self._next:
-            gone = OffsetRange(self._next, min(now.begin, self._promise.range.end))
+            gone = OffsetRange(self._next, min(now.begin, self._recorded.range.end))
             return self._lost(gone, "they expired or were deleted")
         return self._stuck()
 
     def _stuck(self) -> SourceChangedError | SourceUnavailableError:
         """No record came in time."""
         now = self._log_now()
-        if now.end < self._promise.range.end:
-            gone = OffsetRange(max(self._next, now.end), self._promise.range.end)
+        if now.end < self._recorded.range.end:
+            gone = OffsetRange(max(self._next, now.end), self._recorded.range.end)
             return self._lost(gone, f"the log ends at {now.end}: it was cut off")
         return SourceUnavailableError(
-            f"{self._what}: {self._promise.place} gave nothing from offset {self._next} for {self._timeout_s:g} s",
+            f"{self._what}: {self._recorded.place} gave nothing from offset {self._next} for {self._timeout_s:g} s",
             "See that its leader runs; the task tries again.",
         )
 
     def _lost(self, gone: OffsetRange, why: str) -> SourceChangedError | SourceUnavailableError:
         """What ends this reading: for good, or until an opaque spout decides its ranges anew."""
-        error = _changed(self._promise.place, gone, why)
-        if self._promise.strict:
+        error = _changed(self._recorded.place, gone, why)
+        if self._recorded.strict:
             return error
         return SourceUnavailableError(error.message, "A new attempt takes what is there.")
 
@@ -183,12 +183,12 @@ class RangeReader:
         expired = [OffsetRange(gap.begin, min(gap.end, begin)) for gap in self._gaps if gap.begin < begin]
         for gap in expired:
             self._missing(gap, "they expired or were deleted")
-        if len(expired) < len(self._gaps) and self._cluster.is_compacted(self._promise.place.topic):
+        if len(expired) < len(self._gaps) and self._cluster.is_compacted(self._recorded.place.topic):
             self._missing(self._gaps[-1], "the topic is compacted, so nobody can tell what was there")
 
     def _missing(self, gone: OffsetRange, why: str) -> bool:
-        error = _changed(self._promise.place, gone, why)
-        if self._promise.strict:
+        error = _changed(self._recorded.place, gone, why)
+        if self._recorded.strict:
             raise error
         log.warning("An opaque batch goes on without some of its records: %s", error.message)
         return False
@@ -210,17 +210,17 @@ def _partition(place: TopicPartition, offset: int) -> Any:
 # ---- records as rows -------------------------------------------------------------------------------------------
 
 
-def _batch(promise: RecordedRange, messages: Sequence[Any]) -> pa.RecordBatch:
+def _batch(recorded: RecordedRange, messages: Sequence[Any]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    schema = arrow_schema(promise.schema)
+    schema = arrow_schema(recorded.schema)
     columns = []
     for field in schema:
         values = _COLUMNS[field.name](messages)
         try:
             columns.append(pa.array(values, type=field.type))
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _unreadable(promise.place, field.name, messages, values) from error
+            raise _unreadable(recorded.place, field.name, messages, values) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -349,7 +349,7 @@ class KafkaEmitter(Emitter):
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         body: Any = split.body
-        promise = RecordedRange(
+        recorded = RecordedRange(
             place=TopicPartition(body["topic"], body["partition"]),
             range=OffsetRange(body["from"], body["to"]),
             topic_id=body["id"],
@@ -359,7 +359,7 @@ class KafkaEmitter(Emitter):
         timeout_s = self.options.timeout_s
         with self.source.open(timeout_s) as cluster:
             isolation = "read_committed" if self.options.committed else "read_uncommitted"
-            reader = RangeReader(cluster, self.source.describe(), promise, isolation, timeout_s)
+            reader = RangeReader(cluster, self.source.describe(), recorded, isolation, timeout_s)
             yield from reader.batches()
 
 

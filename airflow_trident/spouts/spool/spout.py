@@ -1,5 +1,5 @@
-"""A spout that makes sources transactional which cannot be replayed: each batch is a durable file before it gets its
-txid, and the source is told to forget it only after the commit.
+"""A transactional spout over a source that cannot be replayed. Each batch is a durable file before it gets its txid;
+after the commit the source is told to forget it.
 
 The steps, each of which may be the last before a kill:
 

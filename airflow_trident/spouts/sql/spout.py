@@ -1,7 +1,7 @@
 """A spout of new rows of a database table, by ranges of a key that rises.
 
-Transactional: the metadata of a batch is a range of keys and how many rows it had, so that a replay reads the same rows
-or says that they are gone. Rows must be added with rising keys, and stay as they are.
+Transactional: the metadata of a batch is a range of keys and its number of rows. A replay reads the same rows, or says
+that they are gone. Rows must be added with rising keys, and stay as they are.
 """
 
 from __future__ import annotations
