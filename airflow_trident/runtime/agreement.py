@@ -70,8 +70,8 @@ def lacking(name: str, marker: Marker | None, view: LedgerView) -> Txids:
 
 
 def require_states_whole(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
-    """No state may go on over a gap: what it lacks would be missing for good. A gap comes from a state that was deleted,
-    or restored from an old copy, or of which two workers have a copy each.
+    """No state may go on over a gap: what it lacks would be missing for good. A gap comes from a state that was
+    deleted, or restored from an old copy, or of which two workers have a copy each.
 
     :param view: read before the markers.
     :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED (P11).

@@ -61,7 +61,7 @@ def plain_text(path: str) -> PlainText | None:
 
     Hadoop's reader differs in five ways: it expands patterns in names, decompresses by their endings, drops a byte
     order mark, does not tell whether a last ``\r`` belongs to a line, and lets bytes pass that are no UTF-8. The whole
-    file is looked at here, one or two seconds for a gigabyte. In the JVM, line by line, it cost a tenth of a word count.
+    file is looked at here, one or two seconds for a gigabyte. In the JVM it cost a tenth of a word count.
     """
     if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
         return None
