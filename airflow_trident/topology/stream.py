@@ -237,8 +237,7 @@ class Stream(StreamBase):
         :param partitions: how many states the function has; part of the topology's definition.
         :param name: of the state; default: the name of the function's class.
         """
-        sink = persist.stateful(self, inputs, function, provider, keys, partitions, name)
-        return TridentState(self, sink)
+        return TridentState(self, persist.stateful(self, inputs, function, provider, keys, partitions, name))
 
     def state_query(
         self,
@@ -321,8 +320,7 @@ class GroupedStream(GroupedBase[Stream]):
 
     def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
         """Aggregate all batches into one stored row per group."""
-        sink = persist.persistent_aggregate(self.stream, self.keys, state, what, name)
-        return TridentState(self.stream, sink)
+        return TridentState(self.stream, persist.persistent_aggregate(self.stream, self.keys, state, what, name))
 
     def state_query(
         self,
