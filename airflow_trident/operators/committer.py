@@ -19,9 +19,8 @@ from airflow_trident.operators.base import (
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, process
-from airflow_trident.runtime.waiting import wait_while_undecided
+from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
 from airflow_trident.tasks.waits import Until
 

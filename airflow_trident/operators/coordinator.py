@@ -25,9 +25,9 @@ from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.outcomes import tell
 from airflow_trident.runtime.phases import OnFailure, coordinate
+from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 

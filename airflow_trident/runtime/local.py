@@ -12,7 +12,6 @@ import socket
 from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import BlockedError
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
 from airflow_trident.protocol.decide import Blocked
@@ -20,6 +19,7 @@ from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
+from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 
@@ -107,12 +107,3 @@ class LocalRunner:
         if isinstance(result.own, Blocked) and (tx is None or tx.status is not Status.SKIPPED):
             raise blocked(self.topology.name, result.own)
         return list(result.committed)
-
-
-def blocked(topology: str, by: Blocked) -> BlockedError:
-    """The one error of everybody who waits for a FAILED transaction: names the cure."""
-    return BlockedError(
-        f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
-        f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
-        f"`airflow trident skip {topology} {by.by}`.",
-    )

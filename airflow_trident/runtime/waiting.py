@@ -1,13 +1,14 @@
-"""Waiting for other transactions in a worker: one loop for everybody who does."""
+"""Waiting for other transactions: one loop for everybody who does, in a worker or in a triggerer."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, TypeVar
 
+from airflow_trident.errors import BlockedError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.decide import Wait
+from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 
 T = TypeVar("T")
@@ -52,6 +53,86 @@ def waiting_story(topology: str, txid: int, why: str, culprit: TxRecord | None) 
     return f"{story} See {show}; if nobody works on it, `airflow trident backfill {topology} --txid {number}`{others}."
 
 
+def blocked(topology: str, by: Blocked) -> BlockedError:
+    """The one error of everybody who waits for a FAILED transaction: names the cure."""
+    return BlockedError(
+        f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
+        f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
+        f"`airflow trident skip {topology} {by.by}`.",
+    )
+
+
+class WatchedLedger(Protocol):
+    """What a wait needs of a ledger. In a worker it blocks the thread, in a triggerer it may not."""
+
+    async def view(self, txid: int) -> LedgerView: ...
+
+    async def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool: ...
+
+
+async def wait(
+    ledger: WatchedLedger,
+    topology: str,
+    txid: int,
+    decide: Callable[[], Awaitable[tuple[T | Wait, LedgerView | None]]],
+    *,
+    wait_s: float,
+    look_every_s: float,
+    look: Callable[[TxRecord], Awaitable[E | None]],
+    say: Callable[[str], None],
+    looks_of_others: int = 1,
+) -> T | Wait | E:
+    """The one wait, of everybody: block on the ledger's watch until there is something else to say than Wait, at most
+    `wait_s` seconds.
+
+    :param decide: asked again whenever something has changed, or nothing has for `look_every_s`; a committer sweeps in
+        it. It gives the view that it decided on, if there is one: what changes after that is not missed.
+    :param look: see :data:`Look`.
+    :param say: gets the :func:`waiting_story`, again whenever it changes.
+    :param looks_of_others: of so many looks one is done, where another waiter is nearer to what holds everybody up.
+    """
+    deadline = time.monotonic() + wait_s
+    said, looks = "", 0
+    while True:
+        verdict, view = await decide()
+        if not isinstance(verdict, Wait):
+            return verdict
+        view = await ledger.view(txid) if view is None else view
+        lowest = lowest_uncommitted(view, txid) or txid
+        story = waiting_story(topology, txid, verdict.why, (await ledger.view(lowest)).tx)
+        if story != said:
+            say(story)
+            said = story
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return verdict
+        seen = view if verdict.on == txid else await ledger.view(verdict.on)
+        if seen.pointer != view.pointer:
+            continue  # it moved between the two reads
+        if await ledger.wait_for_change(verdict.on, seen, min(left_s, look_every_s)):
+            continue
+        looks += 1
+        if verdict.on != lowest and looks % looks_of_others:
+            continue
+        culprit = (await ledger.view(lowest)).tx
+        ended = await look(culprit) if culprit is not None else None
+        if ended is not None:
+            return ended
+
+
+class _InThisThread:
+    """A ledger whose calls block."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def view(self, txid: int) -> LedgerView:
+        return self._ledger.view(txid)
+
+    async def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
+        return self._ledger.wait_for_change(txid, seen, timeout_s)
+
+
 def wait_while_undecided(
     ledger: Ledger,
     txid: int,
@@ -62,31 +143,27 @@ def wait_while_undecided(
     look: Look[E],
     say: Callable[[str], None],
 ) -> T | Wait | E:
-    """Block on the ledger's watch until there is something else to say than Wait, at most `wait_s` seconds.
+    """:func:`wait` in a worker: everything in it blocks."""
 
-    :param decide: asked again whenever something has changed, or nothing has for `look_every_s`; a committer sweeps in
-        it. It gives the view that it decided on, if there is one: what changes after that is not missed.
-    :param say: gets the :func:`waiting_story`, again whenever it changes.
-    """
-    deadline = time.monotonic() + wait_s
-    said = ""
-    while True:
-        verdict, view = decide()
-        if not isinstance(verdict, Wait):
-            return verdict
-        view = ledger.view(txid) if view is None else view
-        culprit = ledger.view(lowest_uncommitted(view, txid) or txid).tx
-        story = waiting_story(ledger.topology_name, txid, verdict.why, culprit)
-        if story != said:
-            say(story)
-            said = story
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return verdict
-        seen = view if verdict.on == txid else ledger.view(verdict.on)
-        if ledger.wait_for_change(verdict.on, seen, min(left_s, look_every_s)):
-            continue
-        culprit = ledger.view(lowest_uncommitted(view, txid) or txid).tx
-        ended = look(culprit) if culprit is not None else None
-        if ended is not None:
-            return ended
+    async def decide_here() -> tuple[T | Wait, LedgerView | None]:
+        return decide()
+
+    async def look_here(record: TxRecord) -> E | None:
+        return look(record)
+
+    waiting = wait(
+        _InThisThread(ledger),
+        ledger.topology_name,
+        txid,
+        decide_here,
+        wait_s=wait_s,
+        look_every_s=look_every_s,
+        look=look_here,
+        say=say,
+    )
+    try:
+        waiting.send(None)
+    except StopIteration as done:
+        answer: T | Wait | E = done.value
+        return answer
+    raise AssertionError("a wait that blocks has given up its thread")

@@ -23,8 +23,8 @@ from airflow_trident.operators.base import (
 )
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import OnFailure, unknown_transaction
+from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import ask_airflow
 from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 

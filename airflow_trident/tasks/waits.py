@@ -30,7 +30,7 @@ __all__ = [
     "Look",
     "Over",
     "Until",
-    "Verdict",
+    "WaitDecision",
     "decide_wait",
     "lowest_uncommitted",
     "wait_in_worker",
@@ -65,10 +65,10 @@ class Abandoned:
     why: str
 
 
-Verdict: TypeAlias = Over | Wait | Blocked | Unknown
+WaitDecision: TypeAlias = Over | Wait | Blocked | Unknown
 
 
-def decide_wait(view: LedgerView, txid: int, until: Until) -> Verdict:
+def decide_wait(view: LedgerView, txid: int, until: Until) -> WaitDecision:
     """Is the wait over, is it in vain (:class:`Blocked` by a FAILED transaction), or what must change first?"""
     if until is Until.PASSED and view.tx is not None and view.tx.status.lets_others_pass:
         return Over(committed=view.tx.status is Status.COMMITTED)
@@ -96,13 +96,13 @@ def wait_in_worker(
     look_every_s: float,
     look: Look[Abandoned],
     say: Callable[[str], None],
-) -> Verdict | Abandoned:
+) -> WaitDecision | Abandoned:
     """Block on the ledger's watch until the wait is over or in vain, at most `wait_s` seconds.
 
     :param say: gets the :func:`waiting_story`, again whenever it changes.
     """
 
-    def decide() -> tuple[Verdict, LedgerView]:
+    def decide() -> tuple[WaitDecision, LedgerView]:
         view = ledger.view(txid)
         return decide_wait(view, txid, until), view
 

@@ -141,6 +141,10 @@ class SharedLedger:
         """Call `action` with the ledger in the client's thread."""
         return await self._hub.call(lambda: action(self._ledger))
 
+    async def view(self, txid: int) -> LedgerView:
+        """As :meth:`Ledger.view`."""
+        return await self.call(lambda here: here.view(txid))
+
     async def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
         """As :meth:`Ledger.wait_for_change`, without blocking a thread."""
         return await self._hub.wait_for_change(self._ledger, txid, seen, timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ from airflow_trident import settings
 from airflow_trident.errors import RetryableError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links.transaction import TransactionLink, transaction_url
-from airflow_trident.protocol.decide import Blocked, Wait
+from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
-from airflow_trident.runtime.local import blocked
+from airflow_trident.runtime.waiting import blocked, wait
 from airflow_trident.tasks.liveness import Answers, answered, commit_left, judge, live_names, note_gone, questions
-from airflow_trident.tasks.waits import Abandoned, Over, Until, Verdict, decide_wait, lowest_uncommitted, waiting_story
+from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
 from airflow_trident.triggers.hub import SharedLedger, shared_hub
 
 if TYPE_CHECKING:
@@ -98,61 +99,39 @@ class TridentTurnTrigger(BaseTrigger):
 
     # ---- the wait ----------------------------------------------------------------------------------------------
 
-    async def _wait(self, txid: int) -> Verdict | Abandoned:
+    async def _wait(self, txid: int) -> WaitDecision | Abandoned:
         conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
         ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
         poll_s = self.poll_s or settings.number(settings.POLL_S, least=0.1)
-        looks, said = 0, ""
         async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
             ledger = hub.ledger(self.topology, settings.parse_incarnation(self.incarnation))
+
+            async def decide() -> tuple[WaitDecision, LedgerView]:
+                view = await ledger.view(txid)
+                return decide_wait(view, txid, Until(self.until)), view
+
+            async def look(record: TxRecord) -> Abandoned | None:
+                return await self._look(ledger, record)
+
             while True:
                 try:
-                    view = await ledger.call(lambda here: here.view(txid))
-                    verdict = decide_wait(view, txid, Until(self.until))
-                    if not isinstance(verdict, Wait):
-                        return verdict
-                    said = await self._say(ledger, view, verdict, txid, said)
-                    if await self._changed(ledger, view, verdict, txid, poll_s):
-                        continue
-                    looks += 1
-                    abandoned = await self._look(ledger, view, verdict, txid, looks)
+                    return await wait(
+                        ledger,
+                        self.topology,
+                        txid,
+                        decide,
+                        wait_s=math.inf,
+                        look_every_s=poll_s,
+                        look=look,
+                        say=lambda story: self.log.info("%s", story),
+                        looks_of_others=RARELY,
+                    )
                 except RetryableError as error:
                     self.log.warning("%s Transaction %d goes on waiting.", error, txid)
                     await asyncio.sleep(poll_s)
-                    continue
-                if abandoned is not None:
-                    return abandoned
 
-    async def _say(self, ledger: SharedLedger, view: LedgerView, verdict: Wait, txid: int, said: str) -> str:
-        """Tell what is waited for, when that has changed."""
-        culprit = lowest_uncommitted(view, txid)
-        record = view.tx
-        if culprit is not None:
-            record = (await ledger.call(lambda here: here.view(culprit))).tx
-        story = waiting_story(self.topology, txid, verdict.why, record)
-        if story != said:
-            self.log.info("%s", story)
-        return story
-
-    async def _changed(
-        self, ledger: SharedLedger, view: LedgerView, verdict: Wait, txid: int, timeout_s: float
-    ) -> bool:
-        on = verdict.on
-        seen = view if on == txid else await ledger.call(lambda here: here.view(on))
-        if seen is not view and seen.pointer != view.pointer:
-            return True  # it moved between the two reads
-        return await ledger.wait_for_change(on, seen, timeout_s)
-
-    async def _look(
-        self, ledger: SharedLedger, view: LedgerView, verdict: Wait, txid: int, looks: int
-    ) -> Abandoned | None:
+    async def _look(self, ledger: SharedLedger, record: TxRecord) -> Abandoned | None:
         """Does anybody still work on what holds everybody up? If not, that is written to the ledger."""
-        culprit = lowest_uncommitted(view, txid) or txid
-        if verdict.on != culprit and looks % RARELY:
-            return None
-        record = (await ledger.call(lambda here: here.view(culprit))).tx
-        if record is None:
-            return None
         try:
             answers = await self._ask(record)
         except Exception as error:  # noqa: BLE001 - the look is a net: a wait does not end for want of news
@@ -179,7 +158,7 @@ class TridentTurnTrigger(BaseTrigger):
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
-    def _story(self, txid: int, verdict: Verdict | Abandoned) -> str:
+    def _story(self, txid: int, verdict: WaitDecision | Abandoned) -> str:
         what = f"transaction {txid} of topology {self.topology}"
         if isinstance(verdict, Over):
             return f"{what} is committed already" if verdict.committed else f"the turn of {what} has come"

@@ -20,7 +20,6 @@ from airflow_trident.protocol.records import Claim, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.commit import Committer, OpenStates
-from airflow_trident.runtime.local import blocked
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
@@ -31,7 +30,7 @@ from airflow_trident.runtime.phases import (
     record_processed,
 )
 from airflow_trident.runtime.timeouts import run_in_time
-from airflow_trident.runtime.waiting import nobody_looks, wait_while_undecided
+from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
