@@ -39,7 +39,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class TaskOfRun:
     """A task instance that may work on a transaction."""
 
     dag_id: str
@@ -56,16 +56,16 @@ Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 """(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
 
 
-def claimed_by(record: TxRecord, key: str) -> Worker | None:
+def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
     """The task of the claim that does `key` (:data:`EMIT`, :data:`COMMIT`), if the claim is that of a run."""
     claim = record.claim
     task_id = claim.task_ids.get(key)
-    return Worker(claim.dag_id, claim.run_id, task_id, claim.map_index) if claim.dag_id and task_id else None
+    return TaskOfRun(claim.dag_id, claim.run_id, task_id, claim.map_index) if claim.dag_id and task_id else None
 
 
-def owned_by(record: TxRecord) -> Worker | None:
+def owned_by(record: TxRecord) -> TaskOfRun | None:
     """The task that began the current attempt or commit; None if it was no task."""
-    return _worker(record.owner)
+    return _task_of(record.owner)
 
 
 def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
@@ -76,8 +76,8 @@ def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
     return lambda record: record.owner.is_same_task(owner)
 
 
-def _worker(owner: Owner) -> Worker | None:
-    return Worker(owner.dag_id, owner.run_id, owner.task_id, owner.map_index) if owner.is_task else None
+def _task_of(owner: Owner) -> TaskOfRun | None:
+    return TaskOfRun(owner.dag_id, owner.run_id, owner.task_id, owner.map_index) if owner.is_task else None
 
 
 def questions(record: TxRecord) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def left_to_committer(record: TxRecord, answers: Answers) -> bool:
     return record.attempt == NO_ATTEMPT or (owner is not None and _state(owner, answers) in _OVER)
 
 
-def _state(worker: Worker, answers: Answers) -> str | None:
+def _state(worker: TaskOfRun, answers: Answers) -> str | None:
     states = answers.get((worker.dag_id, worker.run_id), {})
     for name in (f"{worker.task_id}_{worker.map_index}", worker.task_id):
         if name in states:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
-from airflow_trident.ledger.backup.seeding import StateMarker, seed_from
+from airflow_trident.ledger.backup.seeding import seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
@@ -134,21 +135,21 @@ def test_a_cleared_run_whose_claim_was_lost_is_refused_after_a_repair(world: Wor
     [
         (
             {
-                "a": StateMarker(incarnation="x", high=3, position={}),
-                "b": StateMarker(incarnation="y", high=3, position={}),
+                "a": Marker(incarnation="x", high=3, fence=0),
+                "b": Marker(incarnation="y", high=3, fence=0),
             },
             "lives",
         ),
         (
             {
-                "a": StateMarker(incarnation="x", high=3, position={}),
-                "b": StateMarker(incarnation="x", high=7, position={}),
+                "a": Marker(incarnation="x", high=3, fence=0),
+                "b": Marker(incarnation="x", high=7, fence=0),
             },
             "4 to 6",
         ),
     ],
 )
-def test_states_that_contradict_each_other_are_named(held: dict[str, StateMarker], text: str) -> None:
+def test_states_that_contradict_each_other_are_named(held: dict[str, Marker], text: str) -> None:
     with pytest.raises(CorruptError, match=text):
         seed_from(held)
 
@@ -156,8 +157,8 @@ def test_states_that_contradict_each_other_are_named(held: dict[str, StateMarker
 def test_left_out_transactions_between_two_states_are_no_contradiction() -> None:
     seed = seed_from(
         {
-            "a": StateMarker(incarnation="x", high=3, fence=4, position={"s": 3}),
-            "b": StateMarker(incarnation="x", high=6, fence=9, holes=((4, 5),), position={"s": 6}),
+            "a": Marker(incarnation="x", high=3, fence=4, position={"s": 3}),
+            "b": Marker(incarnation="x", high=6, fence=9, holes=((4, 5),), position={"s": 6}),
         }
     )
     assert seed is not None

@@ -48,8 +48,8 @@ SAME_FILE = {
 """File names that several rooms use, and the one thing that they all mean by it."""
 
 TO_BE_RENAMED = {
-    *("Check", "Reading"),
-    *("Row", "Step", "Verdict", "Worker"),
+    *("Check"),
+    *("Row", "Step"),
 }
 """Type names that still mean several things. Nothing is ever added."""
 

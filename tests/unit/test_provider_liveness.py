@@ -13,7 +13,7 @@ from airflow_trident.protocol.records import NOBODY, Claim, Definition, Owner, S
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.liveness import (
     Gone,
-    Worker,
+    TaskOfRun,
     answered,
     ask,
     ask_airflow,
@@ -155,7 +155,7 @@ def test_a_program_is_gone_when_its_session_is() -> None:
 
 def test_a_program_is_no_task() -> None:
     assert owned_by(record(Status.PROCESSING, owner=PERSON)) is None
-    assert owned_by(record(Status.PROCESSING, owner=task("t", index=0))) == Worker("dag", "run", "t", 0)
+    assert owned_by(record(Status.PROCESSING, owner=task("t", index=0))) == TaskOfRun("dag", "run", "t", 0)
 
 
 # ---- what is waited for ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
@@ -34,18 +35,6 @@ GONE = "gone with the ledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateMarker:
-    """What one state's marker says; `high` 0 and no incarnation for a state that never applied anything."""
-
-    incarnation: str = ""
-    high: int = 0
-    fence: int = 0
-    holes: Ranges = ()
-    position: Mapping[str, Json]
-    attempt: int = NO_ATTEMPT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
     """A ledger that agrees with the states.
 
@@ -67,9 +56,10 @@ class Seed:
     attempt: int = NO_ATTEMPT
 
 
-def seed_from(held: Mapping[str, StateMarker]) -> Seed | None:
+def seed_from(held: Mapping[str, Marker]) -> Seed | None:
     """The ledger that the states of a topology ask for; None if no state holds anything.
 
+    :param held: the marker of each state; `high` 0 and no incarnation for one that never applied anything.
     :raises CorruptError: the states contradict each other.
     """
     full = {name: one for name, one in held.items() if one.incarnation}
@@ -109,7 +99,7 @@ def seed_from(held: Mapping[str, StateMarker]) -> Seed | None:
     )
 
 
-def _gap(name: str, one: StateMarker, committed: int) -> Loss:
+def _gap(name: str, one: Marker, committed: int) -> Loss:
     """What the ledger does not know any more was left out with a reason."""
     has = Txids.span(1, one.high) - Txids.joined(one.holes)
     return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")

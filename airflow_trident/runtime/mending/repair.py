@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.backup.seeding import Seed, StateMarker, seed_from
+from airflow_trident.ledger.backup.seeding import Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea
@@ -46,17 +47,7 @@ def repair(
     return seed
 
 
-def _held(topology: Topology, name: str) -> StateMarker:
+def _held(topology: Topology, name: str) -> Marker:
     spec = topology.states[name]
     with spec.factory.make_state(spec) as state:
-        marker = state.marker()
-    if marker is None:
-        return StateMarker(position={})
-    return StateMarker(
-        incarnation=marker.incarnation,
-        high=marker.high,
-        fence=marker.fence,
-        holes=marker.holes,
-        position=marker.position,
-        attempt=marker.attempt,
-    )
+        return state.marker() or Marker(incarnation="", high=0, fence=0)
