@@ -12,6 +12,7 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.calls.infer import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
 if TYPE_CHECKING:
@@ -112,14 +113,8 @@ class FixedEmitter(Emitter):
 def _range(metadata: Json) -> tuple[int, int]:
     if metadata is None:
         return 0, 0
-    if isinstance(metadata, dict):
-        begin, end = metadata.get("from"), metadata.get("to")
-        if isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end:
-            return begin, end
-    raise SourceChangedError(
-        f"the recorded metadata {metadata!r} is not that of a FixedBatchSpout",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
+    found = read_back(NumberRange, metadata, "a FixedBatchSpout")
+    return found.begin, found.end
 
 
 def _row(row: Any, index: int, width: int) -> tuple[Any, ...]:

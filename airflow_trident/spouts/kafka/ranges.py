@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_trident.errors import SourceChangedError
+import msgspec
+
+from airflow_trident.spouts.metadata import read_back
 from airflow_trident.types import Json
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -116,27 +118,28 @@ class KafkaBatch:
 NOTHING = KafkaBatch({}, {})
 
 
+class _RecordedTopic(msgspec.Struct):
+    id: str
+    partitions: dict[int, tuple[int, int]]
+
+
+class _Recorded(msgspec.Struct):
+    topics: dict[str, _RecordedTopic]
+
+
 def batch_of(metadata: Json) -> KafkaBatch:
     """
     :raises SourceChangedError: it is not metadata of a Kafka spout.
     """
     if metadata is None:
         return NOTHING
-    try:
-        assert isinstance(metadata, dict)
-        topics: Any = metadata["topics"]
-        ids = {str(name): str(topic["id"]) for name, topic in topics.items()}
-        ranges = {
-            TopicPartition(str(name), int(number)): OffsetRange(int(begin), int(end))
-            for name, topic in topics.items()
-            for number, (begin, end) in topic["partitions"].items()
-        }
-        return KafkaBatch(ids, ranges)
-    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SourceChangedError(
-            "the recorded metadata is not that of a KafkaSpout",
-            "Another spout had this stream's name: give the stream a new name.",
-        ) from error
+    topics = read_back(_Recorded, metadata, "a KafkaSpout").topics
+    ranges = {
+        TopicPartition(name, number): OffsetRange(begin, end)
+        for name, topic in topics.items()
+        for number, (begin, end) in topic.partitions.items()
+    }
+    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges)
 
 
 def resumed(

@@ -16,6 +16,7 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -202,14 +203,8 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         return (*((partition if one == "string" else int(partition)) for one in place), *row)
 
     def _range(self, part: Json) -> tuple[int, int]:
-        if isinstance(part, dict):
-            begin, end = part.get("from"), part.get("to")
-            if isinstance(begin, int) and isinstance(end, int) and begin < end:
-                return begin, end
-        raise SourceChangedError(
-            f"the recorded metadata {part!r:.80} is not that of a RedisSpout",
-            "Another spout had this stream's name: give the stream a new name.",
-        )
+        found = read_back(NumberRange, part, "a RedisSpout")
+        return found.begin, found.end
 
 
 @dataclass(frozen=True, kw_only=True)

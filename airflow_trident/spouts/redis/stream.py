@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
@@ -18,6 +20,7 @@ from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_simple_types
 from airflow_trident.spouts.files.columns import from_text
+from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -120,7 +123,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                 if part is not None and look is not None:
                     left, at_least = left - part.rows, 0
                     left_bytes = None if left_bytes is None else left_bytes - look.bytes
-                    yield stream, part.to_json()
+                    yield stream, as_json(part)
                 if left <= 0:
                     return
 
@@ -216,8 +219,7 @@ class OpaqueRedisStreamSpout(RedisStreamSpout, OpaquePartitionedSpout):
     kind = SpoutKind.OPAQUE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"begin": "after"}):
     """`begin`: the id before the first entry; `added`: how many entries were ever added up to `to`; `lost`: how many
     before the first one no transaction had."""
 
@@ -227,20 +229,9 @@ class _Part:
     added: int
     lost: int
 
-    def to_json(self) -> Json:
-        return {"after": self.begin, "to": self.to, "rows": self.rows, "added": self.added, "lost": self.lost}
-
 
 def _part(part: Json) -> _Part:
-    if isinstance(part, dict) and part.keys() == {"after", "to", "rows", "added", "lost"}:
-        begin, to, rows, added, lost = (part[name] for name in ("after", "to", "rows", "added", "lost"))
-        is_whole = isinstance(rows, int) and isinstance(added, int) and isinstance(lost, int)
-        if isinstance(begin, str) and isinstance(to, str) and is_whole:
-            return _Part(begin=begin, to=to, rows=int(str(rows)), added=int(str(added)), lost=int(str(lost)))
-    raise SourceChangedError(
-        f"the recorded metadata {part!r:.80} is not that of a RedisStreamSpout",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
+    return read_back(_Part, part, "a RedisStreamSpout")
 
 
 @dataclass(frozen=True, slots=True)

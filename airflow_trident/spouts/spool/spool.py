@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
@@ -29,28 +31,12 @@ _TOKEN = b"trident.token"
 _NAME = re.compile(r"(\d{19})\.(arrow|acked)\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class SpooledBatch:
+class SpooledBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"number": "batch"}):
     """The metadata of a batch: its number in the folder, and what it must hold."""
 
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=1)]
     rows: int
     sha256: str
-
-    def to_json(self) -> dict[str, Json]:
-        return {"batch": self.number, "rows": self.rows, "sha256": self.sha256}
-
-
-def batch_from_json(metadata: Json) -> SpooledBatch:
-    """:raises SourceChangedError: it is not the metadata of a spool."""
-    if isinstance(metadata, dict) and metadata.keys() == {"batch", "rows", "sha256"}:
-        number, rows, sha256 = metadata["batch"], metadata["rows"], metadata["sha256"]
-        if isinstance(number, int) and number >= 1 and isinstance(rows, int) and isinstance(sha256, str):
-            return SpooledBatch(number, rows, sha256)
-    raise SourceChangedError(
-        f"the recorded metadata {metadata!r:.80} is not that of a SpooledSpout",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.sources import SpoolSource
-from airflow_trident.spouts.spool.spool import Spool, batch_from_json
+from airflow_trident.spouts.spool.spool import Spool, SpooledBatch
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ class SpoolCoordinator(Coordinator):
 
         :raises SourceChangedError: the folder is not the one that the ledger knows.
         """
-        wanted = 1 if previous is None else batch_from_json(previous).number + 1
+        wanted = 1 if previous is None else _batch(previous).number + 1
         if not self.spool.has(wanted) and not self._fill():
             return None
-        return self.spool.batch(wanted).to_json()
+        return as_json(self.spool.batch(wanted))
 
     def _fill(self) -> bool:
         polled = self.source.poll(self.max_rows)
@@ -100,7 +101,7 @@ class SpoolCoordinator(Coordinator):
         return False
 
     def success(self, txid: int, metadata: Json) -> None:
-        number = batch_from_json(metadata).number
+        number = _batch(metadata).number
         if self.spool.is_acknowledged(number):
             return
         token = self.spool.token(number)
@@ -119,7 +120,7 @@ class SpoolEmitter(Emitter):
     spool: Spool
 
     def splits(self, metadata: Json) -> list[Split]:
-        batch = batch_from_json(metadata)
+        batch = _batch(metadata)
         return [
             Split(index, {"batch": batch.number, "part": index, "sha256": digest})
             for index, digest in enumerate(self.spool.parts(batch))
@@ -132,3 +133,7 @@ class SpoolEmitter(Emitter):
         assert isinstance(part, int)
         found = self.spool.part(number, part, str(digest))
         yield found.select([field.name for field in self.spool.schema])
+
+
+def _batch(metadata: Json) -> SpooledBatch:
+    return read_back(SpooledBatch, metadata, "a SpooledSpout")

@@ -6,7 +6,6 @@ application is a parameter: the official Spark hook in Airflow, a plain process 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from airflow_trident.errors import ConfigurationError, SparkJobError, TridentErr
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
+from airflow_trident.protocol.formats import Format
 from airflow_trident.staging import manifest as manifests
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -44,6 +44,12 @@ Submit = Callable[[str, list[str]], None]
 """``submit(application, arguments)``: run it to its end; raise if it failed."""
 
 _TAIL_LINES = 200
+_ANSWER = Format(
+    noun="the result of the Spark application",
+    version=1,
+    cure="Run the task again; if it stays so, see the driver's log.",
+    error=SparkJobError,
+)
 
 
 def submit_conf(*, one_shot: bool = True) -> dict[str, str]:
@@ -117,8 +123,8 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
     :raises TridentError: what the application ended with.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            answer = json.load(file)
+        with open(path, "rb") as file:
+            content = file.read()
     except FileNotFoundError as error:
         if missing_ok:
             return None  # type: ignore[return-value]
@@ -126,9 +132,13 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
             f"{what} ended and left no result in {os.path.dirname(path)!r}",
             "The staging folder must be one that the driver sees too: a shared folder where it is another machine.",
         ) from error
+    answer = _ANSWER.mapping(_ANSWER.parsed(content, path), path)
     if "error" in answer:
         raise from_json(answer["error"])
-    return manifests.decode(answer["manifest"].encode(), path)
+    manifest = answer.get("manifest")
+    if not isinstance(manifest, str):
+        raise _ANSWER.damaged(path, "it has neither an error nor a manifest")
+    return manifests.decode(manifest.encode(), path)
 
 
 # ---- what does not travel --------------------------------------------------------------------------------------

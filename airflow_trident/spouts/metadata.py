@@ -1,0 +1,44 @@
+"""The metadata of transactions, read back. It has no version: what a spout ever wrote is read for ever, and what has
+another shape was written by another spout."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from airflow_trident.errors import SourceChangedError
+from airflow_trident.types import Json
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_back(kind: type[T], metadata: Json, spout: str) -> T:
+    """
+    :param spout: whose metadata it must be: ``a SpooledSpout``.
+    :raises SourceChangedError: it is not.
+    """
+    try:
+        return msgspec.convert(metadata, kind, strict=True, str_keys=True)
+    except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
+        raise SourceChangedError(
+            f"the recorded metadata {metadata!r:.80} is not that of {spout} ({str(error).replace('`', '')})",
+            "Another spout had this stream's name: give the stream a new name.",
+        ) from error
+
+
+def as_json(metadata: msgspec.Struct) -> Json:
+    """The other way round."""
+    written: Json = msgspec.to_builtins(metadata)
+    return written
+
+
+class NumberRange(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
+    """Numbers `begin` up to `end`, which is not in it."""
+
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.begin > self.end:
+            raise ValueError(f"{self.begin} to {self.end} is no range")
