@@ -1,13 +1,11 @@
-"""A ZooKeeper in memory, with faults on demand: for notebooks, for tests, for simulation. Not durable."""
+"""A ZooKeeper in memory, for notebooks and tests. Not durable."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 
-from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError
 from airflow_trident.ledger.znodes import (
     Check,
     Create,
@@ -23,25 +21,12 @@ from airflow_trident.ledger.znodes import (
 )
 
 
-class Fault(StrEnum):
-    """What happens to one `multi`. To its caller all three look the same: the outcome is unknown."""
-
-    LOST_BEFORE = "lost before it was applied"
-    LOST_AFTER = "applied, and the answer was lost"
-    LATE = "held in the network, applied when the tree's `release()` is called"
-
-
-FaultOf = Callable[[Sequence[Op]], Fault | None]
-"""Decides about each `multi` before it is applied."""
-
-
 class MemoryTree:
     """The server: nodes by path. Thread-safe; several clients may share it."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, ZNode] = {"/": ZNode(b"", 0)}
         self._children: dict[str, set[str]] = {"/": set()}
-        self._held: list[tuple[Op, ...]] = []
         self.changed = threading.Condition()
 
     def get(self, path: str) -> ZNode | None:
@@ -66,22 +51,6 @@ class MemoryTree:
                     self._put(path, before)
                 raise
             self.changed.notify_all()
-
-    def hold(self, ops: Sequence[Op]) -> None:
-        """Keep a request as if it were still under way in the network."""
-        self._held.append(tuple(ops))
-
-    def release(self) -> list[bool]:
-        """Deliver what was held, in order; says for each whether it was applied or refused."""
-        held, self._held = self._held, []
-        return [self._delivered(ops) for ops in held]
-
-    def _delivered(self, ops: Sequence[Op]) -> bool:
-        try:
-            self.apply(ops)
-        except WriteRefusedError:
-            return False
-        return True
 
     def _apply_one(self, op: Op, undo: list[tuple[str, ZNode | None]]) -> None:
         found = self._nodes.get(op.path)
@@ -117,23 +86,15 @@ class MemoryTree:
 
 
 class MemoryZNodes:
-    """A client of a :class:`MemoryTree` (its own, unless one is given).
+    """A client of a :class:`MemoryTree` (its own, unless one is given)."""
 
-    :param fault_of: is asked about each `multi`; the default never faults.
-    """
-
-    def __init__(self, tree: MemoryTree | None = None, *, fault_of: FaultOf | None = None) -> None:
+    def __init__(self, tree: MemoryTree | None = None) -> None:
         self.tree = tree or MemoryTree()
-        self.fault_of = fault_of
         self.round_trips = 0
-        self.unavailable = False
-        """While true nothing is answered: reads are unavailable, writes are lost before they arrive."""
         self._ephemeral: list[str] = []
 
     def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         self.round_trips += 1
-        if self.unavailable:
-            raise LedgerUnavailableError(f"{self.describe()} does not answer", "Try again later.")
         with self.tree.changed:
             return ReadResult(
                 {path: self.tree.get(path) for path in paths}, {path: self.tree.children(path) for path in folders}
@@ -142,20 +103,13 @@ class MemoryZNodes:
     def multi(self, ops: Sequence[Op]) -> None:
         require_sizes(ops)
         self.round_trips += 1
-        fault = Fault.LOST_BEFORE if self.unavailable else self.fault_of(ops) if self.fault_of else None
-        if fault is Fault.LATE:
-            self.tree.hold(ops)
-        elif fault is not Fault.LOST_BEFORE:
-            self.tree.apply(ops)  # a refusal is heard; that it gets lost is the same as the request being lost
-            self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
-        if fault is not None:
-            raise OutcomeUnknownError("the answer of the ledger was lost", "Run the same step again.")
+        self.tree.apply(ops)
+        self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
 
     def post(self, ops: Sequence[Op]) -> None:
-        if not self.unavailable:
-            with suppress(WriteRefusedError):
-                self.tree.apply(ops)
-                self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
+        with suppress(WriteRefusedError):
+            self.tree.apply(ops)
+            self._ephemeral.extend(op.path for op in ops if isinstance(op, Create) and op.ephemeral)
 
     def ensure(self, path: str) -> None:
         self.round_trips += 1

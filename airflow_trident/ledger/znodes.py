@@ -1,7 +1,7 @@
 """What the ledger needs of ZooKeeper, and no more: a tree of versioned nodes, synced reads, conditional writes.
 
 Two implementations: :class:`~airflow_trident.ledger.zookeeper.client.ZooKeeperZNodes` (a real ensemble) and
-:class:`~airflow_trident.ledger.memory_znodes.MemoryZNodes` (in memory, with faults on demand).
+:class:`~airflow_trident.ledger.memory_znodes.MemoryZNodes` (in memory).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
-from airflow_trident.ledger.memory_znodes import Fault, MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.protocol.records import (
@@ -28,6 +27,7 @@ from airflow_trident.protocol.records import (
 )
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
 from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED
 from tests.oracle.ledger import OracleLedger
 
@@ -88,8 +88,8 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     def open(self) -> None:
         self.faults: list[Fault | None] = []
         self.late_ones_arrive_first = False
-        self.tree = MemoryTree()
-        self.clients = [ZNodeLedger(MemoryZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
+        self.tree = FaultyTree()
+        self.clients = [ZNodeLedger(FaultyZNodes(self.tree, fault_of=self.next_fault), "words") for _ in range(2)]
         self.plain = OracleLedger("words")
         for ledger in (*self.clients, self.plain):
             ledger.register(self.definition)
@@ -231,7 +231,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         if not hasattr(self, "clients"):
             return
         # A client of its own: looking must not refresh the memories of the others.
-        onlooker = ZNodeLedger(MemoryZNodes(self.tree), "words")
+        onlooker = ZNodeLedger(FaultyZNodes(self.tree), "words")
         assert [alike(tx) for tx in onlooker.transactions()] == [alike(tx) for tx in self.plain.transactions()]
         found, expected = onlooker.view(0), self.plain.view(0)
         assert alike(found) == alike(expected)
