@@ -157,7 +157,7 @@ def test_a_key_that_no_index_can_hold_is_an_error_and_nothing_is_applied(tmp_pat
 
 
 def test_the_name_of_a_schema_is_a_name_and_nothing_else(postgres: PostgresServer) -> None:
-    name = 'of "us"; DROP TABLE x --'
+    name = 'of "us"; DROP TABLE x -- 50%s (:topology) :state'
     spec = counts(PostgresState(connection=postgres.connection, schema=name, table="kept"))
     for _ in range(2):
         with spec.factory.make_state(spec) as state:

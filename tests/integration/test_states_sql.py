@@ -209,6 +209,16 @@ def test_what_the_database_cannot_hold_is_kept_beside_its_column(plain: SqlState
     assert tuple(found) == (0.5, None, 2.0, '{"x": "inf"}')
 
 
+@pytest.mark.parametrize("database", DATABASES)
+def test_the_name_of_a_table_is_a_name_and_nothing_else(tmp_path: Path, database: str) -> None:
+    spec = opaque(replace(DATABASES[database](tmp_path), table='50%s :id "it" %(id)s'))
+    for attempt in (0, 1):
+        with open_state(spec) as state:
+            state.apply(ticket(1, attempt=attempt), batch(spec, ("a", 1 + attempt)))
+            assert content(state) == {("a",): (1 + attempt,)}
+            assert state.count() == 1
+
+
 # ---- refused ---------------------------------------------------------------------------------------------------
 
 

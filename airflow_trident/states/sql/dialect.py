@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +16,11 @@ from airflow_trident.types import Field, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+KEY_COLUMN = "_key"
+"""The primary key, where the key fields cannot be it: databases differ in what they index, and in what they take for
+equal."""
 
 
 class Dialect(ABC):
@@ -164,6 +170,11 @@ class Dialect(ABC):
 
 def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def safe_name(text: str) -> str:
+    """A table name without need of quotes."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
 def fields_of(spec: StateSpec) -> tuple[Field, ...]:

@@ -42,6 +42,13 @@ _SETTINGS = (
 )
 
 
+_NAME_OR_PARAMETER = re.compile(r'"[^"]*"|:(\w+)')
+
+
+def _as_psycopg(found: re.Match[str]) -> str:
+    return f"%({found[1]})s" if found[1] else found[0]
+
+
 def run(connection: psycopg.Connection[Any], statement: str, parameters: Any = None) -> psycopg.Cursor[Any]:
     """Execute one statement. As bytes: its text is put together from names, which the driver's types do not allow."""
     return connection.execute(statement.encode(), parameters)
@@ -78,8 +85,9 @@ class PostgresDialect(Dialect):
         return connect(self._where, self._limits, f"airflow-trident {self.spec.topology}/{self.spec.name}")
 
     def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Sequence[Sequence[Any]]:
-        named = re.sub(r":(\w+)", r"%(\1)s", statement) if parameters else statement
-        cursor = run(self.connection, named, parameters)
+        if parameters:
+            statement = _NAME_OR_PARAMETER.sub(_as_psycopg, statement.replace("%", "%%"))
+        cursor = run(self.connection, statement, parameters)
         return cursor.fetchall() if cursor.description else ()
 
     @contextmanager

@@ -8,7 +8,6 @@ be removed, or, in what is kept of the time before a transaction, where it was n
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from functools import cached_property
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import MergeKind
-from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote
+from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote, safe_name
 from airflow_trident.states.sql.postgres_copy import column_type
 from airflow_trident.types import Field, Schema, is_nested, names_of
 
@@ -28,7 +27,7 @@ _ADDABLE = ("long", "int", "double")
 
 def default_table(topology: str, state: str) -> str:
     """``<topology>_<state>``; where that is too long for PostgreSQL, its end is a digest."""
-    text = re.sub(r"[^A-Za-z0-9_]", "_", f"{topology}_{state}")
+    text = safe_name(f"{topology}_{state}")
     # Room for the names of what lies beside it.
     if len(text) <= _LONGEST_NAME_BYTES - 16:
         return text

@@ -19,10 +19,9 @@ from airflow_trident.io.extras import require_extra
 from airflow_trident.io.sql import EXTRA, make_engine, said, scheme_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value
-from airflow_trident.states.sql.dialect import Dialect
+from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect
 from airflow_trident.states.sql.postgres_table import default_table
 from airflow_trident.states.sql.sqlalchemy_table import BEFORE, REMOVED, SPECIAL, Tables, digest
-from airflow_trident.states.sql.sqlite_table import KEY_COLUMN
 from airflow_trident.states.sql.store import SqlStore
 
 if TYPE_CHECKING:
@@ -111,8 +110,7 @@ class SqlAlchemyDialect(Dialect):
         self.table = factory.table or default_table(spec.topology, spec.name)
         self._tables = Tables(self._kind, factory.schema, self.table, spec)
         self._connection: sa.Connection | None = None
-        name_of = self.engine.dialect.identifier_preparer.format_table
-        self.markers, self.data = name_of(self._tables.markers), name_of(self._tables.data)
+        self.markers, self.data = (self._name_of(table) for table in (self._tables.markers, self._tables.data))
         self.shown = str(self._tables.data)
 
     @property
@@ -129,6 +127,13 @@ class SqlAlchemyDialect(Dialect):
         with self._connected() as connection:
             done = connection.execute(sa.text(statement), dict(parameters or {}))
             return done.all() if done.returns_rows else ()
+
+    def _name_of(self, table: sa.Table) -> str:
+        """As a part of `sqlalchemy.text`: there a colon begins a parameter, and percent signs are doubled for drivers
+        that need it."""
+        dialect = self.engine.dialect
+        name = dialect.identifier_preparer.format_table(table).replace(":", r"\:")
+        return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:

@@ -22,9 +22,8 @@ from airflow_trident.contracts.state import StateSpec
 from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.core.text_values import Coder, decoder, encoder, key_text, same
-from airflow_trident.states.sql.dialect import fields_of
+from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of
 from airflow_trident.states.sql.postgres_copy import hide_zero, show_zero
-from airflow_trident.states.sql.sqlite_table import KEY_COLUMN
 from airflow_trident.types import INTERVAL, REAL_TYPES, Field, is_nested
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from airflow_trident.io.arrow import python_values
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, does_not_fit
-from airflow_trident.states.sql.dialect import Dialect, quote
+from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, quote, safe_name
 from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file, violated_column
-from airflow_trident.states.sql.sqlite_table import KEY_COLUMN, SqliteLayout, safe_name
+from airflow_trident.states.sql.sqlite_table import SqliteLayout
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import names_of
 

@@ -8,7 +8,6 @@ SQLite stores it as null otherwise.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +20,9 @@ from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.core.merge import Key, Value
 from airflow_trident.states.core.text_values import compact, decoder, encoder, json_part, key_text, real, same
-from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote
+from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of, merges_natively, quote
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, is_nested
 
-KEY_COLUMN = "_key"
 _AFFINITY = {
     **dict.fromkeys(WHOLE_TYPES, "INTEGER"),
     "boolean": "INTEGER",
@@ -34,11 +32,6 @@ _AFFINITY = {
     "binary": "BLOB",
 }
 _ADDABLE = ("long", "int", "double", "float")
-
-
-def safe_name(text: str) -> str:
-    """A table name without need of quotes."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
 @dataclass(frozen=True)
