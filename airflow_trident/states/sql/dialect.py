@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.state import StateSpec
@@ -64,7 +65,7 @@ class Dialect(ABC):
         """Two names of tables are one table if this is equal."""
         return name
 
-    @property
+    @cached_property
     def row(self) -> dict[str, Any]:
         """What `markers` keeps of a state that was never applied to."""
         return {

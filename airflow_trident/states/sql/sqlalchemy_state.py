@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
@@ -113,7 +114,7 @@ class SqlAlchemyDialect(Dialect):
         self.markers, self.data = (self._name_of(table) for table in (self._tables.markers, self._tables.data))
         self.shown = str(self._tables.data)
 
-    @property
+    @cached_property
     def row(self) -> dict[str, Any]:
         # Digests: names differ in length and case from database to database.
         table_id = digest(self.table.lower())
