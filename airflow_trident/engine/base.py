@@ -1,8 +1,8 @@
 """The contract of engines: run a plan over one batch and stage what comes out for each state.
 
-Promises (`tests/contracts/test_engine.py` runs every plan on every engine and compares with the local one):
+Promises (`tests/contracts/test_engine.py` runs every plan on every engine and compares it with the same row by row):
 
-E1  The result depends on plan, metadata and the users' functions only: `LocalEngine` defines the meaning.
+E1  The result depends on plan, metadata and the users' functions only; `tests/oracle` defines the meaning.
 E2  Nothing is visible until `run` returns: files that do not come into the manifest do not count.
 E3  An exception of a user's function becomes a UserCodeError naming node, fields, row and txid.
 E4  `cancel`, from another thread or a signal handler, ends the work soon where that is possible; never needed for

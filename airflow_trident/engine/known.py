@@ -6,25 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from airflow_trident.engine.fused.passes import RUNS
+from airflow_trident.engine.spread import RULES
 from airflow_trident.errors import UnknownNodeError
-from airflow_trident.plan.commit.nodes import CarriedNode, StateQueryNode
+from airflow_trident.plan.commit.nodes import CarriedNode
 from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode
 from airflow_trident.plan.groupings import Grouping
-from airflow_trident.plan.nodes import (
-    EachNode,
-    FilterNode,
-    FinalAggregateNode,
-    MapNode,
-    MultiReduceStepNode,
-    PartialAggregateNode,
-    PartitionAggregateNode,
-    PartitionNode,
-    PeekNode,
-    PersistNode,
-    ProjectNode,
-    SourceNode,
-    UnionNode,
-)
+from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, UnionNode
 from airflow_trident.plan.stages import Plan, Stage
 
 
@@ -64,19 +52,8 @@ def _kind(node: Node) -> str:
 LOCAL_NODES = KnownNodes(
     where="the local engine, which also runs the commit phase and queries,",
     begins=(SourceNode, UnionNode),
-    processors=(
-        EachNode,
-        FilterNode,
-        FinalAggregateNode,
-        MapNode,
-        MultiReduceStepNode,
-        PartialAggregateNode,
-        PartitionAggregateNode,
-        PeekNode,
-        ProjectNode,
-        StateQueryNode,
-    ),
-    groupings=frozenset(Grouping) - {Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE},
+    processors=RUNS.keys(),
+    groupings=RULES.keys(),
     sinks=(PersistNode, CarriedNode),
 )
 """Of fused passes in this process."""

@@ -57,7 +57,7 @@ def apply_downstream(
             tables[source] = new_values(spec, states[name], batches[name])
             progress(f"transaction {ticket.txid}: {tables[source].num_rows} new values of state {name}")
         reached(Milestone.NEW_VALUES, ticket.txid)
-        results = dict(LocalEngine().tables(_job(plan, level, ticket, tables, progress)))
+        results = dict(LocalEngine().tables(level_job(plan, level, ticket, tables, progress)))
         batches.update(results)
         for sink in level.sinks:
             if isinstance(sink, PersistNode):
@@ -129,7 +129,9 @@ def _spec(plan: Plan, name: str) -> StateSpec:
     return next(sink.state for sink in plan.sinks if sink.name == name)
 
 
-def _job(plan: Plan, level: CommitLevel, ticket: CommitTicket, tables: dict[str, pa.Table], progress: Progress) -> Job:
+def level_job(
+    plan: Plan, level: CommitLevel, ticket: CommitTicket, tables: dict[str, pa.Table], progress: Progress
+) -> Job:
     """The level with its tuples, as work for an engine."""
     stages = tuple(_with_tuples(stage, tables) for stage in level.stages)
     return Job(

@@ -1,4 +1,4 @@
-"""The contract of engines: every topology gives on every engine what it gives on the local one (E1 to E5)."""
+"""The contract of engines: every topology gives on every engine what it gives row by row (E1 to E5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     AttemptTimeoutError,
     ConfigurationError,
@@ -29,6 +28,7 @@ from tests.fixtures.failing import FAILING, DamagedSpout
 from tests.fixtures.life import Txid, operations_with_a_life
 from tests.fixtures.vector import vectors
 from tests.fixtures.verb import VERBS
+from tests.oracle.rows import OracleEngine
 
 pytestmark = pytest.mark.spark
 
@@ -49,11 +49,11 @@ ALL = TOPOLOGIES | VERBS | {"vectors": vectors, "operations_with_a_life": operat
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_batch_gives_the_same_rows_as_on_the_local_engine(engine: Engine, name: str, job_of: JobOf) -> None:
+def test_a_batch_gives_the_same_rows_as_row_by_row(engine: Engine, name: str, job_of: JobOf) -> None:
     job = job_of(ALL[name])
     given = run(engine, job)
     assert any(given.values())
-    assert given == run(LocalEngine(partitions=3), job)
+    assert given == run(OracleEngine(partitions=3), job)
 
 
 @pytest.mark.parametrize("name", ["word_count", "global_aggregates", "several_streams_and_states", "user_reducer"])
@@ -62,7 +62,7 @@ def test_an_empty_batch_stages_nothing_but_the_rows_of_global_aggregates(
 ) -> None:
     job = without_data(job_of(TOPOLOGIES[name]))
     given = run(engine, job)
-    assert given == run(LocalEngine(), job)
+    assert given == run(OracleEngine(), job)
     assert {state for state, rows in given.items() if rows} <= {"count", "longest", "words", "first"}
 
 
@@ -75,16 +75,17 @@ def test_what_was_staged_can_be_published_and_read_again_from_the_manifest_alone
     job = job_of(TOPOLOGIES["several_streams_and_states"])
     manifest = engine.run(job)
     area = StagingArea(job.staging_root)
-    assert staged(job, area.load(area.publish(manifest))) == run(LocalEngine(), job)
+    assert staged(job, area.load(area.publish(manifest))) == run(OracleEngine(), job)
 
 
+@pytest.mark.parametrize("made", ["local_engine", "spark_engine"])
 @pytest.mark.parametrize("name", FAILING)
 def test_an_error_of_users_code_names_node_fields_row_and_transaction(
-    spark_engine: Engine, name: str, job_of: JobOf
+    made: str, name: str, job_of: JobOf, request: pytest.FixtureRequest
 ) -> None:
-    """E3, and the same words as from the local engine."""
+    """E3, and the same words as row by row."""
     job = job_of(FAILING[name])
-    error, meant = _error(spark_engine, job), _error(LocalEngine(), job)
+    error, meant = _error(request.getfixturevalue(made), job), _error(OracleEngine(), job)
     assert isinstance(error, UserCodeError)
     assert isinstance(meant, UserCodeError)
     assert (error.node, error.fields, error.row) == (meant.node, meant.fields, meant.row)
@@ -96,7 +97,7 @@ def test_an_error_of_users_code_names_node_fields_row_and_transaction(
 @pytest.mark.parametrize("name", FAILING_BY_CONNECT)
 def test_an_error_of_users_code_comes_through_spark_connect(connect_engine: Engine, name: str, job_of: JobOf) -> None:
     job = job_of(FAILING[name])
-    assert str(_error(connect_engine, job)) == str(_error(LocalEngine(), job))
+    assert str(_error(connect_engine, job)) == str(_error(OracleEngine(), job))
 
 
 @pytest.mark.parametrize("name", ["spark_engine", "connect_engine"])
@@ -133,7 +134,7 @@ def test_every_attempt_has_operations_of_its_own(engine: Engine, job_of: JobOf) 
     job = job_of(operations_with_a_life)
     again = replace(job, slot=replace(job.slot, txid=2, attempt=1))
     assert run(engine, job)["rows"] != (second := run(engine, again))["rows"]
-    assert second == run(LocalEngine(), again)
+    assert second == run(OracleEngine(), again)
     functions = [node.function for stage in job.plan.stages for node in stage.nodes if hasattr(node, "function")]
     assert any(isinstance(one, Txid) for one in functions)
     assert not any(vars(one) for one in functions if isinstance(one, Txid))
@@ -150,7 +151,7 @@ def test_what_cannot_be_copied_is_named_with_the_cure(engine: Engine, job_of: Jo
 def test_an_attempt_that_takes_too_long_is_cancelled(
     engine: Engine, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The local engine notices it between two rows."""
+    """The local engine notices it between two calls of a user's function."""
 
     def slow(line: str) -> Iterator[str]:
         time.sleep(0.2)
@@ -167,7 +168,7 @@ def test_an_attempt_that_takes_too_long_is_cancelled(
 def test_a_failed_job_leaves_the_engine_usable(engine: Engine, job_of: JobOf) -> None:
     _error(engine, job_of(FAILING["a_function_raises"]))
     job = job_of(TOPOLOGIES["word_count"])
-    assert run(engine, job) == run(LocalEngine(), job)
+    assert run(engine, job) == run(OracleEngine(), job)
 
 
 def test_spark_submit_gives_the_same_rows_and_leaves_only_staged_files(submit_engine: Engine, job_of: JobOf) -> None:
@@ -175,13 +176,13 @@ def test_spark_submit_gives_the_same_rows_and_leaves_only_staged_files(submit_en
     manifest = submit_engine.run(job)
     left = {path.name for path in Path(job.staging_root, job.slot.path).iterdir()}
     assert left == {Path(file.path).name for file in manifest.files}
-    assert staged(job, manifest) == run(LocalEngine(), job)
+    assert staged(job, manifest) == run(OracleEngine(), job)
     assert manifest.rows_read == 13
 
 
 def test_spark_submit_brings_the_typed_error_back(submit_engine: Engine, job_of: JobOf) -> None:
     job = job_of(FAILING["a_function_raises"])
-    assert str(_error(submit_engine, job)) == str(_error(LocalEngine(), job))
+    assert str(_error(submit_engine, job)) == str(_error(OracleEngine(), job))
 
 
 def _error(engine: Engine, job: Job) -> TridentError:

@@ -1,4 +1,4 @@
-"""Random topologies with random data: Spark gives what the local engine gives (E1).
+"""Random topologies with random data: Spark gives what comes out row by row (E1).
 
 ``RANDOM_PLANS=500 pytest tests/contracts/test_random_plans.py`` tries more of them than the usual 25.
 """
@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from airflow_trident import Topology
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
 from tests.fixtures.engine import make_job, rows_as_text, run
 from tests.generated.commit_phases import run_committed
 from tests.generated.topologies import PROGRAMS, SOURCES, Row, build
 from tests.generated.types import CASES, PAIRS, SUMS, add_up, comparable, fits, look_at, overflows, sums_of, work_out
+from tests.oracle.rows import OracleEngine
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +30,7 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink takes a job 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(SOURCES, PROGRAMS)
-def test_a_random_topology_gives_on_spark_what_it_gives_on_the_local_engine(
+def test_a_random_topology_gives_on_spark_what_it_gives_row_by_row(
     spark_engine: Engine, sources: tuple[list[Row], ...], program: list[tuple[int, ...]]
 ) -> None:
     def topology(topology: Topology) -> None:
@@ -38,7 +38,7 @@ def test_a_random_topology_gives_on_spark_what_it_gives_on_the_local_engine(
 
     with TemporaryDirectory() as folder:
         job = make_job(topology, Path(folder))
-        assert run(spark_engine, job) == run(LocalEngine(), job)
+        assert run(spark_engine, job) == run(OracleEngine(), job)
 
 
 @settings(max_examples=max(EXAMPLES // 3, 1), suppress_health_check=list(HealthCheck), phases=PHASES)
@@ -89,12 +89,12 @@ def test_a_sum_of_any_type_is_exact_on_spark_or_an_error(
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(PAIRS)
-def test_arithmetic_on_extremes_ends_on_spark_as_on_the_local_engine(
+def test_arithmetic_on_extremes_ends_on_spark_as_row_by_row(
     spark_engine: Engine, case: tuple[str, Row, str, bool]
 ) -> None:
     with TemporaryDirectory() as folder:
         job = make_job(lambda topology: work_out(topology, *case), Path(folder))
-        assert _outcome(spark_engine, job) == _outcome(LocalEngine(), job)
+        assert _outcome(spark_engine, job) == _outcome(OracleEngine(), job)
 
 
 def _outcome(engine: Engine, job: Job) -> dict[str, list[str]] | str:

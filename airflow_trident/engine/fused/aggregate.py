@@ -1,12 +1,13 @@
 """Aggregation inside a fused pass: partial, before rows move, and final, after.
 
-Built-in combiners are grouped by Arrow, a chunk at a time; users' combiners and reducers by a dictionary. A partition
-whose groups become too many hands out what it has and begins again, in the partial step, where that is allowed.
+Built-in combiners are grouped by Arrow, users' combiners and reducers by a dictionary. A partition whose groups become
+too many hands out what it has and begins again, in the partial step, where that is allowed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ from airflow_trident.engine.fused.folds import (
     folds_of,
     group_rows,
     key_of_groups,
+    merges,
     shown_key,
 )
 from airflow_trident.engine.fused.frames import Frame
-from airflow_trident.errors import USER_ERRORS, TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind, OperationContext
@@ -41,9 +43,11 @@ def aggregate(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
     """All rows of a partition, combined by groups. A final step without groups gives one row even for none."""
-    if isinstance(node, PartialAggregateNode) and _by_arrow(node, before):
+    if not _by_arrow(node, before):
+        return _by_dictionary(node, before, frames, context)
+    if isinstance(node, PartialAggregateNode):
         return _arrow_partial(node, before, frames, context.txid)
-    return _by_dictionary(node, before, frames, context)
+    return _arrow_whole(node, before, frames, context)
 
 
 def is_builtin(node: AggregateStep) -> bool:
@@ -59,7 +63,7 @@ def _by_arrow(node: AggregateStep, before: Schema) -> bool:
     return (
         is_builtin(node)
         and all(exact[name] for name in node.groups)
-        and all(exact[name] for one in extremes for name in one.reads)
+        and all(exact[name] for one in extremes for name in ((one.output[0].name,) if merges(node) else one.reads))
     )
 
 
@@ -71,7 +75,7 @@ def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[
 
     waiting: list[pa.Table] = []
     rows = 0
-    for frame in frames:
+    for frame in (one for one in frames if one.rows):
         part = _group(node, _initial(node, before, frame), txid)
         waiting.append(part)
         rows += part.num_rows
@@ -86,8 +90,26 @@ def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[
         yield _frame(_group(node, pa.concat_tables(waiting), txid) if len(waiting) > 1 else waiting[0])
 
 
-def _initial(node: PartialAggregateNode, before: Schema, frame: Frame) -> pa.Table:
-    """The value of every single row: `init` of the built-ins, in columns."""
+def _arrow_whole(
+    node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
+) -> Iterator[Frame]:
+    """All groups of a partition at once. Where nothing comes, or a sum does not fit, the aggregators say what then."""
+    import pyarrow as pa
+
+    whole: pa.Table | None = None
+    held = [frame for frame in frames if frame.rows]
+    if held:
+        with suppress(UserCodeError):
+            values = pa.concat_tables(_initial(node, before, frame) for frame in held)
+            whole = _group(node, values, context.txid)
+    if whole is not None:
+        yield _frame(whole)
+        return
+    yield from _by_dictionary(node, before, iter(held), context)
+
+
+def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
+    """The value of every single row: `init` of the built-ins, in columns; of a partial value itself."""
     import numpy as np
     import pyarrow as pa
 
@@ -95,6 +117,9 @@ def _initial(node: PartialAggregateNode, before: Schema, frame: Frame) -> pa.Tab
     columns = {name: frame.arrow(name, types[name]) for name in node.groups}
     for one in node.aggregations:
         (output,) = one.output
+        if merges(node):
+            columns[output.name] = frame.arrow(output.name, types[output.name])
+            continue
         if isinstance(one.aggregator, Count):
             columns[output.name] = pa.array(np.ones(frame.rows, dtype=np.int64))
             continue
@@ -103,7 +128,7 @@ def _initial(node: PartialAggregateNode, before: Schema, frame: Frame) -> pa.Tab
     return pa.table(columns)
 
 
-def _group(node: PartialAggregateNode, table: pa.Table, txid: int) -> pa.Table:
+def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
     """Rows of equal groups into one."""
     import pyarrow as pa
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,18 +13,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Column: TypeAlias = "pa.Array | list[Any]"
+Guard: TypeAlias = Callable[[Iterator[Any]], Iterator[Any]]
 
 BATCH_ROWS = 65_536
 """Rows of an output batch at most: batches cross to the JVM one by one."""
 
 
 class Frame:
-    """Named columns of equal length. A column that no function reads stays Arrow from end to end."""
+    """Named columns of equal length. A column that no function reads stays Arrow from end to end.
 
-    __slots__ = ("_columns", "rows")
+    `guard`: what the tuples pass on their way out, if anything.
+    """
+
+    __slots__ = ("_columns", "guard", "rows")
 
     def __init__(self, rows: int, columns: dict[str, Column]) -> None:
         self.rows = rows
+        self.guard: Guard | None = None
         self._columns = columns
 
     @classmethod
@@ -48,7 +53,8 @@ class Frame:
 
     def tuples(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """The rows of some columns; as many empty tuples as rows if none are named."""
-        return zip(*(self.values(name) for name in names), strict=True) if names else repeat((), self.rows)
+        rows = zip(*(self.values(name) for name in names), strict=True) if names else repeat((), self.rows)
+        return rows if self.guard is None else self.guard(rows)
 
     def row(self, names: Sequence[str], index: int) -> tuple[Any, ...]:
         return tuple(self.values(name)[index] for name in names)

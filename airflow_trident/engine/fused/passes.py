@@ -1,7 +1,7 @@
 """The fused pass: a chain of plan nodes over Arrow batches, in one go.
 
 Between two nodes there is neither Arrow nor a hop to another process, only Python lists of the columns that a later
-node reads. It is what runs inside `mapInArrow`, and knows nothing of Spark. `LocalEngine` defines what must come out.
+node reads. The local engine and Spark's Python workers run it; it knows nothing of either.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.aggregate import aggregate
-from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame
+from airflow_trident.engine.fused.expressions import ArrowExpression
+from airflow_trident.engine.fused.folds import AggregateStep
+from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce
 from airflow_trident.engine.state_queries import state_query
-from airflow_trident.errors import USER_ERRORS, TridentError
+from airflow_trident.errors import USER_ERRORS, TridentError, UnknownNodeError
 from airflow_trident.operations import vectors
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.border import Border, as_tuple, callable_of, prepared
@@ -26,13 +28,13 @@ from airflow_trident.operations.calls.values import UnfitValueError, coerce_colu
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction
 from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.graph import Node, ProcessorNode
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
     FinalAggregateNode,
     MapNode,
     MultiReduceStepNode,
-    Node,
     PartialAggregateNode,
     PartitionAggregateNode,
     PeekNode,
@@ -83,12 +85,18 @@ class FusedPass:
         """The fields of the rows that come in that are used at all."""
         return self._keeps()[0]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch], context: OperationContext) -> Iterator[pa.RecordBatch]:
-        """:raises UserCodeError: a user's function raised, or gave what it did not declare."""
+    def __call__(
+        self, batches: Iterable[pa.RecordBatch], context: OperationContext, guard: Guard | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        :param guard: what tuples pass on their way to users' functions; what it raises ends the pass.
+        :raises UserCodeError: a user's function raised, or gave what it did not declare.
+        """
         keeps = self._keeps()
         frames: Iterator[Frame] = (Frame.of_batch(batch, keeps[0]) for batch in batches if batch.num_rows)
         for step, keep in zip(self.steps, keeps[1:], strict=True):
-            frames = _run(step, frames, keep, context)
+            at = _At(step.before, keep, context)
+            frames = _run(step.node, at, frames if guard is None else _guarded(frames, guard))
         for frame in frames:
             yield from frame.batches(self.schema)
 
@@ -100,25 +108,27 @@ class FusedPass:
         return keeps[::-1]
 
 
-def _run(step: Step, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext) -> Iterator[Frame]:
-    node = step.node
-    if isinstance(node, EachNode):
-        return _each(step, node, frames, keep, context)
-    if isinstance(node, FilterNode):
-        return _filter(step, node, frames, keep, context)
-    if isinstance(node, MapNode):
-        return _map(step, node, frames, context)
-    if isinstance(node, PeekNode):
-        return _peek(step, node, frames, keep, context)
-    if isinstance(node, StateQueryNode):
-        return _state_query(step, node, frames, context)
-    if isinstance(node, MultiReduceStepNode):
-        return _multi_reduce(step, node, frames, context)
-    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
-        return aggregate(node, step.before, frames, context)
-    if isinstance(node, ProjectNode):
-        return (frame.only(keep) for frame in frames)
-    raise TypeError(f"no fused pass can run {node!r}")
+def _guarded(frames: Iterator[Frame], guard: Guard) -> Iterator[Frame]:
+    for frame in guard(frames):
+        frame.guard = guard
+        yield frame
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where a node runs. `before`: the schema of what comes; `keep`: which fields a later node needs."""
+
+    before: Schema
+    keep: frozenset[str]
+    context: OperationContext
+
+
+def _run(node: Node, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    """:raises UnknownNodeError: no pass can run such a node."""
+    for kind, run in RUNS.items():
+        if kind is type(node):
+            return run(node, at, frames)
+    raise UnknownNodeError(node.name, type(node).__name__, "a fused pass")
 
 
 # ---- calling ---------------------------------------------------------------------------------------------------
@@ -208,32 +218,34 @@ class _Guard(AbstractContextManager[None]):
 
 
 @contextmanager
-def _calling(
-    step: Step, node: EachNode | FilterNode | MapNode | PeekNode, reads: tuple[str, ...], context: OperationContext
-) -> Iterator[_Caller]:
+def _calling(node: EachNode | FilterNode | MapNode | PeekNode, at: _At, reads: tuple[str, ...]) -> Iterator[_Caller]:
     expression = node.expression if isinstance(node, EachNode | FilterNode) else None
     if expression is not None:
-        border = Border(node.name, str(expression), expression.reads, context.txid)
-        yield _Caller(border, bind(expression, step.before), expression.reads)
+        border = Border(node.name, str(expression), expression.reads, at.context.txid)
+        yield _Caller(border, bind(expression, at.before), expression.reads)
         return
-    border = Border(node.name, function_name(node.function), reads, context.txid)
-    with prepared(node.function, context, border) as function:
+    border = Border(node.name, function_name(node.function), reads, at.context.txid)
+    with prepared(node.function, at.context, border) as function:
         yield _Caller(border, callable_of(function), reads, function)
 
 
-def _arrays(step: Step, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
-    types = {field.name: field.type for field in step.before}
+def _by_arrow(node: EachNode | FilterNode, at: _At, wanted: str) -> ArrowExpression | None:
+    return None if node.expression is None else ArrowExpression.of(node.expression, at.before, wanted)
+
+
+def _arrays(at: _At, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
+    types = {field.name: field.type for field in at.before}
     return [frame.arrow(name, types[name]) for name in names]
 
 
 def _vectors(
-    step: Step, caller: _Caller, outputs: Schema, frames: Iterator[Frame]
+    at: _At, caller: _Caller, outputs: Schema, frames: Iterator[Frame]
 ) -> Iterator[tuple[Frame, dict[str, Column]]]:
     """Each frame, and what a vectorised function gives for it. It is never called for no tuple."""
     for frame in frames:
         if not frame.rows:
             continue
-        arrays = _arrays(step, frame, caller.reads)
+        arrays = _arrays(at, frame, caller.reads)
         columns = vectors.called(caller.function, caller.border, arrays, frame.rows, outputs)
         yield frame, dict(zip(names_of(outputs), columns, strict=True))
 
@@ -241,30 +253,34 @@ def _vectors(
 # ---- the nodes -------------------------------------------------------------------------------------------------
 
 
-def _each(
-    step: Step, node: EachNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
-) -> Iterator[Frame]:
+def _each(node: EachNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     import numpy as np
 
     one_each = node.expression is not None and not node.expression.is_explode
-    with _calling(step, node, node.reads, context) as caller:
+    by_arrow = _by_arrow(node, at, node.outputs[0].type) if one_each else None
+    with _calling(node, at, node.reads) as caller:
         if isinstance(node.function, VectorFunction):
-            for frame, given in _vectors(step, caller, node.outputs, frames):
-                yield frame.with_columns(given).only(keep)
+            for frame, given in _vectors(at, caller, node.outputs, frames):
+                yield frame.with_columns(given).only(at.keep)
             return
         for frame in frames:
             if one_each:
-                columns = caller.columns(frame, caller.each(frame), node.outputs)
-                yield frame.with_columns(columns).only(keep)
+                values = None if by_arrow is None else by_arrow.values(frame)
+                columns = (
+                    {node.outputs[0].name: values}
+                    if values is not None
+                    else caller.columns(frame, caller.each(frame), node.outputs)
+                )
+                yield frame.with_columns(columns).only(at.keep)
                 continue
             outputs, ends = caller.spread(frame)
             columns = caller.columns(frame, outputs, node.outputs, ends)
             if len(outputs) == frame.rows and ends[-1:] == [frame.rows] and _is_ramp(ends):
-                yield frame.with_columns(columns).only(keep)
+                yield frame.with_columns(columns).only(at.keep)
                 continue
             counts: Any = np.diff(np.asarray(ends, dtype=np.int64), prepend=0)
-            kept = frame.take(np.repeat(np.arange(frame.rows), counts), keep)
-            yield kept.with_columns(columns).only(keep)
+            kept = frame.take(np.repeat(np.arange(frame.rows), counts), at.keep)
+            yield kept.with_columns(columns).only(at.keep)
 
 
 def _is_ramp(ends: list[int]) -> bool:
@@ -272,27 +288,28 @@ def _is_ramp(ends: list[int]) -> bool:
     return ends == list(range(1, len(ends) + 1))
 
 
-def _filter(
-    step: Step, node: FilterNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
-) -> Iterator[Frame]:
+def _filter(node: FilterNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     import numpy as np
 
-    with _calling(step, node, node.reads, context) as caller:
+    by_arrow = _by_arrow(node, at, "boolean")
+    with _calling(node, at, node.reads) as caller:
         for frame in frames:
             if not frame.rows:
                 continue
+            mask = None if by_arrow is None else by_arrow.values(frame)
             if isinstance(caller.function, VectorFilter):
-                mask = vectors.kept(caller.function, caller.border, _arrays(step, frame, node.reads), frame.rows)
-                kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+                mask = vectors.kept(caller.function, caller.border, _arrays(at, frame, node.reads), frame.rows)
+            if mask is not None:
+                kept = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
             else:
                 kept = np.flatnonzero([bool(given) for given in caller.each(frame)])
-            yield frame.only(keep) if len(kept) == frame.rows else frame.take(kept, keep)
+            yield frame.only(at.keep) if len(kept) == frame.rows else frame.take(kept, at.keep)
 
 
-def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationContext) -> Iterator[Frame]:
-    with _calling(step, node, names_of(step.before), context) as caller:
+def _map(node: MapNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    with _calling(node, at, names_of(at.before)) as caller:
         if isinstance(node.function, VectorFunction):
-            for frame, given in _vectors(step, caller, node.schema, frames):
+            for frame, given in _vectors(at, caller, node.schema, frames):
                 yield Frame(frame.rows, given)
             return
         for frame in frames:
@@ -300,29 +317,46 @@ def _map(step: Step, node: MapNode, frames: Iterator[Frame], context: OperationC
             yield Frame(len(outputs), caller.columns(frame, outputs, node.schema, ends))
 
 
-def _peek(
-    step: Step, node: PeekNode, frames: Iterator[Frame], keep: frozenset[str], context: OperationContext
-) -> Iterator[Frame]:
-    with _calling(step, node, node.reads, context) as caller:
+def _peek(node: PeekNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    with _calling(node, at, node.reads) as caller:
         for frame in frames:
             caller.each(frame)
-            yield frame.only(keep)
+            yield frame.only(at.keep)
 
 
-def _state_query(
-    step: Step, node: StateQueryNode, frames: Iterator[Frame], context: OperationContext
-) -> Iterator[Frame]:
-    names = names_of(step.before)
+def _project(_: ProjectNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    return (frame.only(at.keep) for frame in frames)
+
+
+def _aggregate(node: AggregateStep, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    return aggregate(node, at.before, frames, at.context)
+
+
+def _state_query(node: StateQueryNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    names = names_of(at.before)
     chunks = (list(frame.tuples(names)) for frame in frames)
-    for rows in state_query(node, names, chunks, context):
+    for rows in state_query(node, names, chunks, at.context):
         yield Frame.of_rows(rows, names_of(node.schema))
 
 
-def _multi_reduce(
-    step: Step, node: MultiReduceStepNode, frames: Iterator[Frame], context: OperationContext
-) -> Iterator[Frame]:
-    names = names_of(step.before)
+def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    names = names_of(at.before)
     rows = (row for frame in frames for row in frame.tuples(names))
-    results = multi_reduce(node, step.before, rows, context)
+    results = multi_reduce(node, at.before, rows, at.context)
     while some := list(islice(results, BATCH_ROWS)):
         yield Frame.of_rows(some, names_of(node.schema))
+
+
+RUNS: dict[type[ProcessorNode], Callable[[Any, _At, Iterator[Frame]], Iterator[Frame]]] = {
+    EachNode: _each,
+    FilterNode: _filter,
+    MapNode: _map,
+    PeekNode: _peek,
+    ProjectNode: _project,
+    StateQueryNode: _state_query,
+    MultiReduceStepNode: _multi_reduce,
+    PartialAggregateNode: _aggregate,
+    PartitionAggregateNode: _aggregate,
+    FinalAggregateNode: _aggregate,
+}
+"""What runs each kind of node."""

@@ -1,0 +1,153 @@
+"""How the local engine spreads tuples over partitions: Arrow tables in, one table for each partition out.
+
+It depends on the batch alone, so that a replay in another process has the same partitions.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from airflow_trident.engine.custom_grouping import Choosing
+from airflow_trident.engine.fused.folds import key_of_groups
+from airflow_trident.errors import UnknownNodeError
+from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border, prepared
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode, UnionNode
+from airflow_trident.staging.manifest import Slot
+from airflow_trident.types import Field, is_nested, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def spread(how: PartitionNode, partitions: list[pa.Table], count: int, slot: Slot) -> list[pa.Table]:
+    """The tuples of all partitions in `count` others; in one, where the grouping gathers.
+
+    :raises UserCodeError: a custom grouping raised, or named a partition that there is not.
+    """
+    import pyarrow as pa
+
+    if how.grouping not in RULES:
+        raise UnknownNodeError(how.name, how.grouping, "the local engine's exchange")
+    rule = RULES[how.grouping]
+    if rule is None:
+        return partitions
+    return rule(how, pa.concat_tables(partitions).combine_chunks(), count, slot)
+
+
+def united(union: UnionNode, inputs: list[list[pa.Table]]) -> list[pa.Table]:
+    """Partition i of every input, one after the other."""
+    import pyarrow as pa
+
+    schema = arrow_schema(union.schema)
+    parts: list[list[pa.Table]] = [[] for _ in range(max(map(len, inputs)))]
+    for number, (takes, partitions) in enumerate(zip(union.takes, inputs, strict=True)):
+        for part, table in zip(parts, partitions, strict=False):
+            columns = [
+                table.column(name).cast(field.type)
+                if name is not None
+                else pa.repeat(pa.scalar(number if field.name == union.tag else None, field.type), table.num_rows)
+                for name, field in zip(takes, schema, strict=True)
+            ]
+            part.append(pa.Table.from_arrays(columns, schema=schema))
+    return [pa.concat_tables(part) for part in parts]
+
+
+# ---- groupings -------------------------------------------------------------------------------------------------
+
+
+def _shuffled(whole: pa.Table, count: int) -> list[pa.Table]:
+    import numpy as np
+
+    return [whole.take(np.arange(place, whole.num_rows, count)) for place in range(count)]
+
+
+def _by_fields(how: PartitionNode, whole: pa.Table, count: int) -> list[pa.Table]:
+    import numpy as np
+
+    if count == 1 or not whole.num_rows:
+        return [whole, *[whole.slice(0, 0)] * (count - 1)]
+    targets = _hashes(whole, select(how.schema, how.keys, how.name)) % count
+    return [whole.take(np.flatnonzero(targets == place)) for place in range(count)]
+
+
+def _chosen(how: PartitionNode, whole: pa.Table, count: int, slot: Slot) -> list[pa.Table]:
+    """By a custom grouping."""
+    import pyarrow as pa
+
+    assert how.custom is not None
+    choosing = Choosing(how.name, how.fields, how.custom, count, slot.txid)
+    context = OperationContext(partition_index=0, num_partitions=1, txid=slot.txid, attempt=slot.attempt)
+    border = Border(how.name, function_name(how.custom), how.fields, slot.txid)
+    places: list[list[int]] = [[] for _ in range(count)]
+    with prepared(choosing, context, border) as own:
+        for place, row in enumerate(table_to_rows(whole)):
+            for target in own.execute(*row):
+                places[target].append(place)
+    return [whole.take(pa.array(some, pa.int64())) for some in places]
+
+
+_Rule = Callable[[PartitionNode, "pa.Table", int, Slot], "list[pa.Table]"]
+RULES: dict[Grouping, _Rule | None] = {
+    Grouping.COLOCATED: None,
+    Grouping.GLOBAL: lambda _, whole, *__: [whole],
+    Grouping.BATCH_GLOBAL: lambda _, whole, *__: [whole],
+    Grouping.BROADCAST: lambda _, whole, count, __: [whole] * count,
+    Grouping.SHUFFLE: lambda _, whole, count, __: _shuffled(whole, count),
+    Grouping.FIELDS: lambda how, whole, count, _: _by_fields(how, whole, count),
+    Grouping.CUSTOM: _chosen,
+}
+"""None: every tuple stays where it is."""
+
+
+# ---- by fields -------------------------------------------------------------------------------------------------
+
+
+def _hashes(whole: pa.Table, keys: Sequence[Field]) -> Any:
+    """For each tuple a number that equal keys have in common, in every process: Python salts its own hashes. Computed
+    once for each different key.
+
+    :return: a numpy array of whole numbers.
+    """
+    import numpy as np
+
+    codes, texts = _coded(whole.column(keys[0].name).combine_chunks(), keys[0])
+    for key in keys[1:]:
+        more, others = _coded(whole.column(key.name).combine_chunks(), key)
+        _, firsts, both = np.unique(codes * len(others) + more, return_index=True, return_inverse=True)
+        texts = [f"{texts[codes[first]]},{others[more[first]]}" for first in firsts]
+        codes = both
+    return np.array([crc32(f"({text})".encode()) for text in texts], dtype=np.int64)[codes]
+
+
+def _coded(column: pa.Array, key: Field) -> tuple[Any, list[str]]:
+    """Of each value the place of its text in a list of texts."""
+    import numpy as np
+
+    if is_nested(key.type):
+        codes, values = np.arange(len(column)), column
+    else:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes, values = encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+    alike = key_of_groups((key,))
+    return codes, [_text(alike(value)) for value in python_values(values)]
+
+
+def _text(value: Any) -> str:
+    """Equal values as equal texts."""
+    if isinstance(value, list | tuple):
+        return f"({','.join(map(_text, value))})"
+    if isinstance(value, float):
+        return repr(value + 0.0)  # of both zeros
+    if isinstance(value, Decimal):
+        return str(value.normalize())
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC).isoformat()
+    return str(value)

@@ -1,0 +1,318 @@
+"""The oracle: an engine in plain Python, row by row. It defines what every engine must give (E1).
+
+Nothing here is fast, and nothing is left out: rows are spread over partitions, so that what is partition-local can be
+told from what is not.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.custom_grouping import Choosing
+from airflow_trident.engine.fused.folds import (
+    AggregateStep,
+    begins_empty,
+    folds_of,
+    group_rows,
+    key_of_groups,
+    shown_key,
+)
+from airflow_trident.engine.fused.reduces import multi_reduce
+from airflow_trident.engine.sources import conform, emitter_of
+from airflow_trident.engine.state_queries import state_query
+from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.calls.border import Border, callable_of, prepared
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.expr.evaluate import bind
+from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.operations.vectors import VectorFilter, VectorFunction, called, kept
+from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    Grouping,
+    MapNode,
+    MultiReduceStepNode,
+    Node,
+    PartialAggregateNode,
+    PartitionAggregateNode,
+    PartitionNode,
+    PeekNode,
+    ProjectNode,
+    SourceNode,
+    UnionNode,
+)
+from airflow_trident.plan.stages import Stage
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest
+from airflow_trident.types import select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[Any, ...]
+Partition = list[Row]
+
+
+class OracleEngine(Engine):
+    """Runs a plan on `partitions` partitions, where the plan does not say how many."""
+
+    name = "oracle"
+
+    def __init__(self, partitions: int = 2) -> None:
+        self._partitions = partitions
+
+    def run(self, job: Job) -> Manifest:
+        area = StagingArea(job.staging_root)
+        rows_read = Counter[str]()
+        files = [area.write(job.slot, name, table) for name, table in self.tables(job, rows_read)]
+        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
+
+    def tables(self, job: Job, rows_read: Counter[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+        """What comes to each sink, staged nowhere.
+
+        :param rows_read: gets the number of tuples of each source.
+        """
+        results: list[list[Partition]] = []
+        for stage in job.plan.stages:
+            partitions = self._begin(stage, results, job)
+            if stage.source is not None and rows_read is not None:
+                rows_read[stage.source.name] += sum(map(len, partitions))
+            if stage.exchange is not None:
+                partitions = self._exchange(stage.exchange, partitions, stage.count(self._partitions), job)
+            partitions = [_run(stage, job, index, len(partitions), rows) for index, rows in enumerate(partitions)]
+            results.append(partitions)
+            for sink in stage.sinks:
+                yield sink.name, rows_to_table(sink.schema, list(chain.from_iterable(partitions)))
+
+    def _begin(self, stage: Stage, results: list[list[Partition]], job: Job) -> list[Partition]:
+        if stage.source is not None:
+            return self._read(stage.source, job, stage.count(self._partitions))
+        if stage.union is None:
+            (upstream,) = stage.upstreams
+            return results[upstream]
+        return _united(stage.union, [results[upstream] for upstream in stage.upstreams])
+
+    def _read(self, source: SourceNode, job: Job, count: int) -> list[Partition]:
+        partitions: list[Partition] = [[] for _ in range(count)]
+        if source.name not in job.metadata:
+            return partitions
+        import pyarrow as pa
+
+        emitter, wanted = emitter_of(source), arrow_schema(source.schema)
+        for split in emitter.splits(job.metadata[source.name]):
+            for batch in emitter.read(split):
+                fitted = conform(batch, source.name, source.spout.schema, wanted)
+                partitions[split.index % count] += table_to_rows(pa.Table.from_batches([fitted]))
+        return partitions
+
+    def _exchange(self, how: PartitionNode, partitions: list[Partition], count: int, job: Job) -> list[Partition]:
+        if how.grouping is Grouping.COLOCATED:
+            return partitions
+        moved: list[Partition] = [[] for _ in range(1 if how.grouping.gathers else count)]
+        rows = enumerate(chain.from_iterable(partitions))
+        if how.custom is not None:
+            return self._chosen(how, how.custom, moved, (row for _, row in rows), job)
+        targets = _targets(how, len(moved))
+        for number, row in rows:
+            for target in targets(number, row):
+                moved[target].append(row)
+        return moved
+
+    def _chosen(
+        self, how: PartitionNode, grouping: CustomGrouping, moved: list[Partition], rows: Iterable[Row], job: Job
+    ) -> list[Partition]:
+        slot = job.slot
+        choosing = Choosing(how.name, how.fields, grouping, len(moved), slot.txid)
+        context = OperationContext(partition_index=0, num_partitions=1, txid=slot.txid, attempt=slot.attempt)
+        border = Border(how.name, function_name(grouping), how.fields, slot.txid)
+        with prepared(choosing, context, border) as own:
+            for row in rows:
+                for target in own.execute(*row):
+                    moved[target].append(row)
+        return moved
+
+
+def _targets(how: PartitionNode, count: int) -> Callable[[int, Row], Iterable[int]]:
+    """From the number of a tuple and the tuple to its partitions."""
+    if how.grouping.gathers:
+        return lambda _, __: (0,)
+    if how.grouping is Grouping.SHUFFLE:
+        return lambda number, _: (number % count,)
+    if how.grouping is Grouping.BROADCAST:
+        return lambda _, __: range(count)
+    places = [how.fields.index(key) for key in how.keys]
+    key_of = key_of_groups(select(how.schema, how.keys, how.name))
+    return lambda _, row: (
+        crc32(_text(key_of(tuple(row[place] for place in places))).encode(errors="surrogatepass")) % count,
+    )
+
+
+def _text(key: Any) -> str:
+    """Equal keys as equal texts, the same in every process: Python salts its own hashes."""
+    if isinstance(key, list | tuple):
+        return f"({','.join(map(_text, key))})"
+    if isinstance(key, float):
+        return repr(key + 0.0)  # of both zeros
+    if isinstance(key, Decimal):
+        return str(key.normalize())
+    if isinstance(key, datetime.datetime):
+        return key.astimezone(datetime.UTC).isoformat()
+    return str(key)
+
+
+def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:
+    """Partition i of every input, one after the other."""
+    united: list[Partition] = [[] for _ in range(max(map(len, inputs)))]
+    for number, (node, takes, partitions) in enumerate(zip(union.inputs, union.takes, inputs, strict=True)):
+        places = [None if name is None else node.fields.index(name) for name in takes]
+        for partition, rows in zip(united, partitions, strict=False):
+            for row in rows:
+                values = [None if place is None else row[place] for place in places]
+                if union.tag:
+                    values[union.fields.index(union.tag)] = number
+                partition.append(tuple(values))
+    return united
+
+
+def _run(stage: Stage, job: Job, index: int, count: int, rows: Iterable[Row]) -> Partition:
+    """All processors of a stage over one partition."""
+    context = OperationContext(
+        partition_index=index, num_partitions=count, txid=job.slot.txid, attempt=job.slot.attempt
+    )
+    stream: Iterable[Row] = rows
+    for node in stage.nodes:
+        stream = _node(node, stream, context)
+    return list(stream)
+
+
+def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterable[Row]:
+    if isinstance(getattr(node, "function", None), VectorFunction | VectorFilter):
+        return _vectors(node, rows, context)  # type: ignore[arg-type]
+    if isinstance(node, EachNode):
+        return _each(node, rows, context)
+    if isinstance(node, FilterNode):
+        return _filter(node, rows, context)
+    if isinstance(node, MapNode):
+        return _map(node, rows, context)
+    if isinstance(node, StateQueryNode):
+        return chain.from_iterable(state_query(node, node.input.fields, [list(rows)], context))
+    if isinstance(node, ProjectNode):
+        places = [node.input.fields.index(name) for name in node.fields]
+        return (tuple(row[place] for place in places) for row in rows)
+    if isinstance(node, PeekNode):
+        return _peek(node, rows, context)
+    if isinstance(node, MultiReduceStepNode):
+        return multi_reduce(node, node.input.schema, rows, context)
+    if isinstance(node, PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode):
+        return _aggregate(node, rows, context)
+    raise TypeError(f"unknown node {node!r}")
+
+
+def _vectors(node: EachNode | MapNode | FilterNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    """A vectorised function over a whole partition; it is not called for none."""
+    whole = list(rows)
+    reads = node.input.fields if isinstance(node, MapNode) else node.reads
+    border = Border(node.name, function_name(node.function), reads, context.txid)
+    with prepared(node.function, context, border) as function:
+        if not whole:
+            return
+        table = rows_to_table(node.input.schema, whole)
+        columns = [table.column(name).combine_chunks() for name in reads]
+        if isinstance(function, VectorFilter):
+            keeps = kept(function, border, columns, len(whole)).to_pylist()
+            yield from (row for row, keep in zip(whole, keeps, strict=True) if keep)
+            return
+        outputs = node.outputs if isinstance(node, EachNode) else node.schema
+        given = [python_values(column) for column in called(function, border, columns, len(whole), outputs)]
+        for row, *values in zip(whole, *given, strict=True):
+            yield (*row, *values) if isinstance(node, EachNode) else tuple(values)
+
+
+def _each(node: EachNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    places = [node.input.fields.index(name) for name in node.reads]
+    if node.expression is not None:
+        border = Border(node.name, str(node.expression), node.expression.reads, context.txid, node.outputs)
+        value_of = bind(node.expression, node.input.schema)
+        for row in rows:
+            reads = tuple(row[place] for place in places)
+            given = border.one(value_of, reads)
+            elements = given if node.expression.is_explode else (given,)
+            for values in border.many(elements.__iter__, (), 1):
+                yield (*row, *values)
+        return
+    border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
+        for row in rows:
+            reads = tuple(row[place] for place in places)
+            for values in border.many(call, reads, len(node.outputs)):
+                yield (*row, *values)
+
+
+def _filter(node: FilterNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    places = [node.input.fields.index(name) for name in node.reads]
+    if node.expression is not None:
+        border = Border(node.name, str(node.expression), node.expression.reads, context.txid)
+        value_of = bind(node.expression, node.input.schema)
+        for row in rows:
+            if border.one(value_of, tuple(row[place] for place in places)) is True:
+                yield row
+        return
+    border = Border(node.name, function_name(node.function), node.reads, context.txid)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
+        for row in rows:
+            if border.one(call, tuple(row[place] for place in places)):
+                yield row
+
+
+def _map(node: MapNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    border = Border(node.name, function_name(node.function), node.input.fields, context.txid, node.schema)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
+        for row in rows:
+            if node.flat:
+                yield from border.many(call, row, len(node.schema))
+            else:
+                yield border.single(call, row, len(node.schema))
+
+
+def _peek(node: PeekNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    places = [node.input.fields.index(name) for name in node.reads]
+    border = Border(node.name, function_name(node.function), node.reads, context.txid)
+    with prepared(node.function, context, border) as function:
+        call = callable_of(function)
+        for row in rows:
+            border.one(call, tuple(row[place] for place in places))
+            yield row
+
+
+def _aggregate(node: AggregateStep, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
+    schema = node.input.schema
+    places = {field.name: place for place, field in enumerate(schema)}
+    keys = [places[name] for name in node.groups]
+    key_of, shown = (make(select(schema, node.groups, node.name)) for make in (key_of_groups, shown_key))
+    groups: dict[Any, tuple[Row, list[Any]]] = {}
+    with folds_of(node, context) as folds:
+        if begins_empty(node):
+            groups[()] = ((), [fold.start() for fold in folds])
+        for row in rows:
+            key = tuple(row[place] for place in keys)
+            hashed = key_of(key)
+            if hashed not in groups:
+                groups[hashed] = (shown(key), [fold.start() for fold in folds])
+            _, values = groups[hashed]
+            for number, fold in enumerate(folds):
+                values[number] = fold.take(values[number], tuple(row[places[name]] for name in fold.reads))
+        for key, values in groups.values():
+            yield from group_rows(folds, key, values)
