@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_trident.engine.fused.expressions import ArrowExpression
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.expr.tree import Expression, col, concat, lit, lower, substring, trim, upper, when
 from airflow_trident.types import names_of
@@ -23,7 +24,7 @@ Row = tuple[Any, ...]
 
 def by_arrow(expression: Expression, rows: list[Row]) -> list[Any] | None:
     """None: it goes tuple by tuple."""
-    found = ArrowExpression.of(expression, SCHEMA, expression.dtype(SCHEMA))
+    found = ArrowExpression.of(expression, SCHEMA, dtype(expression, SCHEMA))
     (batch,) = rows_to_table(SCHEMA, rows).to_batches()
     values = None if found is None else found.values(Frame.of_batch(batch, frozenset(names_of(SCHEMA))))
     return None if values is None else values.to_pylist()
