@@ -14,7 +14,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.aggregate import aggregate
-from airflow_trident.engine.fused.expressions import ArrowExpression
+from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
 from airflow_trident.engine.fused.folds import AggregateStep
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.engine.fused.expressions import ArrowExpression
+from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.expr.dtypes import dtype
