@@ -39,6 +39,7 @@ OF_VALUES = ("test_state_values.py", "test_opaque_states.py")
 SEEDS = 2
 """Of random orders over each store; the simulation plays more of them with the decision that all stores share."""
 
+ON_EVERY_ENGINE = "test_a_batch_gives_the_same_rows_as_on_the_local_engine"
 ONLY_CLASSIC = frozenset(
     {
         *("functions_and_filters", "map_and_flat_map", "project_reorders", "shuffle_and_partition_by", "user_combiner"),
@@ -94,7 +95,7 @@ def _is_for_all(item: Any) -> bool:
         return not any(one in places for one in params)
     if item.callspec.params.get("seed", 0) >= SEEDS:
         return True
-    if item.path.name == "test_engine.py" and "connect" in params and ONLY_CLASSIC.intersection(params):
+    if item.originalname == ON_EVERY_ENGINE and "connect" in params and ONLY_CLASSIC.intersection(params):
         return True
     drawn = LOSSY[zlib.crc32(f"{item.path.name}::{item.originalname}".encode()) % len(LOSSY)]
     if any(one in LOSSY and one != drawn for one in params):
