@@ -48,9 +48,10 @@ from airflow_trident.ledger.answers import (
     MetadataOf,
     NothingNew,
 )
-from airflow_trident.ledger.backup.export import export_json
+from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
 from airflow_trident.ledger.backup.importing import require_finished
-from airflow_trident.ledger.paths import BUCKETS, DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
+from airflow_trident.ledger.creating import new_topology
+from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
 from airflow_trident.ledger.verb import (
@@ -65,14 +66,12 @@ from airflow_trident.ledger.verb import (
 )
 from airflow_trident.ledger.verbs import attempts, begin, commits, outcomes, person, pruning, topology
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
-from airflow_trident.ledger.znodes import Create, ZNodes
+from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     Claim,
-    CommitPointer,
     Definition,
-    Exceptions,
     LedgerView,
     TopologyRecord,
     TxRecord,
@@ -92,8 +91,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-READ_AT_ONCE = 500
-"""Records of a list that are asked for in one round trip."""
 SAID_ENOUGH_MS = 60_000
 """A drain asks its sources after each transaction: that nothing is new is said again after a while only."""
 SLOW_POLL_S = 30.0
@@ -243,26 +240,12 @@ class Ledger:
 
     def _create(self, definition: Definition) -> TopologyRecord | None:
         """All nodes of a new incarnation in one step; None if somebody else was faster."""
-        incarnation, op = uuid.uuid4().hex[:8], uuid.uuid4().hex[:16]
-        paths = LedgerPaths(self._path, incarnation)
-        record = TopologyRecord(
-            name=self.topology_name,
-            incarnation=incarnation,
-            definition=definition,
-            created_ms=self._clock_ms(),
-            since=dict.fromkeys(definition.states, 1),
-        )
+        op = uuid.uuid4().hex[:16]
+        record, ops = new_topology(self.topology_name, self._path, definition, op=op, now_ms=self._clock_ms())
         self.znodes.ensure(topologies_folder(self._root))
-        folders = [Create(path) for path in paths.folders()]
-        records = [
-            Create(paths.head, codec.encode_head(1)),
-            Create(paths.commit, codec.encode_pointer(CommitPointer(committed=0, fence=0))),
-            Create(paths.exceptions, codec.encode_exceptions(Exceptions())),
-        ]
-        ops = [Create(self._path, codec.encode_topology(record, op=op)), *folders, *records]
         if not self.transactor.apply(ops, witness=self._path, op=op):
             return None
-        self._known_paths = paths
+        self._known_paths = LedgerPaths(self._path, record.incarnation)
         return record
 
     def paths(self) -> LedgerPaths:
@@ -330,7 +313,7 @@ class Ledger:
     def export(self) -> dict[str, Json]:
         """Everything, as JSON for people and tools."""
         view, records = self.view(0), self.transactions()
-        return export_json(view, records, self._claims())
+        return export_json(view, records, claims_of(self.znodes, self.paths()))
 
     def _snapshot(self, txid: int) -> Snapshot:
         paths = self.paths()
@@ -380,18 +363,6 @@ class Ledger:
         return live_workers(self.znodes, self.paths())
 
     # ---- claim keys --------------------------------------------------------------------------------------------
-
-    def _claims(self) -> dict[str, tuple[int, int]]:
-        buckets = [self.paths().bucket(name) for name in BUCKETS]
-        folders = self.znodes.read([], buckets).folders
-        paths = [f"{bucket}/{name}" for bucket in buckets for name in sorted(folders[bucket] or ())]
-        claims: dict[str, tuple[int, int]] = {}
-        for at in range(0, len(paths), READ_AT_ONCE):
-            for path, node in self.znodes.read(paths[at : at + READ_AT_ONCE]).nodes.items():
-                if node is not None:
-                    claim = codec.decode_claim(node.data, path)
-                    claims[claim.key] = (claim.txid, claim.run_ms)
-        return claims
 
     def sweep_claims(self, txid: int) -> None:
         """Forget old claim keys, if the commit of `txid` is one after which that is due (P10)."""

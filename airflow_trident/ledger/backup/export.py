@@ -6,11 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
+from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.types import Json
 
 VERSION = 2
+READ_AT_ONCE = 500
+"""Records of a list that are asked for in one round trip."""
 
 
 def export_json(
@@ -29,3 +33,17 @@ def export_json(
     }
     plain: dict[str, Json] = json.loads(json.dumps(body))  # tuples and enums as JSON has them
     return plain
+
+
+def claims_of(znodes: ZNodes, paths: LedgerPaths) -> dict[str, tuple[int, int]]:
+    """Claim key -> (txid, when the run was due), of all that are kept."""
+    buckets = [paths.bucket(name) for name in BUCKETS]
+    folders = znodes.read([], buckets).folders
+    keys = [f"{bucket}/{name}" for bucket in buckets for name in sorted(folders[bucket] or ())]
+    claims: dict[str, tuple[int, int]] = {}
+    for at in range(0, len(keys), READ_AT_ONCE):
+        for path, node in znodes.read(keys[at : at + READ_AT_ONCE]).nodes.items():
+            if node is not None:
+                claim = codec.decode_claim(node.data, path)
+                claims[claim.key] = (claim.txid, claim.run_ms)
+    return claims

@@ -1,0 +1,36 @@
+"""What a new incarnation of a topology begins with."""
+
+from __future__ import annotations
+
+import uuid
+
+from airflow_trident.ledger.paths import LedgerPaths
+from airflow_trident.ledger.znodes import Create
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import CommitPointer, Definition, Exceptions, TopologyRecord
+
+
+def new_topology(
+    name: str, path: str, definition: Definition, *, op: str, now_ms: int
+) -> tuple[TopologyRecord, list[Create]]:
+    """Its record, and all its nodes, to be made in one step.
+
+    :param path: of the record.
+    :param op: marks the record as written by this operation.
+    """
+    incarnation = uuid.uuid4().hex[:8]
+    paths = LedgerPaths(path, incarnation)
+    record = TopologyRecord(
+        name=name,
+        incarnation=incarnation,
+        definition=definition,
+        created_ms=now_ms,
+        since=dict.fromkeys(definition.states, 1),
+    )
+    folders = [Create(folder) for folder in paths.folders()]
+    records = [
+        Create(paths.head, codec.encode_head(1)),
+        Create(paths.commit, codec.encode_pointer(CommitPointer(committed=0, fence=0))),
+        Create(paths.exceptions, codec.encode_exceptions(Exceptions())),
+    ]
+    return record, [Create(path, codec.encode_topology(record, op=op)), *folders, *records]
