@@ -66,6 +66,7 @@ contracts: java venv
 
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)
+	@$(RUN) python -m benchmarks.commit_phase
 
 lint: venv
 	@$(RUN) ruff check .

@@ -127,7 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.commit_phase", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
     print(f"{given.rows:,} new values, n = {given.runs}\n")
