@@ -47,7 +47,7 @@ SAME_FILE = {
 }
 """File names that several rooms use, and the one thing that they all mean by it."""
 
-TO_BE_RENAMED: set[str] = {"Check", "Row", "Step"}
+TO_BE_RENAMED: set[str] = {"Check", "Step"}
 """Type names that still mean several things. Nothing is ever added."""
 
 FILES_TO_BE_RENAMED: dict[str, str] = {
