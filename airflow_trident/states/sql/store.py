@@ -54,7 +54,8 @@ class SqlStore(AdmittingState):
                 db.make(db.markers)
             if not self._is_registered():
                 self._enter(is_free=db.data in lacking)
-            elif db.data in lacking and self._marker() is not None:
+            # Asked again: who was applied to since then has made the table before.
+            elif db.data in lacking and self._marker() is not None and db.data in db.lacking():
                 raise self._row_is_bad(f"is there, and its table {db.shown} is gone")
             for table in lacking:
                 if table != db.markers:
