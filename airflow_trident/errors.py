@@ -110,6 +110,15 @@ class SparkJobError(RetryableError):
     """A Spark job ended without a result for a reason other than the user's code."""
 
 
+class ChildError(RetryableError):
+    """A child process died, hung, did not start in time or did not stop; its text ends with how it ended and what it
+    said last on stderr."""
+
+
+class ChildProtocolError(ChildError):
+    """A child process said something that its protocol does not allow at that point."""
+
+
 class AttemptTimeoutError(RetryableError):
     """An attempt took longer than it may (`attempt_timeout`) and was cancelled."""
 

@@ -1,0 +1,180 @@
+"""How messages lie in the bytes between us and a child.
+
+Two carriers: Node's channel has one JSON object a line; Storm's multilang has JSON and then a line ``end``. A decoder
+takes bytes in any pieces and gives the messages that are whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from airflow_trident.errors import ChildProtocolError
+
+Message: TypeAlias = dict[str, Any]
+
+MAX_MESSAGE_BYTES = 64 << 20
+SHOWN_BYTES = 120
+_END = b"\nend\n"
+
+
+def encode_node(message: object) -> bytes:
+    """One line for Node's channel. Node itself ends at a line that is no JSON, so numbers that JSON lacks are null."""
+    return _json(message) + b"\n"
+
+
+def encode_multilang(message: object) -> bytes:
+    """JSON and a line ``end``."""
+    return _json(message) + _END
+
+
+def _json(message: object) -> bytes:
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:  # half a surrogate pair: JSON can say it in ASCII only
+        return json.dumps(_plain(message), separators=(",", ":")).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+class Decoder(ABC):
+    """Bytes in any pieces in, whole messages out.
+
+    :param max_message_bytes: no message may be longer: what is kept of an unfinished one is bounded by it.
+    :param stray: gets what lies before a message and is none of it.
+    """
+
+    end: bytes
+    """What a message ends with."""
+
+    def __init__(
+        self, max_message_bytes: int = MAX_MESSAGE_BYTES, stray: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._stray = stray or (lambda _: None)
+        self._buffer = bytearray()
+        self._searched_bytes = 0
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that `data` makes whole, first to last.
+
+        :raises ChildProtocolError: something is no message, or longer than allowed.
+        """
+        buffer = self._buffer
+        buffer += data
+        if buffer.find(self.end, self._searched_bytes) < 0:
+            self._searched_bytes = max(0, len(buffer) - len(self.end) + 1)
+            self._require_short(len(buffer))
+            return []
+        *whole, rest = bytes(buffer).split(self.end)
+        self._buffer = bytearray(rest)
+        self._searched_bytes = max(0, len(rest) - len(self.end) + 1)
+        messages = [message for part in whole if (message := self._message(part)) is not None]
+        self._require_short(len(rest))
+        return messages
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """How much of a message is there that is not whole."""
+        return len(self._buffer)
+
+    def _message(self, part: bytes) -> Message | None:
+        self._require_short(len(part))
+        return self._of(part)
+
+    @abstractmethod
+    def _of(self, part: bytes) -> Message | None:
+        """One message; None if the part is none and may be none."""
+
+    def _require_short(self, size_bytes: int) -> None:
+        if size_bytes > self._max_message_bytes:
+            self._buffer.clear()
+            raise ChildProtocolError(
+                f"a message of the child is longer than {self._max_message_bytes} bytes",
+                "Raise max_message_bytes, or let the component say less at a time.",
+            )
+
+    @staticmethod
+    def _refused(part: bytes) -> ChildProtocolError:
+        shown = repr(part[:SHOWN_BYTES])[1:] + ("..." if len(part) > SHOWN_BYTES else "")
+        return ChildProtocolError(
+            f"the child said something that is no message: {shown}",
+            "Its messages must stand alone on their carrier: let it print to stderr.",
+        )
+
+
+class NodeDecoder(Decoder):
+    """One JSON object a line. Objects of Node's own (their ``cmd`` begins with ``NODE_``) are left out."""
+
+    end = b"\n"
+
+    def _of(self, part: bytes) -> Message | None:
+        if not part.strip():
+            return None
+        message = _parsed(part)
+        if message is None:
+            raise self._refused(part)
+        command = message.get("cmd")
+        return None if isinstance(command, str) and command.startswith("NODE_") else message
+
+
+class MultilangDecoder(Decoder):
+    """JSON objects, each with a line ``end`` behind it.
+
+    What a component prints beside its messages comes on the same pipe, in front of the next message: then the last line
+    is the message, and the rest goes to `stray`.
+
+    :param strict: such text is an error instead.
+    """
+
+    end = _END
+
+    def __init__(
+        self,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        stray: Callable[[bytes], None] | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(max_message_bytes, stray)
+        self._strict = strict
+
+    def _of(self, part: bytes) -> Message | None:
+        while part.startswith(b"end\n"):  # its line break was the end of the message before
+            part = part[4:]
+        if part == b"end" or not part.strip():
+            return None
+        message = _parsed(part)
+        if message is not None:
+            return message
+        before, _, last = part.rpartition(b"\n")
+        message = None if self._strict or not before else _parsed(last)
+        if message is None:
+            raise self._refused(part)
+        self._stray(before)
+        return message
+
+
+def _parsed(part: bytes) -> Message | None:
+    """A JSON object, else None."""
+    try:
+        message = msgspec.json.decode(part)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        try:  # what it is too strict for: NaN, half a surrogate pair
+            message = json.loads(part.decode())
+        except (ValueError, RecursionError):
+            return None
+    return message if isinstance(message, dict) else None
