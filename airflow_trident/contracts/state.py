@@ -106,7 +106,8 @@ class Marker:
     Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far, and they
     may still come. Holes that nothing can fill any more, below `CommitTicket.floor`, are forgotten.
     `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
-    `NO_ATTEMPT` (always where no spout is opaque).
+    `NO_ATTEMPT` (always where no spout is opaque). `group`: if `high` came with others in one step, the digest of the
+    position of each (`states.core.marker.digest_of`) by its txid: until all are COMMITTED, each may come again alone.
     """
 
     incarnation: str
@@ -115,6 +116,7 @@ class Marker:
     holes: tuple[tuple[int, int], ...] = ()
     position: dict[str, Json] = field(default_factory=dict)
     attempt: int = NO_ATTEMPT
+    group: dict[int, str] = field(default_factory=dict)
 
     def has(self, txid: int) -> bool:
         return txid <= self.high and not any(first <= txid <= last for first, last in self.holes)

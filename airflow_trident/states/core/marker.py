@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_trident.contracts.state import Marker, State, StateSpec, Verdict
@@ -10,6 +13,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.protocol.whole import state_behind
+from airflow_trident.types import Json
 
 
 class AdmittingState(State):
@@ -56,6 +60,43 @@ def admit(
     return replace(marker, fence=ticket.fence, holes=left), Verdict.APPLY
 
 
+def admit_group(
+    marker: Marker | None, tickets: Sequence[CommitTicket], *, state: str, commutes: bool
+) -> tuple[Marker, tuple[Verdict, ...]]:
+    """The marker after all tickets of one step, lowest first, and what to do with the batch of each (T12).
+
+    As :func:`admit` for one after the other. What is new has all of the step's txids in the marker's group, also those
+    that were there before: none of them needs to be COMMITTED yet.
+
+    :param tickets: of one fence, none of them late; at least one.
+    :raises: as :func:`admit`; then no ticket is admitted.
+    """
+    verdicts = []
+    for ticket in tickets:
+        marker, verdict = admit(marker, ticket, state=state, commutes=commutes)
+        verdicts.append(verdict)
+    assert marker is not None, "a group has tickets"
+    if Verdict.APPLY in verdicts and len(tickets) > 1:
+        marker = replace(marker, group={ticket.txid: digest_of(ticket.position) for ticket in tickets})
+    return marker, tuple(verdicts)
+
+
+def digest_of(position: dict[str, Json]) -> str:
+    """Of `CommitTicket.position`: 16 bytes, hexadecimal. Equal positions have the same digest."""
+    text = json.dumps(position, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def group_to_json(group: dict[int, str]) -> list[list[Json]]:
+    """`Marker.group` as it is stored."""
+    return [[txid, digest] for txid, digest in group.items()]
+
+
+def group_from_json(content: Sequence[Sequence[Json]]) -> dict[int, str]:
+    """:raises ValueError, TypeError: it was not written by `group_to_json`."""
+    return {int(str(txid)): str(digest) for txid, digest in content}
+
+
 def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
     """The marker with the ticket's fence, in a state that does not hold its transaction."""
     _require_whole(marker, ticket, state)
@@ -96,12 +137,13 @@ def _require_whole(marker: Marker | None, ticket: CommitTicket, state: str) -> N
 
 
 def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool) -> None:
-    """Below the highest txid only a late one may come, into a hole or again; the highest is known by its batch, and by
-    its attempt where two attempts may have different batches."""
+    """Below the highest txid only a late one may come, into a hole or again, or one of the group that the highest came
+    with, known by its digest; the highest is known by its batch, and by its attempt where two attempts may have
+    different batches."""
     if ticket.txid > marker.high:
         return
     if ticket.txid < marker.high:
-        used = not ticket.late
+        used = not ticket.late and marker.group.get(ticket.txid) != digest_of(ticket.position)
     else:
         used = ticket.position != marker.position or (opaque and ticket.attempt < marker.attempt)
     if used:

@@ -21,6 +21,7 @@ from airflow_trident.contracts.state import Marker, StateSpec
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.api import MergeKind
+from airflow_trident.states.core.marker import group_from_json, group_to_json
 from airflow_trident.states.core.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, merge
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
@@ -72,7 +73,10 @@ class Footer:
 
     def to_bytes(self) -> bytes:
         marker = None if self.marker is None else asdict(self.marker)
-        return json.dumps({"v": 1, "marker": marker, "bounds": self.bounds}).encode()
+        group = [] if marker is None else group_to_json(marker.pop("group"))
+        # Beside the marker: versions that know no groups take no field of it that they do not know.
+        beside = {"group": group} if group else {}
+        return json.dumps({"v": 1, "marker": marker, "bounds": self.bounds, **beside}).encode()
 
 
 def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
@@ -86,7 +90,8 @@ def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
             known = json.loads(pq.read_schema(file).metadata[_FOOTER])
         marker = known["marker"]
         if marker is not None:
-            marker = Marker(**{**marker, "holes": tuple((first, last) for first, last in marker["holes"])})
+            holes = tuple((first, last) for first, last in marker["holes"])
+            marker = Marker(**{**marker, "holes": holes, "group": group_from_json(known.get("group", []))})
         return Footer(marker=marker, bounds=tuple(known["bounds"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecordError(

@@ -239,7 +239,8 @@ class OpenFileSink(AdmittingState):
 
     def _write(self, version: int, record: _Record) -> bool:
         assert record.marker is not None
-        marker = {name: getattr(record.marker, name) for name in Marker.__slots__}
+        # Files come one by one, so there is never a group.
+        marker = {name: getattr(record.marker, name) for name in Marker.__slots__ if name != "group"}
         content = {
             "version": _FORMAT.version,
             "of": [self._spec.topology, self._spec.name],

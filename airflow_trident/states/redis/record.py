@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_trident.contracts.state import Marker, StateSpec
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError, NewerRecordError
+from airflow_trident.states.core.marker import group_from_json, group_to_json
 
 VERSION = 1
 
@@ -24,7 +25,7 @@ class Record:
 
 
 def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept: int) -> bytes:
-    content = {
+    content: dict[str, Any] = {
         "v": VERSION,
         "topology": spec.topology,
         "state": spec.name,
@@ -38,6 +39,8 @@ def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept
         "op": op,
         "kept": kept,
     }
+    if marker.group:  # versions that know no groups leave it out when they write the record
+        content["group"] = group_to_json(marker.group)
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -66,6 +69,7 @@ def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Reco
             holes=tuple((int(first), int(last)) for first, last in content["holes"]),
             position=dict(content["position"]),
             attempt=int(content["attempt"]),
+            group=group_from_json(content.get("group", [])),
         )
         return Record(text=text, marker=marker, op=str(content["op"]), kept=int(content["kept"]))
     except (ValueError, TypeError, KeyError) as error:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.state import Applied, Marker, Verdict
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.marker import AdmittingState, admit, group_from_json, group_to_json
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
 from airflow_trident.states.sql.dialect import Dialect
+from airflow_trident.types import Json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,13 +101,15 @@ class SqlStore(AdmittingState):
         if high is None:
             return None
         try:
+            where, group = _position_from(position)
             return Marker(
                 incarnation=str(incarnation),
                 high=int(high),
                 fence=int(fence),
                 holes=tuple((int(first), int(last)) for first, last in json.loads(holes)),
-                position=json.loads(position),
+                position=where,
                 attempt=int(attempt),
+                group=group,
             )
         except (ValueError, TypeError) as error:
             raise self._row_is_bad(f"cannot be read ({error})") from error
@@ -120,7 +123,7 @@ class SqlStore(AdmittingState):
     def _write_marker(self, marker: Marker) -> None:
         db = self.dialect
         row = {name: getattr(marker, name) for name in _MARKER}
-        row |= {"holes": json.dumps(marker.holes), "position": json.dumps(marker.position)}
+        row |= {"holes": json.dumps(marker.holes), "position": _position_text(marker)}
         changed = ", ".join(f"{name} = :{name}" for name in _MARKER)
         db.execute(f"UPDATE {db.markers} SET {changed} WHERE {db.mine}", db.row | row)
 
@@ -179,3 +182,24 @@ class SqlStore(AdmittingState):
 
     def close(self) -> None:
         self.dialect.close()
+
+
+_GROUP = "group"
+
+
+def _position_text(marker: Marker) -> str:
+    """The column `position`: an object; after a group a list with that object at its end. To versions that know no
+    groups the list is another position than that of any ticket: they refuse the group's txids, and go on above."""
+    if not marker.group:
+        return json.dumps(marker.position)
+    return json.dumps([_GROUP, group_to_json(marker.group), marker.position])
+
+
+def _position_from(text: str) -> tuple[dict[str, Json], dict[int, str]]:
+    content = json.loads(text)
+    if isinstance(content, dict):
+        return content, {}
+    name, group, position = content
+    if name != _GROUP or not isinstance(position, dict):
+        raise ValueError(f"a position that is {name!r:.40}")
+    return position, group_from_json(group)
