@@ -1,4 +1,4 @@
-"""A topology as qtopology writes it: a JSON file with spouts, bolts and variables, read and compiled. It starts nothing.
+"""A topology as qtopology writes it: a JSON file with spouts, bolts and variables, read and compiled. Starts nothing.
 
 Both generations are read (:mod:`airflow_trident.children.schema`). What cannot be kept here is refused with the reason.
 (qtopology: TopologyCompiler, validate.)
