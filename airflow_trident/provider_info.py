@@ -64,7 +64,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_trident.links.transaction.TransactionLink",
             "airflow_trident.links.spark.SparkUiLink",
         ],
-        "cli": ["airflow_trident.cli.definition.get_trident_cli_commands"],
+        "cli": ["airflow_trident.cli.parser.get_trident_cli_commands"],
         "config": {
             SECTION: {
                 "description": "Exactly-once transactions: the ledger, staging and waiting.",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from demo.folder import DEFAULT_NAME, VARIABLE, folder_from_environment
 from demo.perform import perform
-from demo.play import WordCount
+from demo.story import WordCount
 
 DESCRIPTION = f"""\
 Counts the words of Python's standard library in exactly-once batches, through a real Airflow, Spark and ZooKeeper.

@@ -7,9 +7,9 @@ from types import FrameType
 
 from airflow_trident.errors import TridentError
 from demo.folder import DemoFolder
-from demo.play import Play
 from demo.run import INTERRUPTS, Demo
 from demo.screen import Colour, Screen
+from demo.story import Play
 
 INTERRUPTED = 130
 

@@ -18,9 +18,9 @@ from airflow_trident.protocol.statuses import Status
 from demo.changes import changes, short, standing
 from demo.folder import VARIABLE, DemoFolder
 from demo.kills import KILLS, kill_setting
-from demo.play import Play
 from demo.screen import Colour, Screen
 from demo.steps import Backfill, Clear, Finish, Trigger, Watch, new_run_ids, next_step
+from demo.story import Play
 from tools import kills
 from tools.local_airflow.rest import FINISHED_RUN
 from tools.local_airflow.services import LocalAirflow, base_environment, processes_of

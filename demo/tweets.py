@@ -16,9 +16,9 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from demo.folder import VARIABLE, DemoFolder, folder_from_environment
 from demo.perform import perform
-from demo.play import Play
 from demo.report import compare, show_kills, show_ledger
 from demo.screen import Screen
+from demo.story import Play
 from demo.tweet_text import TABLES, generated_tweets, plain_counts
 from tools.local_airflow.services import free_port
 

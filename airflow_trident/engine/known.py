@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from airflow_trident.engine.fused.passes import RUNS
-from airflow_trident.engine.spread import RULES
+from airflow_trident.engine.partitioning import RULES
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.commit.nodes import CarriedNode
 from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode

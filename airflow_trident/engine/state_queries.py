@@ -9,8 +9,8 @@ from typing import Any
 from airflow_trident.contracts.state import State, StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.border import Border, prepared
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.queries import QueryFunction, Row
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.stages import Plan

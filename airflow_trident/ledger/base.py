@@ -64,7 +64,7 @@ from airflow_trident.ledger.verb import (
     the_pointer,
     the_topology,
 )
-from airflow_trident.ledger.verbs import attempts, begin, commits, outcomes, person, pruning, topology
+from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pruning, topology
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
@@ -182,9 +182,9 @@ class Ledger:
     committed = Verb(commits.committed, of_ticket_and_what_is_kept, then=_after_commit)
     bar = Verb(commits.bar, one_transaction)
     take_back = Verb(commits.take_back, of_ticket)
-    skip = Verb(person.skip, one_transaction)
-    accept_source = Verb(person.accept_source, one_transaction)
-    close_transaction = Verb(person.close_transaction, one_transaction)
+    skip = Verb(manual.skip, one_transaction)
+    accept_source = Verb(manual.accept_source, one_transaction)
+    close_transaction = Verb(manual.close_transaction, one_transaction)
     set_command = Verb(topology.set_command, the_topology)
     note_states = Verb(topology.note_states, the_topology)
     take_fence = Verb(topology.take_fence, the_pointer)

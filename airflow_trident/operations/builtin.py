@@ -19,7 +19,7 @@ from airflow_trident.operations.api import (
     OperationContext,
     TransactionAttempt,
 )
-from airflow_trident.operations.calls.border import callable_of
+from airflow_trident.operations.calls.user_code import callable_of
 from airflow_trident.operations.comparing import Comparator, comparable
 from airflow_trident.operations.vectors import VectorFilter
 from airflow_trident.types import select

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit.levels import split_phases
 from airflow_trident.plan.commit.nodes import CarriedNode
-from airflow_trident.plan.commit.phase import split_phases
 from airflow_trident.plan.graph import Node, Sinks, ordered
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings

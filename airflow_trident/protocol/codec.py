@@ -1,7 +1,7 @@
 """Ledger records as bytes and back: versioned JSON, never pickle. Pure.
 
 Every record is ``{"v": 2, ...}`` with the fields written here; :mod:`airflow_trident.protocol.formats` says what is
-tolerated and what is refused, :mod:`airflow_trident.protocol.version1` what version 1 wrote.
+tolerated and what is refused, :mod:`airflow_trident.protocol.records_v1` what version 1 wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.protocol import version1
+from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.formats import Format, is_whole, json_bytes, short, unknown_fields
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
@@ -173,7 +173,7 @@ def decode_topology(data: bytes, path: str) -> TopologyRecord:
 
 def _topology(version: int, body: dict[str, Any], path: str) -> TopologyRecord:
     if version == 1:
-        body = version1.topology(body)
+        body = records_v1.topology(body)
     needed = ("op", "command", "epoch", "floor_ms", "created_ms")
     record: TopologyRecord = RECORDS.build(TopologyRecord, {**body, "extra": {}}, path, needed=needed)
     _require(isinstance(body["op"], str), path, f"its op is {short(body['op'])}")
@@ -227,7 +227,7 @@ def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> Tx
 
 def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | None) -> TxRecord:
     if version == 1:
-        body = version1.transaction(body)
+        body = records_v1.transaction(body)
     ref = _blob_ref(body, path)
     if ref is None:
         metadata, carried = _positions(body, path)

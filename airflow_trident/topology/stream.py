@@ -24,7 +24,7 @@ from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase, StreamBase
-from airflow_trident.topology.verbs import aggregate, local, persist, query, repartition, window
+from airflow_trident.topology.verbs import aggregate, each, persist, query, repartition, window
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec
@@ -52,40 +52,40 @@ class Stream(StreamBase):
         :param outputs: new fields with types; names alone where types are annotated or follow from the expression.
         :raises FieldError: unknown or doubled field, or a type that is not known.
         """
-        return local.each(self, inputs, function, outputs)
+        return each.each(self, inputs, function, outputs)
 
     def filter(self, inputs: FieldSpec | Expression | Any, filter: Any = None) -> Stream:
         """Keep the tuples for which `filter` is true.
 
         ``filter("word", NotEmpty())``, ``filter(NotEmpty())`` (all fields), ``filter(col("n") > 0)``; null drops.
         """
-        return local.filter(self, inputs, filter)
+        return each.filter(self, inputs, filter)
 
     def map(self, function: Any, outputs: FieldSpec | None = None) -> Stream:
         """Replace every tuple by ``function(*values)``: one value, or a tuple of values if there are several fields.
 
         :param outputs: the new fields; without them names and types stay.
         """
-        return local.map(self, "map", function, outputs)
+        return each.map(self, "map", function, outputs)
 
     def flat_map(self, function: Any, outputs: FieldSpec | None = None) -> Stream:
         """Replace every tuple by each element of ``function(*values)``."""
-        return local.map(self, "flat_map", function, outputs)
+        return each.map(self, "flat_map", function, outputs)
 
     def project(self, keep: FieldSpec) -> Stream:
         """Keep these fields, in this order."""
-        return local.project(self, keep)
+        return each.project(self, keep)
 
     def peek(self, inputs: FieldSpec | Any, consumer: Any = None) -> Stream:
         """Call `consumer` for every tuple, for its effect, and pass the tuple on: ``peek(Debug())``.
 
         It may be called several times for one tuple: attempts are repeated. Without `inputs` it gets all fields.
         """
-        return local.peek(self, inputs, consumer)
+        return each.peek(self, inputs, consumer)
 
     def apply_assembly(self, assembly: Callable[[Stream], Stream]) -> Stream:
         """What `assembly` makes of this stream: a function, or an object with ``apply(stream)`` (Trident: Assembly)."""
-        return local.assembled(self, assembly)
+        return each.assembled(self, assembly)
 
     # ---- repartitioning ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from airflow_trident import settings
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.tasks.spark_driver import SparkDriver
-from airflow_trident.triggers.hub import Hub, shared_hub
+from airflow_trident.triggers.shared_watch import Hub, shared_hub
 from airflow_trident.triggers.turn import SETTLE_S
 
 

@@ -19,7 +19,7 @@ from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.waiting import blocked, wait
 from airflow_trident.tasks.liveness import Answers, answered, commit_left, judge, live_names, note_gone, questions
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
-from airflow_trident.triggers.hub import SharedLedger, shared_hub
+from airflow_trident.triggers.shared_watch import SharedLedger, shared_hub
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

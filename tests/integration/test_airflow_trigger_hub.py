@@ -23,7 +23,8 @@ from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef
 from airflow_trident.tasks.waits import Until
-from airflow_trident.triggers import hub, turn
+from airflow_trident.triggers import shared_watch as hub
+from airflow_trident.triggers import turn
 from airflow_trident.triggers.turn import TridentTurnTrigger
 
 pytestmark = [pytest.mark.zookeeper]

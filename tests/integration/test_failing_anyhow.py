@@ -113,7 +113,7 @@ def test_an_interrupted_attempt_is_in_the_ledger(world: Lines) -> None:
 
 
 def test_a_value_whose_text_cannot_be_had_is_no_reason_to_lose_the_error() -> None:
-    from airflow_trident.operations.calls.border import Border
+    from airflow_trident.operations.calls.user_code import Border
 
     error = Border(node="each-1", function="f", fields=("a",), txid=7).raised((Mute(),), Unspeakable())
     for part in ("Unspeakable", "transaction 7", "Mute", "each-1"):

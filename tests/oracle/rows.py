@@ -29,8 +29,8 @@ from airflow_trident.engine.sources import conform, emitter_of
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.border import Border, callable_of, prepared
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border, callable_of, prepared
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction, called, kept

@@ -18,7 +18,7 @@ from airflow_trident.ledger import transact
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.transact import Change, Transactor, Unchanged
 from airflow_trident.ledger.verb import Prefetch
-from airflow_trident.ledger.verbs import attempts, begin, commits, parts, person
+from airflow_trident.ledger.verbs import attempts, begin, commits, manual, parts
 from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
 from airflow_trident.protocol import codec, decide
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
@@ -330,7 +330,7 @@ def _() -> Sequence[Patch]:
     def over_all(upto: int, exceptions: Exceptions) -> int:
         return max([upto, *exceptions.skipped])
 
-    return [(commits, "over_skipped", over_all), (person, "over_skipped", over_all)]
+    return [(commits, "over_skipped", over_all), (manual, "over_skipped", over_all)]
 
 
 @mutant("a late commit moves the pointer back")

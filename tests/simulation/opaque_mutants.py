@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verbs import attempts, begin, opaque, parts, person
+from airflow_trident.ledger.verbs import attempts, begin, manual, opaque, parts
 from airflow_trident.protocol.records import Definition, TxRecord
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
@@ -94,7 +94,7 @@ def _() -> Sequence[Patch]:
         with mock.patch.object(parts, "existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
             return original(snap, txid, reason)
 
-    original, existing = person.skip, parts.existing
+    original, existing = manual.skip, parts.existing
     return [(Ledger.skip, "decide", skip)]
 
 

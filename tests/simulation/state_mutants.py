@@ -9,7 +9,7 @@ from unittest import mock
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verbs import commits, parts, person, pruning
+from airflow_trident.ledger.verbs import commits, manual, parts, pruning
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.runtime.commit import Committer, OpenStates
 from airflow_trident.states.core import marker as marker_module
@@ -83,7 +83,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("a transaction is skipped although a state may hold it")
 def _() -> Sequence[Patch]:
-    original = person.skip
+    original = manual.skip
 
     def skip(snap: Any, txid: int, reason: str) -> Any:
         with mock.patch.object(parts, "existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):

@@ -203,7 +203,7 @@ def parse(words: tuple[str, ...]) -> argparse.Namespace:
     """As Airflow would read the words after ``airflow trident``. :raises ValueError: it would refuse them."""
     from airflow.cli.cli_config import GroupCommand
 
-    from airflow_trident.cli.definition import get_trident_cli_commands
+    from airflow_trident.cli.parser import get_trident_cli_commands
 
     (command,) = get_trident_cli_commands()
     rest = list(words)

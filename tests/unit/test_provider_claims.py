@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident import TridentCoordinatorOperator
-from airflow_trident.protocol import version1
+from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.runtime.phases import coordinate
 from tests.unit.test_provider_runs import Site, context_of, site
@@ -73,4 +73,4 @@ CLAIMS = st.tuples(IDS, IDS, RUNS, st.integers(-1, 2), st.integers(0, 2))
 def test_no_two_claims_have_one_key_whatever_their_runs_are_called(one: Any, other: Any) -> None:
     assert (claim_key(*one) == claim_key(*other)) == (one == other)
     dag_id, _, run_id, map_index, index = other
-    assert claim_key(*one) not in version1.claim_keys(dag_id, run_id, map_index, index)
+    assert claim_key(*one) not in records_v1.claim_keys(dag_id, run_id, map_index, index)

@@ -70,10 +70,10 @@ def test_the_entry_point_is_this_function() -> None:
     assert mine.load() is get_provider_info
 
 
-@pytest.mark.parametrize("name", ["provider_info", "cli.definition"])
+@pytest.mark.parametrize("name", ["provider_info", "cli.parser"])
 def test_what_every_airflow_command_reads_imports_nothing_heavy(name: str) -> None:
     heavy = ["kazoo", "pyspark", "pyarrow", "pandas", "fastapi", "airflow.models"]
-    if name == "cli.definition":
+    if name == "cli.parser":
         heavy.remove("airflow.models")
     program = f"import sys, airflow_trident.{name}; print([one for one in {heavy} if one in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -26,8 +26,8 @@ from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind, OperationContext
-from airflow_trident.operations.calls.border import Border
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, is_nested, names_of, select
 

@@ -16,8 +16,8 @@ from airflow_trident.operations.api import (
     ReducerAggregator,
     TransactionAttempt,
 )
-from airflow_trident.operations.calls.border import Border, prepared
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.calls.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, is_nested

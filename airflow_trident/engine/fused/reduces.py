@@ -8,8 +8,8 @@ from typing import Any
 from airflow_trident.engine.fused.folds import Emitted, coercers, key_of_groups, shown_key
 from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.border import Border, prepared
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
 from airflow_trident.operations.queries import Row
 from airflow_trident.plan.nodes import MultiReduceStepNode

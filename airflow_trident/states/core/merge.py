@@ -15,8 +15,8 @@ from airflow_trident.contracts.state import StateSpec, StateUpdater
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext, TransactionAttempt
-from airflow_trident.operations.calls.border import Border, prepared
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import names_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_trident.errors import USER_ERRORS, CorruptRecordError, TridentError
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.protocol.checkpoint import Action, require_fence
 from airflow_trident.states.keyvalue.base import KeyValueState

@@ -18,7 +18,7 @@ from airflow_trident.contracts.state import Applied, Capabilities, Marker, State
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, UserCodeError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.border import Border
+from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
 from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket

@@ -10,8 +10,8 @@ from airflow_trident.errors import PlanError
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
+from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.commit.nodes import NewValuesNode
-from airflow_trident.plan.commit.phase import in_commit_phase
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
 from airflow_trident.topology.names import require_name
@@ -19,7 +19,7 @@ from airflow_trident.topology.signatures import persistent_aggregations, require
 from airflow_trident.topology.stream_base import S, named, some, then
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
-from airflow_trident.topology.verbs.local import keeping
+from airflow_trident.topology.verbs.each import keeping
 from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, parse_names, require_distinct, select
 
 

@@ -16,8 +16,8 @@ from airflow_trident.engine.fused.folds import key_of_groups
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.border import Border, prepared
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode, UnionNode
 from airflow_trident.staging.manifest import Slot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, Arg, GroupCommand
 
-from airflow_trident.cli.definition_parts import ARG_DAG, ARG_DAG_FILE, ARG_TOPOLOGY, command
+from airflow_trident.cli.parser_parts import ARG_DAG, ARG_DAG_FILE, ARG_TOPOLOGY, command
 
 ARG_QUERY = Arg(("query",), help="Name of the query", metavar="QUERY")
 ARG_QUERY_ARGS = Arg(("args",), help="A value for each argument of the query", nargs="*", metavar="ARG")

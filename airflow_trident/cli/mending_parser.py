@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.cli.cli_config import ARG_VERBOSE, Arg
 
-from airflow_trident.cli.definition_parts import (
+from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
     ARG_DRY_RUN,
     ARG_TOPOLOGY,

@@ -16,7 +16,7 @@ PROGRAM = """
 import json, sys
 from airflow.cli.cli_config import GroupCommand
 before = set(sys.modules)
-from airflow_trident.cli.definition import get_trident_cli_commands
+from airflow_trident.cli.parser import get_trident_cli_commands
 
 def walk(command, path):
     path = path + [command.name]

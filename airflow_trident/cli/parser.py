@@ -11,7 +11,8 @@ from airflow.cli.cli_config import (
     positive_int,
 )
 
-from airflow_trident.cli.definition_parts import (
+from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, CLOSE, REBUILD, TAKE_BACK
+from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
     ARG_DRY_RUN,
     ARG_SPARK_CONF,
@@ -23,9 +24,8 @@ from airflow_trident.cli.definition_parts import (
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
 )
-from airflow_trident.cli.definition_parts import command as _command
-from airflow_trident.cli.mending_definition import ACCEPT_SOURCE, ARG_REASON, CLOSE, REBUILD, TAKE_BACK
-from airflow_trident.cli.query_definition import PLAN, QUERY, STATE
+from airflow_trident.cli.parser_parts import command as _command
+from airflow_trident.cli.query_parser import PLAN, QUERY, STATE
 
 ARG_TOPOLOGY_OR_ALL = Arg(
     ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
