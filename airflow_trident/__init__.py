@@ -85,7 +85,6 @@ if TYPE_CHECKING:
     from airflow_trident.operators.coordinator import TridentCoordinatorOperator as TridentCoordinatorOperator
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
-    from airflow_trident.operators.group import trident_transaction as trident_transaction
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
     from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
     from airflow_trident.runtime.query import QueryResult as QueryResult
@@ -119,6 +118,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
+    from airflow_trident.task_group import trident_transaction as trident_transaction
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
 

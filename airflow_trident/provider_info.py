@@ -44,7 +44,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_trident.operators.backfill",
                     "airflow_trident.operators.drain",
                     "airflow_trident.operators.query",
-                    "airflow_trident.operators.group",
+                    "airflow_trident.task_group",
                 ],
             }
         ],

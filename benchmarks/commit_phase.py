@@ -20,7 +20,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.operations.expr.tree import col, length
-from airflow_trident.runtime.commit_phase import level_job
+from airflow_trident.runtime.downstream import level_job
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.engine import Longest, keep
 from tests.fixtures.state import ticket

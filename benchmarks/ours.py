@@ -123,7 +123,7 @@ def _engine(task: dict[str, Any]) -> Engine:
         from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 
         return SparkEngine(ConnectSessions(task["connect"]))
-    from airflow_trident.engine.spark.sessions.submit import SparkSubmitProcess, SubmitEngine
+    from airflow_trident.engine.spark.submit import SparkSubmitProcess, SubmitEngine
 
     submit = SparkSubmitProcess(f"local[{CORES}]", common_conf())
     return SubmitEngine(submit, submit.cancel)

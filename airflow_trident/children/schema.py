@@ -17,7 +17,7 @@ from airflow_trident.errors import ConfigurationError
 TYPES = ("inproc", "module_class", "module_method", "sys", "subproc")
 """How a node is made: a file with ``create()``, a class or function of a module, a standard node, a program."""
 
-Check = Callable[[Any, str], None]
+Requirement = Callable[[Any, str], None]
 """Takes a value and its place, ``bolt 'b'.inputs[0]``; raises ValueError with what it must be."""
 
 
@@ -25,8 +25,8 @@ Check = Callable[[Any, str], None]
 class Keys:
     """The keys of one object."""
 
-    required: Mapping[str, Check]
-    optional: Mapping[str, Check]
+    required: Mapping[str, Requirement]
+    optional: Mapping[str, Requirement]
 
     def __call__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -48,7 +48,7 @@ class Keys:
 class List:
     """A list of things that are alike."""
 
-    each: Check
+    each: Requirement
     called: str = ""
 
     def __call__(self, value: Any, where: str) -> None:
@@ -125,8 +125,8 @@ def _object(value: Any, where: str) -> None:
         raise Misfit(where, f"is {shown(value)}", "Make it an object, {...}.")
 
 
-_NODE: Mapping[str, Check] = {"name": _name, "working_dir": _text, "cmd": _text, "init": _object}
-_NODE_TOO: Mapping[str, Check] = {
+_NODE: Mapping[str, Requirement] = {"name": _name, "working_dir": _text, "cmd": _text, "init": _object}
+_NODE_TOO: Mapping[str, Requirement] = {
     "type": _type,
     "subtype": _text,
     "args": List(_text),

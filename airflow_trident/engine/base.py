@@ -11,7 +11,7 @@ E5  Every use of an operation (function, filter, aggregator, grouping, query) on
     of what the user wrote: prepared before its first tuple, cleaned up after its last. What it keeps in `self` no other
     sees, whatever runs beside it in the same process. Plain functions are code and are shared.
 E6  A node of a kind that the engine does not know, in the processing phase or behind it, is an UnknownNodeError before
-    anything is read: see :mod:`airflow_trident.engine.known`.
+    anything is read: see :mod:`airflow_trident.engine.known_nodes`.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.fused.frames import BATCH_ROWS
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.known import LOCAL_NODES, require_known
+from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
-from airflow_trident.engine.sources import conform, emitter_of
+from airflow_trident.engine.spout_reader import conform, emitter_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext

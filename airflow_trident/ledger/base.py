@@ -39,7 +39,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self, TypeVar
 
 from airflow_trident.errors import RetryableError, UnknownTopologyError
-from airflow_trident.ledger.answers import (
+from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
+from airflow_trident.ledger.backup.importing import require_finished
+from airflow_trident.ledger.begin_result import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
     BeginResult,
@@ -48,8 +50,6 @@ from airflow_trident.ledger.answers import (
     MetadataOf,
     NothingNew,
 )
-from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
-from airflow_trident.ledger.backup.importing import require_finished
 from airflow_trident.ledger.creating import new_topology
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
 from airflow_trident.ledger.snapshot import Snapshot

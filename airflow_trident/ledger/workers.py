@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNodes
-from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Owner
 
 

@@ -32,6 +32,6 @@ class TridentPlugin(AirflowPlugin):
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         # Read only by the API server: the web framework is not imported by workers.
-        from airflow_trident.plugin.app import app
+        from airflow_trident.plugin.web_app import app
 
         return [{"app": app, "url_prefix": APP_PREFIX, "name": "Trident"}]

@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_trident.errors import FencedError, TransitionError
-from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.types import Json
 
 VERSION = 1

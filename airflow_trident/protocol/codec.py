@@ -1,7 +1,7 @@
 """Ledger records as bytes and back: versioned JSON, never pickle. Pure.
 
-Every record is ``{"v": 2, ...}`` with the fields written here; :mod:`airflow_trident.protocol.formats` says what is
-tolerated and what is refused, :mod:`airflow_trident.protocol.records_v1` what version 1 wrote.
+Every record is ``{"v": 2, ...}`` with the fields written here; :mod:`airflow_trident.protocol.durable_format` says what
+is tolerated and what is refused, :mod:`airflow_trident.protocol.records_v1` what version 1 wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol import records_v1
-from airflow_trident.protocol.formats import Format, is_whole, json_bytes, short, unknown_fields
+from airflow_trident.protocol.durable_format import Format, is_whole, json_bytes, short, unknown_fields
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,

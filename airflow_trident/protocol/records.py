@@ -356,10 +356,10 @@ class CommitTicket:
     :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
     `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
     `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due. `needed`: state ->
-    the txids that the state must hold before it takes this one (`protocol.whole`). `floor`: below it nothing may come
-    any more, so that no state has to remember what it left out there. `states`: the names of all states that must have
-    the transaction before it is COMMITTED. `bars`: the right to nothing but to bar lower fences (:meth:`Ledger.bar`): a
-    state takes no batch by it.
+    the txids that the state must hold before it takes this one (`protocol.state_gaps`). `floor`: below it nothing may
+    come any more, so that no state has to remember what it left out there. `states`: the names of all states that must
+    have the transaction before it is COMMITTED. `bars`: the right to nothing but to bar lower fences
+    (:meth:`Ledger.bar`): a state takes no batch by it.
     """
 
     topology: str

@@ -9,8 +9,8 @@ from airflow_trident.contracts.state import Marker, State
 from airflow_trident.errors import LedgerBehindStateError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import Definition, LedgerView, Loss
+from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.protocol.whole import known_gaps, needed_by, since_of, state_behind
 from airflow_trident.topology.topology import Topology
 
 BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs to its topology"

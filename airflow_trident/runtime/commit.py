@@ -46,7 +46,7 @@ from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.agreement import markers_of_open, require_ledger_ahead, require_states_whole
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
-from airflow_trident.runtime.commit_phase import (
+from airflow_trident.runtime.downstream import (
     apply_downstream,
     note_overlooked,
     require_distinct_keys,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow_trident.errors import StagingError
-from airflow_trident.protocol.formats import Format, short
+from airflow_trident.protocol.durable_format import Format, short
 
 VERSION = 2
 """Version 1 did not name the sinks."""

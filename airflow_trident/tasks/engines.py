@@ -60,8 +60,8 @@ def make_engine(
 
         return SparkEngine(ConnectSessions(SparkConnectHook(conn_id).get_connection_url(), conf=conf))
     if connection.conn_type == "spark":
-        from airflow_trident.engine.spark.sessions.submit import SubmitEngine
-        from airflow_trident.tasks.spark_submit import HookSubmit
+        from airflow_trident.engine.spark.submit import SubmitEngine
+        from airflow_trident.tasks.hook_submit import HookSubmit
 
         submit = HookSubmit(conn_id, started, app_name)
         return SubmitEngine(submit, submit.cancel)

@@ -23,8 +23,8 @@ from airflow_trident.runtime.drains.order import (
     removing,
 )
 from airflow_trident.tasks.engines import EngineKind
+from airflow_trident.tasks.hook_submit import HookSubmit
 from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
-from airflow_trident.tasks.spark_submit import HookSubmit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.local import LocalSessions
-from airflow_trident.engine.spark.sessions.submit import SubmitEngine
+from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.compile import compile_plan, compile_query
@@ -22,7 +22,7 @@ from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode,
 from airflow_trident.plan.nodes import PeekNode, PersistNode, SourceNode
 from airflow_trident.plan.stages import CommitLevel
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket
-from airflow_trident.runtime.commit_phase import apply_downstream
+from airflow_trident.runtime.downstream import apply_downstream
 from tests.fixtures.engine import JobOf, keep, lines
 from tests.fixtures.plan import PaperState
 

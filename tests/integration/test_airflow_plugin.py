@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.cli.checks import ledger_checks
 from airflow_trident.cli.commands.ledger import _list_topologies as list_topologies
+from airflow_trident.cli.doctor_checks import ledger_checks
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers, open_ledger

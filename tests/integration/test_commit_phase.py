@@ -22,7 +22,7 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
-from airflow_trident.runtime.commit_phase import apply_downstream
+from airflow_trident.runtime.downstream import apply_downstream
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.area import StagingArea

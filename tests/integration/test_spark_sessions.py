@@ -21,7 +21,7 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.java import java_version, require_java
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
-from airflow_trident.engine.spark.sessions.submit import SparkSubmitProcess, SubmitEngine
+from airflow_trident.engine.spark.submit import SparkSubmitProcess, SubmitEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
 from airflow_trident.staging.manifest import Manifest, Slot
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, run
@@ -353,7 +353,7 @@ def test_sessions_are_made_without_starting_anything() -> None:
         "import sys; from airflow_trident.engine.spark.engine import SparkEngine;"
         "from airflow_trident.engine.spark.sessions.local import LocalSessions;"
         "from airflow_trident.engine.spark.sessions.connect import ConnectSessions;"
-        "from airflow_trident.engine.spark.sessions.submit import SubmitEngine, SparkSubmitProcess;"
+        "from airflow_trident.engine.spark.submit import SubmitEngine, SparkSubmitProcess;"
         "SparkEngine(LocalSessions()); SparkEngine(ConnectSessions('sc://nowhere'));"
         "SubmitEngine(SparkSubmitProcess());"
         "print([name for name in ('pyspark', 'pyarrow', 'grpc', 'pandas', 'numpy') if name in sys.modules])"

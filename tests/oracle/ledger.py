@@ -63,8 +63,8 @@ from airflow_trident.protocol.records import (
     TopologyRecord,
     TxRecord,
 )
+from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status, move
-from airflow_trident.protocol.whole import require_all_states
 from airflow_trident.types import Json
 from tests.oracle.ledger_states import OracleStates
 

@@ -25,7 +25,7 @@ from airflow_trident.engine.fused.folds import (
     shown_key,
 )
 from airflow_trident.engine.fused.reduces import multi_reduce
-from airflow_trident.engine.sources import conform, emitter_of
+from airflow_trident.engine.spout_reader import conform, emitter_of
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext

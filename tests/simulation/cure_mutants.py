@@ -11,7 +11,7 @@ from airflow_trident.errors import HeldError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.verbs import commits
 from airflow_trident.operators import coordinator
-from airflow_trident.protocol import whole as whole_protocol
+from airflow_trident.protocol import state_gaps
 from airflow_trident.protocol.records import LedgerView
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime import agreement, commit
@@ -45,8 +45,8 @@ def _() -> Sequence[Patch]:
         exceptions = replace(view.exceptions, skipped=Txids())
         return original(replace(view, exceptions=exceptions), txid)
 
-    original = whole_protocol.floor_of
-    return [(whole_protocol, "floor_of", floor_of)]
+    original = state_gaps.floor_of
+    return [(state_gaps, "floor_of", floor_of)]
 
 
 # ---- commits that are taken back -----------------------------------------------------------------------------------

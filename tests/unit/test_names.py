@@ -14,6 +14,7 @@ SAME_TYPE = {"Split": "Trident's function that splits text; and a split of a sou
 
 SAME_FILE = {
     "aggregate.py": "aggregations of a batch: the verbs, and how batches of Arrow do them",
+    "app.py": "the main file that spark-submit is given",
     "attempts.py": "attempts of a transaction: the verbs of the ledger, and who calls them",
     "backfill.py": "the operator, and the verb that it calls",
     "base.py": "what everything in the room derives from",
@@ -46,17 +47,6 @@ SAME_FILE = {
     "zookeeper.py": "ZooKeeper: the connection, and the commands",
 }
 """File names that several rooms use, and the one thing that they all mean by it."""
-
-TO_BE_RENAMED: set[str] = {"Check", "Step"}
-"""Type names that still mean several things. Nothing is ever added."""
-
-FILES_TO_BE_RENAMED: dict[str, str] = {
-    "app.py": "plugin: the web application; elsewhere what spark-submit starts",
-    "checks.py": "cli: the checks of doctor",
-    "formats.py": "protocol: the decoder of durable records; spouts/files: formats of files",
-    "sources.py": "engine: reads a source as the plan wants it",
-}
-"""File names that still mean several things, and which does not fit. Nothing is ever added."""
 
 
 def modules() -> list[Path]:
@@ -94,18 +84,18 @@ def shared_files() -> dict[str, list[str]]:
 
 
 def test_no_two_types_of_the_package_share_a_name() -> None:
-    unknown = {name: rooms for name, rooms in shared_types().items() if name not in {*SAME_TYPE, *TO_BE_RENAMED}}
+    unknown = {name: rooms for name, rooms in shared_types().items() if name not in SAME_TYPE}
     assert unknown == {}, "rename the one that is further from the word of Storm, Airflow or Spark"
 
 
 def test_files_that_share_a_name_are_about_the_same_thing() -> None:
-    unknown = {name: rooms for name, rooms in shared_files().items() if name not in {*SAME_FILE, *FILES_TO_BE_RENAMED}}
+    unknown = {name: rooms for name, rooms in shared_files().items() if name not in SAME_FILE}
     assert unknown == {}, "rename one, or say in SAME_FILE what all of them are about"
 
 
 def test_the_lists_hold_nothing_that_is_no_longer_shared() -> None:
-    assert {*SAME_TYPE, *TO_BE_RENAMED} - set(shared_types()) == set(), "take it off the list"
-    assert {*SAME_FILE, *FILES_TO_BE_RENAMED} - set(shared_files()) == set(), "take it off the list"
+    assert SAME_TYPE.keys() - set(shared_types()) == set(), "take it off the list"
+    assert SAME_FILE.keys() - set(shared_files()) == set(), "take it off the list"
 
 
 def test_every_type_is_seen() -> None:

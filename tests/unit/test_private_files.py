@@ -15,7 +15,7 @@ import pytest
 
 from airflow_trident import CallableSource, SpooledSpout, SqliteState
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.engine.spark.sessions import submit as spark_submit
+from airflow_trident.engine.spark import submit as spark_submit
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import read_own

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.cli import checks
+from airflow_trident.cli import doctor_checks as checks
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op, ReadResult

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_trident import Count, FileSpout, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.sources import emitter_of
+from airflow_trident.engine.spout_reader import emitter_of
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.expr.tree import Expression, col, lit

@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections import Counter
 from itertools import chain
 
-from airflow_trident.cli.checks import Level, ledger_checks, machine_checks
 from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, trident_command
+from airflow_trident.cli.doctor_checks import Level, ledger_checks, machine_checks
 
 
 @trident_command

@@ -49,14 +49,14 @@ _ITERABLES = frozenset({list, GeneratorType})
 
 
 @dataclass(frozen=True)
-class Step:
+class PassStep:
     """A node without its inputs (else the whole graph above would be pickled with it), and what it reads."""
 
     node: Node
     before: Schema
 
     @classmethod
-    def of(cls, node: Node) -> Step:
+    def of(cls, node: Node) -> PassStep:
         return cls(replace(node, inputs=()), node.input.schema)
 
 
@@ -64,13 +64,13 @@ class Step:
 class FusedPass:
     """Picklable. Call with the batches of one partition; gives batches of the last node's schema."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PassStep, ...]
     before: Schema
 
     @classmethod
     def of(cls, nodes: Sequence[Node], before: Schema) -> FusedPass:
         """:param before: the schema of the rows that come in."""
-        return cls(tuple(Step.of(node) for node in nodes), before)
+        return cls(tuple(PassStep.of(node) for node in nodes), before)
 
     def then(self, other: FusedPass) -> FusedPass:
         """Both, one after the other, in one pass."""

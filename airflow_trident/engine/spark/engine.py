@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.known import SPARK_NODES, require_known
+from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark.errors import is_expression_error, translate
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun

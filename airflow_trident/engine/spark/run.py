@@ -16,7 +16,6 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.sources import emitter_of
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.jvm_nodes import Columns, may_run_in_jvm
 from airflow_trident.engine.spark.progress import watched
@@ -36,6 +35,7 @@ from airflow_trident.engine.spark.worker import (
     made_twice,
     partitions_for,
 )
+from airflow_trident.engine.spout_reader import emitter_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.plan.graph import Node, SinkNode, ordered

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.sources import conform
 from airflow_trident.engine.spark.errors import to_worker_error
+from airflow_trident.engine.spout_reader import conform
 from airflow_trident.errors import TridentError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext

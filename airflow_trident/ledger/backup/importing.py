@@ -17,7 +17,7 @@ from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
-from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
 from airflow_trident.types import Json
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.answers import MetadataOf
+from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.ledger.answers import (
+from airflow_trident.ledger.begin_result import (
     DEFAULT_MAX_PENDING,
     BeginResult,
     Begun,

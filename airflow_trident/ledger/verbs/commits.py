@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_trident.errors import ConfigurationError, TransitionError
-from airflow_trident.ledger.answers import DEFAULT_RETENTION
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.refusals import nothing_to_take_back, why_not
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
@@ -15,10 +15,10 @@ from airflow_trident.ledger.verbs.pruning import prune
 from airflow_trident.ledger.verbs.tickets import ticket_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Commit, decide_commit
-from airflow_trident.protocol.exceptions import forgotten, over_skipped, shifted
+from airflow_trident.protocol.exception_lists import forgotten, over_skipped, shifted
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
+from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.whole import require_all_states
 
 
 def gate(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket]:

@@ -12,7 +12,7 @@ from airflow_trident.ledger.verbs.opaque import rewrite
 from airflow_trident.ledger.verbs.topology import require_closable
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.accepted import MendedSources, accepted
-from airflow_trident.protocol.exceptions import closed, over_skipped, shifted
+from airflow_trident.protocol.exception_lists import closed, over_skipped, shifted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import ERROR_CHARACTERS, TxRecord
 from airflow_trident.protocol.statuses import Status

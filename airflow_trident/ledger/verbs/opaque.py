@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.ledger.answers import MetadataOf
+from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.znodes import Create, Delete
 from airflow_trident.protocol import codec

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_trident.errors import FencedError, StaleAttemptError, TransitionError
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.exceptions import shifted
+from airflow_trident.protocol.exception_lists import shifted
 from airflow_trident.protocol.records import CommitTicket, TxRecord
 from airflow_trident.protocol.statuses import Status, move
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket, LedgerView, StagedRef, TxRecord
-from airflow_trident.protocol.whole import for_states
+from airflow_trident.protocol.state_gaps import for_states
 
 
 def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> CommitTicket:

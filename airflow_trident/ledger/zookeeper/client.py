@@ -71,7 +71,7 @@ class ZooKeeperZNodes:
         self._on_change = on_change
         self._client: KazooClient | None = None
         self._pid = os.getpid()
-        self._reasons, self._greeting = ConnectionLog(self.describe()), ConnectWatchdog()
+        self._connection_log, self._connect_watchdog = ConnectionLog(self.describe()), ConnectWatchdog()
         self._connected, self._event = threading.Event(), threading.Event()
         self._ephemerals = Ephemerals()
         _instances.add(self)
@@ -138,7 +138,7 @@ class ZooKeeperZNodes:
             _inherited.append(self._client)
         self._client = None
         self._pid, self._ephemerals = os.getpid(), Ephemerals()
-        self._reasons, self._greeting = ConnectionLog(self.describe()), ConnectWatchdog()
+        self._connection_log, self._connect_watchdog = ConnectionLog(self.describe()), ConnectWatchdog()
         self._connected, self._event = threading.Event(), threading.Event()
 
     def _ready(self, deadline: float) -> KazooClient:
@@ -155,7 +155,7 @@ class ZooKeeperZNodes:
         client = self._client
         answer_s = min(self.settings.op_deadline_s, self.settings.connect_deadline_s) / 3
         while not self._connected.wait(min(0.1, _left_s(deadline))):
-            self._greeting.give_up_after(answer_s)
+            self._connect_watchdog.give_up_after(answer_s)
             if client.client_state == "AUTH_FAILED":
                 self._replace(client)
                 raise self._denied("it refused the credentials")
@@ -181,20 +181,18 @@ class ZooKeeperZNodes:
             default_acl=acl or None,
             # kazoo's default waits up to an hour between two tries: a minute's outage would last two.
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=2.0),
-            logger=self._reasons.logger,
-            handler=self._greeting.seen_by(SequentialThreadingHandler()),
+            logger=self._connection_log.logger,
+            handler=self._connect_watchdog.seen_by(SequentialThreadingHandler()),
             use_ssl=tls is not None,
             **(_tls_arguments(tls) if tls else {}),
         )
-        self._reasons.clear()
+        self._connection_log.clear()
         self._connected.clear()
-        connected, ephemerals = self._connected, self._ephemerals
-
-        reasons = self._reasons
+        connected, ephemerals, connection_log = self._connected, self._ephemerals, self._connection_log
 
         def on_state(state: str) -> None:
             if state == "CONNECTED":
-                reasons.connected()
+                connection_log.connected()
                 connected.set()
                 ephemerals.renew(client)
             else:
@@ -316,14 +314,14 @@ class ZooKeeperZNodes:
 
     def _unavailable(self, what: str) -> LedgerUnavailableError:
         return LedgerUnavailableError(
-            f"{self.describe()} does not answer: {what}{self._reasons.text()}",
+            f"{self.describe()} does not answer: {what}{self._connection_log.text()}",
             "Check the address, that the server runs (`airflow trident zookeeper status`), and TLS if it is used.",
         )
 
     def _denied(self, what: str) -> LedgerAuthError:
         user = self.settings.auth.user if self.settings.auth else "none"
         return LedgerAuthError(
-            f"{self.describe()} denies access: {what} (user: {user}){self._reasons.text()}",
+            f"{self.describe()} denies access: {what} (user: {user}){self._connection_log.text()}",
             "Use the credentials that created the ledger: every worker needs the same.",
         )
 

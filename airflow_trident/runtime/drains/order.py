@@ -21,7 +21,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.private_files import create_private
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts

@@ -28,11 +28,11 @@ from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
 from airflow_trident.plan.graph import ordered
 from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.protocol.state_gaps import needed_by
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.protocol.whole import needed_by
 from airflow_trident.runtime.agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.runtime.commit import OpenStates
-from airflow_trident.runtime.commit_phase import apply_downstream, with_commit_time
+from airflow_trident.runtime.downstream import apply_downstream, with_commit_time
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea

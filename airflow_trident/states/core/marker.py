@@ -11,8 +11,8 @@ from airflow_trident.contracts.state import Marker, State, StateSpec, Verdict
 from airflow_trident.errors import FencedError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.protocol.state_gaps import state_behind
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.protocol.whole import state_behind
 from airflow_trident.types import Json
 
 

@@ -29,7 +29,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.operations.expr.conversions import microseconds_of
-from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import (
     make_folder,

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from airflow_trident.contracts.state import Capabilities, State, StateFactory, StateSpec
 from airflow_trident.engine.base import Engine, Job, quiet
-from airflow_trident.engine.known import SPARK_NODES, require_known
+from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
+from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
-from airflow_trident.engine.spark.sessions import app as spark_app
 from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import (
     ONE_SHOT_JAVA_OPTIONS,
@@ -32,7 +32,7 @@ from airflow_trident.errors import ConfigurationError, SparkJobError, TridentErr
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
-from airflow_trident.protocol.formats import Format
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.staging import manifest as manifests
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, Slot

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.sessions.java import spark_home
-from airflow_trident.engine.spark.sessions.submit import submit_conf
+from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.errors import SparkJobError
 from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
 

@@ -46,7 +46,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Finding:
     """One line: what was looked at, what was found, and the cure if something is wrong."""
 
     level: Level
@@ -54,7 +54,7 @@ class Check:
     text: str
 
 
-def machine_checks(staging_dir: str | None) -> Iterator[Check]:
+def machine_checks(staging_dir: str | None) -> Iterator[Finding]:
     """What this machine needs: Java, libraries, configuration, folders."""
     yield from _guarded("java", _java)
     yield _pyspark()
@@ -63,20 +63,20 @@ def machine_checks(staging_dir: str | None) -> Iterator[Check]:
     yield _staging(staging_dir)
 
 
-def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
+def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
     """What the ledger needs of ZooKeeper. Ends early where nothing more can be found out."""
     try:
         wanted = hook.zookeeper_settings()
     except (TridentError, AirflowException) as error:
-        yield Check(Level.FAIL, "connection", text_of(error))
+        yield Finding(Level.FAIL, "connection", text_of(error))
         return
     kind = "TLS" if wanted.tls else "no TLS"
     user = f"user {wanted.auth.user}" if wanted.auth else "no user"
-    yield Check(Level.OK, "connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
+    yield Finding(Level.OK, "connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
     from airflow_trident.ledger.zookeeper.diagnose import server_facts
 
     if wanted.tls:
-        yield Check(Level.OK, "server", "not asked for its version and limits, which it tells only without TLS")
+        yield Finding(Level.OK, "server", "not asked for its version and limits, which it tells only without TLS")
     else:
         for facts in server_facts(wanted):
             yield from _server(facts, wanted.session_timeout_s)
@@ -86,7 +86,7 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
             try:
                 yield check(ledgers.znodes, root)
             except TridentError as error:
-                yield Check(Level.FAIL, subject, str(error))
+                yield Finding(Level.FAIL, subject, str(error))
                 return
         yield from _topologies(ledgers)
 
@@ -94,18 +94,18 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Check]:
 # ---- this machine ----------------------------------------------------------------------------------------------
 
 
-def _guarded(subject: str, check: Callable[[], Check]) -> Iterator[Check]:
+def _guarded(subject: str, check: Callable[[], Finding]) -> Iterator[Finding]:
     try:
         yield check()
     except TridentError as error:
-        yield Check(Level.FAIL, subject, str(error))
+        yield Finding(Level.FAIL, subject, str(error))
 
 
-def _java() -> Check:
+def _java() -> Finding:
     from airflow_trident.ledger.embedded.java import java_executable, java_version
 
     java = java_executable()
-    return Check(Level.OK, "java", f"Java {java_version(java)} at {java}")
+    return Finding(Level.OK, "java", f"Java {java_version(java)} at {java}")
 
 
 def _installed(name: str) -> str | None:
@@ -115,29 +115,33 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _pyspark() -> Check:
+def _pyspark() -> Finding:
     classic, client = _installed("pyspark"), _installed("pyspark-client")
     if classic is None:
-        return Check(Level.FAIL, "pyspark", "pyspark is not installed. Install airflow-trident with its dependencies.")
+        return Finding(
+            Level.FAIL, "pyspark", "pyspark is not installed. Install airflow-trident with its dependencies."
+        )
     if client not in (None, classic):
-        return Check(
+        return Finding(
             Level.FAIL,
             "pyspark",
             f"pyspark is {classic} and pyspark-client {client}, and they share their folder: whichever was installed "
             f"last overwrote files of the other. Reinstall: pip install --force-reinstall --no-deps "
             f"pyspark=={classic} pyspark-client=={classic}",
         )
-    return Check(Level.OK, "pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
+    return Finding(Level.OK, "pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
 
 
-def _pandas() -> Check:
+def _pandas() -> Finding:
     found = _installed("pandas")
     if found is None or int(found.partition(".")[0]) >= 3:
-        return Check(Level.FAIL, "pandas", f"pandas is {found}, and pyspark 4.2 needs 2. pip install 'pandas>=2.2,<3'")
-    return Check(Level.OK, "pandas", f"pandas {found}")
+        return Finding(
+            Level.FAIL, "pandas", f"pandas is {found}, and pyspark 4.2 needs 2. pip install 'pandas>=2.2,<3'"
+        )
+    return Finding(Level.OK, "pandas", f"pandas {found}")
 
 
-def _configuration() -> Iterator[Check]:
+def _configuration() -> Iterator[Finding]:
     wrong = False
     for option in settings.OPTIONS:
         try:
@@ -147,17 +151,17 @@ def _configuration() -> Iterator[Check]:
                 settings.number(option, least=1 if option.type == "integer" else 0)
         except TridentError as error:
             wrong = True
-            yield Check(Level.FAIL, "config", str(error))
+            yield Finding(Level.FAIL, "config", str(error))
     if not wrong:
         changed = [f"{option.name} = {settings.text(option)}" for option in settings.OPTIONS if _is_changed(option)]
-        yield Check(Level.OK, "config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
+        yield Finding(Level.OK, "config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
 
 
 def _is_changed(option: settings.Option) -> bool:
     return settings.text(option) != option.default
 
 
-def _staging(staging_dir: str | None) -> Check:
+def _staging(staging_dir: str | None) -> Finding:
     folder = Path(settings.staging_root(staging_dir))
     try:
         make_folder(str(folder))
@@ -166,78 +170,78 @@ def _staging(staging_dir: str | None) -> Check:
             probe.flush()
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        return Check(
+        return Finding(
             Level.FAIL,
             "staging",
             f"{folder} cannot be written ({error.strerror}). Set [trident] staging_dir to a folder that every worker "
             "and Spark executor may write to.",
         )
     if free_bytes < LITTLE_SPACE_BYTES:
-        return Check(Level.WARN, "staging", f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
-    return Check(Level.OK, "staging", f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
+        return Finding(Level.WARN, "staging", f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
+    return Finding(Level.OK, "staging", f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
 
 
 # ---- the ensemble ----------------------------------------------------------------------------------------------
 
 
-def _server(facts: ServerFacts, wanted_timeout_s: float) -> Iterator[Check]:
+def _server(facts: ServerFacts, wanted_timeout_s: float) -> Iterator[Finding]:
     if facts.session_timeout_s is None:
-        yield Check(
+        yield Finding(
             Level.WARN, "server", f"{facts.address} gives no session. Check that it runs and that the port is right."
         )
         return
     if facts.version is None:
-        yield Check(
+        yield Finding(
             Level.OK, "server", f"{facts.address} answers, but tells nothing (4lw.commands.whitelist without srvr)"
         )
     else:
         size = "" if facts.data_bytes is None else f", {facts.data_bytes / 2**20:.1f} MB of data"
-        yield Check(
+        yield Finding(
             Level.OK,
             "server",
             f"{facts.address} is ZooKeeper {facts.version}, {facts.mode}: {facts.znodes} znodes{size}, "
             f"{facts.connections} connections",
         )
     if (facts.data_bytes or 0) > MANY_BYTES:
-        yield Check(
+        yield Finding(
             Level.WARN,
             "size",
             f"{facts.address} holds {(facts.data_bytes or 0) / 2**20:.0f} MB. Lower [trident] retention, or look for "
             "what else is kept there.",
         )
     if facts.max_connections is not None and 0 < facts.max_connections <= FEW_CONNECTIONS:
-        yield Check(
+        yield Finding(
             Level.WARN,
             "limit",
             f"{facts.address} lets one address have {facts.max_connections} connections, and every running task needs "
             "one. Set maxClientCnxns=0 (no limit) in its zoo.cfg.",
         )
     if facts.session_timeout_s < wanted_timeout_s:
-        yield Check(
+        yield Finding(
             Level.WARN,
             "session",
             f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s, not {wanted_timeout_s:g} s. "
             "Raise maxSessionTimeout in its zoo.cfg, or ask for less in the connection.",
         )
     else:
-        yield Check(Level.OK, "session", f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s")
+        yield Finding(Level.OK, "session", f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s")
 
 
-def _write(znodes: ZooKeeperZNodes, root: str) -> Check:
+def _write(znodes: ZooKeeperZNodes, root: str) -> Finding:
     from airflow_trident.ledger.zookeeper.diagnose import write_latency_ms
 
     median_ms = write_latency_ms(znodes, root)
     if median_ms > SLOW_WRITE_MS:
-        return Check(
+        return Finding(
             Level.WARN,
             "write",
             f"a durable write takes {median_ms:.0f} ms; a transaction needs five. Give ZooKeeper's log a disk "
             "of its own, near the workers.",
         )
-    return Check(Level.OK, "write", f"a durable write below {root} takes {median_ms:.1f} ms")
+    return Finding(Level.OK, "write", f"a durable write below {root} takes {median_ms:.1f} ms")
 
 
-def _access(znodes: ZooKeeperZNodes, root: str) -> Check:
+def _access(znodes: ZooKeeperZNodes, root: str) -> Finding:
     from airflow_trident.ledger.zookeeper.diagnose import access_list
 
     entries = access_list(znodes, root) or []
@@ -245,39 +249,39 @@ def _access(znodes: ZooKeeperZNodes, root: str) -> Check:
     if everybody:
         signed = znodes.settings.auth or znodes.settings.tls
         how = "setAcl -R" if signed else "a login in the connection, before its first topology"
-        return Check(
+        return Finding(
             Level.WARN,
             "access",
             f"whoever reaches ZooKeeper may change {root} (world:anyone {everybody[0]}). Protect it with {how}.",
         )
-    return Check(Level.OK, "access", f"{root}: {', '.join(f'{who} {rights}' for who, rights in entries)}")
+    return Finding(Level.OK, "access", f"{root}: {', '.join(f'{who} {rights}' for who, rights in entries)}")
 
 
-def _topologies(ledgers: Ledgers) -> Iterator[Check]:
+def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
     names = ledgers.names()
     sound = 0
     for name in names:
         try:
             found = list(_topology(name, ledgers.ledger(name)))
         except TridentError as error:
-            found = [Check(Level.FAIL, "ledger", f"topology {name}: {error}")]
+            found = [Finding(Level.FAIL, "ledger", f"topology {name}: {error}")]
         yield from found
         sound += not any(one.level is not Level.OK for one in found)
-    yield Check(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")
+    yield Finding(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")
 
 
-def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Check]:
+def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
     """What is wrong at one topology."""
     view, outcome = ledger.view(0), ledger.coordinator()
     yield from _many_skipped(name, view)
     outcome = None if outcome is None else outcome.now(view.next_txid)
     if outcome is not None and outcome.is_bad:
         said = outcome_text(outcome)
-        yield Check(Level.FAIL, "source", f"topology {name} begins nothing: {said}: {outcome.error}")
+        yield Finding(Level.FAIL, "source", f"topology {name} begins nothing: {said}: {outcome.error}")
     if view.exceptions.unfinished:
-        yield Check(Level.WARN, "ledger", f"topology {name}: {_unfinished(name, view)}")
+        yield Finding(Level.WARN, "ledger", f"topology {name}: {_unfinished(name, view)}")
     for txid, why in _abandoned(ledger, view).items():
-        yield Check(
+        yield Finding(
             Level.WARN,
             "ledger",
             f"topology {name}: nobody works on transaction {txid}: {why}. Clear that task, or "
@@ -298,14 +302,14 @@ def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
         return {}
 
 
-def _many_skipped(name: str, view: LedgerView) -> Iterator[Check]:
+def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:
     """What a person decided once, and might have forgotten."""
     for loss in view.topology.lost:
         why = f" ({loss.reason}{', ' * bool(loss.by)}{loss.by})" if loss.reason else ""
-        yield Check(Level.OK, "ledger", f"topology {name}: state {loss.state} goes on without {loss.txids}{why}")
+        yield Finding(Level.OK, "ledger", f"topology {name}: state {loss.state} goes on without {loss.txids}{why}")
     skipped = view.exceptions.skipped
     if len(skipped) > MANY_SKIPPED:
-        yield Check(
+        yield Finding(
             Level.WARN,
             "ledger",
             f"topology {name}: {len(skipped)} SKIPPED transactions are kept, to be backfilled some day. Close what "
