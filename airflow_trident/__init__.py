@@ -14,6 +14,8 @@ from airflow_trident import _moved
 
 if TYPE_CHECKING:
     # The public names, once: `_public` reads these lines.
+    from airflow_trident.children.node_bolt import NodeBolt as NodeBolt
+    from airflow_trident.children.shell_bolt import ShellBolt as ShellBolt
     from airflow_trident.contracts.batch_spout import BatchSpout as BatchSpout
     from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout

@@ -86,6 +86,8 @@ class Channel:
         self.what = what or f"the child {program!s}"
         self.eof = False
         """Will it say nothing more?"""
+        self.cut_off = False
+        """Did it end with something unread, or before all was written?"""
         self._program = program
         self._tail = bytearray()
         self._logged = 0
@@ -219,6 +221,7 @@ class Channel:
         except BlockingIOError:
             return
         except OSError:  # it is gone: how it ended is told by who reads
+            self.cut_off = True
             queue.clear()
 
     def _read(self) -> list[Message]:
@@ -226,7 +229,8 @@ class Channel:
             data = os.read(self._in, READ_BYTES)
         except BlockingIOError:
             return []
-        except ConnectionResetError:
+        except ConnectionResetError:  # it left something unread
+            self.cut_off = True
             data = b""
         if data:
             return self._decoder.feed(data)
@@ -234,6 +238,7 @@ class Channel:
         self._select.unregister(self._in)
         if self._in == self._out:
             self._writing = False
+            self.cut_off |= bool(self._queue)
             self._queue.clear()
         return []
 

@@ -1,0 +1,63 @@
+"""What all bolts in other programs have in common. They are descriptions: picklable, and nothing starts with them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_trident.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_trident.children.channel import Channel, Program
+    from airflow_trident.children.talk import BoltListener, BoltPlace, BoltTalk, ChildLimits
+
+
+class OnFail(StrEnum):
+    """What becomes of a row that a component gives up."""
+
+    ATTEMPT = "attempt"
+    """The attempt fails."""
+    DROP = "drop"
+    """The row is left out, with what was emitted for it, and counted in the log."""
+
+
+class ChildBolt(ABC):
+    """A bolt in another program."""
+
+    strict_streams: ClassVar[bool] = True
+    """Is it an error to emit on a stream that nobody declared? Else such emits are counted and left out."""
+    limits: ChildLimits
+    fail: OnFail
+
+    @property
+    def matches(self) -> bool:
+        """Is it known of which row each emit is?"""
+        return True
+
+    @property
+    def why_unmatched(self) -> str:
+        """Why it is not."""
+        return ""
+
+    @abstractmethod
+    def program(self, place: BoltPlace) -> Program:
+        """What is started."""
+
+    @abstractmethod
+    def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> BoltTalk:
+        """How it is talked to."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What it is, the same in every process: it is part of the definition of a topology."""
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def on_fail(value: str) -> OnFail:
+    try:
+        return OnFail(value)
+    except ValueError:
+        raise ConfigurationError(f"fail is {value!r}", 'Use "attempt" or "drop".') from None

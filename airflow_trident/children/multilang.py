@@ -1,0 +1,185 @@
+"""Storm's multilang protocol (Storm: ShellBolt, ShellProcess; pystorm, streamparse, storm.py, storm.js).
+
+JSON on stdin and stdout. Task ids are answered to every emit that wants them: where a tuple goes is the plan's
+business, so it is always one.
+"""
+
+from __future__ import annotations
+
+import keyword
+import logging
+import shutil
+import tempfile
+from typing import Any, ClassVar
+
+from airflow_trident.children.channel import Channel
+from airflow_trident.children.framing import Message
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk
+
+INPUT = "input"
+"""What a bolt's input is called to it."""
+_TASK, _INPUT_TASK, _SYSTEM_TASK = 1, 2, -1
+_TASK_IDS = [_TASK]
+_ERROR_LEVEL = 4
+_LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+BEAT_S = 1.0
+_TICK, _BEAT = "tick", "beat"
+
+
+class MultilangTalk(BoltTalk):
+    """:param ticks: so many tick tuples, at most, are sent while a bolt holds all rows back that it may have: one that
+    works in batches gives them then (pystorm: BatchingBolt)."""
+
+    proves_life: ClassVar[bool] = True
+    closes_input: ClassVar[bool] = True
+    beat_s = BEAT_S
+
+    def __init__(
+        self,
+        channel: Channel,
+        listener: BoltListener,
+        place: BoltPlace,
+        *,
+        window: int,
+        conf: dict[str, Any],
+        ticks: int,
+    ) -> None:
+        super().__init__(channel, listener, place)
+        self.window = window
+        self._conf = conf
+        self._ticks_left = self._ticks = ticks
+        self._ready = False
+        self._said = ""
+        self._beats = self._syncs = self._tick = 0
+        self._open_ticks: set[str] = set()
+        self._probed = False
+        self._folder = tempfile.mkdtemp(prefix="trident-child-")
+
+    def open(self) -> None:
+        self._channel.send({"conf": self._whole_conf(), "pidDir": self._folder, "context": self._context()})
+
+    def _whole_conf(self) -> dict[str, Any]:
+        defaults = {
+            "topology.name": self._place.topology,
+            "topology.debug": False,
+            "topology.message.timeout.secs": 30,
+        }
+        return {**defaults, **self._conf}
+
+    def _context(self) -> dict[str, Any]:
+        place = self._place
+        fields = list(place.fields)
+        named = {INPUT: {DEFAULT_STREAM: fields}} if all(map(_may_name, fields)) else {}
+        return {
+            "taskid": _TASK,
+            "componentid": place.node,
+            "task->component": {str(_TASK): place.node, str(_INPUT_TASK): INPUT},
+            "source->stream->fields": named,
+            "source->stream->grouping": {INPUT: {DEFAULT_STREAM: {"type": "SHUFFLE"}}},
+            "streams": list(place.streams),
+            "stream->outputfields": {name: [one.name for one in schema] for name, schema in place.streams.items()},
+            "stream->target->grouping": {name: {} for name in place.streams},
+        }
+
+    # ---- to it -------------------------------------------------------------------------------------------------
+
+    def give(self, row: int, values: tuple[Any, ...]) -> int:
+        self._ticks_left, self._probed = self._ticks, False
+        return self._channel.send(
+            {"id": str(row), "comp": INPUT, "stream": DEFAULT_STREAM, "task": _INPUT_TASK, "tuple": values}
+        )
+
+    def beat(self) -> None:
+        self._beats += 1
+        self._probed = True
+        self._system("__heartbeat", None, f"{_BEAT}{self._beats}", [])
+
+    def still(self, *, last: bool) -> None:
+        """A heartbeat that is answered shows that it has taken in all that was sent before: what is not acknowledged
+        then is held back, and a tick may bring it out."""
+        if self._syncs < self._beats:
+            return
+        if self._probed and self._ticks_left:
+            self._ticks_left -= 1
+            self._tick += 1
+            name = f"{_TICK}{self._tick}"
+            self._open_ticks.add(name)
+            self._system("__tick", "__system", name, [1])
+            self.beat()
+        elif last and not self._probed:
+            self.beat()
+
+    def _system(self, stream: str, component: str | None, name: str, values: list[int]) -> None:
+        self._channel.send({"id": name, "comp": component, "stream": stream, "task": _SYSTEM_TASK, "tuple": values})
+
+    # ---- from it -----------------------------------------------------------------------------------------------
+
+    def hear(self, message: Message) -> None:
+        command = message.get("command")
+        if command == "emit":
+            self._emit(message)
+        elif command == "ack":
+            self._end_of(message)
+        elif command == "fail":
+            self._end_of(message, failed=True)
+        elif command == "sync":
+            self._syncs += 1
+        elif command == "log":
+            self._log(message)
+        elif command == "error":
+            self._said = str(message.get("msg", ""))
+            self._channel.log(logging.ERROR, self._said)
+        elif command == "metrics":
+            self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
+        elif command is None and "pid" in message and not self._ready:
+            self._ready = True
+            self._listener.ready()
+        else:
+            raise self.unknown(message)
+
+    def _emit(self, message: Message) -> None:
+        values = message.get("tuple")
+        if not isinstance(values, list):
+            raise self.error(f"emitted {values!r}, which is no list of values")
+        anchors = message.get("anchors") or ()
+        rows = tuple(self._row(one) for one in ([anchors] if isinstance(anchors, str) else anchors))
+        if not message.get("task") and message.get("need_task_ids", True):
+            self._channel.send(_TASK_IDS)
+        self._listener.emitted(rows, message.get("stream") or DEFAULT_STREAM, values)
+
+    def _end_of(self, message: Message, *, failed: bool = False) -> None:
+        name = str(message.get("id"))
+        if name in self._open_ticks:
+            self._open_ticks.discard(name)
+            return
+        self._probed = False
+        if failed:
+            self._listener.failed(self._row(name), self._said or "(it gave no reason)")
+        else:
+            self._listener.done(self._row(name))
+
+    def _row(self, name: object) -> int:
+        try:
+            return int(str(name))
+        except ValueError:
+            raise self.error(f"named the tuple {name!r}, which it never got") from None
+
+    def _log(self, message: Message) -> None:
+        text, level = str(message.get("msg", "")), message.get("level")
+        if level == _ERROR_LEVEL:
+            self._said = text
+        self._channel.log(_LEVELS.get(level, logging.INFO) if isinstance(level, int) else logging.INFO, text)
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def ended_well(self, code: int) -> bool:
+        """Any end is: pystorm's is 2, for to it Storm went away."""
+        return True
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _may_name(name: str) -> bool:
+    """May it be a field of a namedtuple, which pystorm makes?"""
+    return not name.startswith("_") and not keyword.iskeyword(name)

@@ -1,0 +1,320 @@
+"""A bolt in another program over the rows of one partition: rows in, its emits out, in the order of the rows.
+
+One child for a partition of an attempt, started with the first row. What it gave last is given out when it has ended
+well: one that ends badly fails the partition. Success is never the exit code alone: each row was acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.children.bolt import ChildBolt, OnFail
+from airflow_trident.children.channel import Channel
+from airflow_trident.children.json_values import Reader, reader_of
+from airflow_trident.children.talk import BoltPlace, BoltTalk, ChildLimits, PendingRow
+from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError, UserCodeError
+
+_log = logging.getLogger(__name__)
+
+OUT_ROWS = 8192
+"""So many emits come out together."""
+OPEN_BYTES = 8 << 20
+"""No more rows are given while the child has so much of them."""
+_GIVE_ROWS = 64
+_LOOK_S = 0.1
+NO_ROW = -1
+
+LOOK: ContextVar[Callable[[], None] | None] = ContextVar("LOOK", default=None)
+"""Called ten times a second while a child is waited for; what it raises ends the partition (a cancel, for one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """One output. `row`: the number of its row, or `NO_ROW`; `stream`: its place in `BoltPlace.streams`."""
+
+    row: int
+    stream: int
+    values: tuple[Any, ...]
+
+
+def run_bolt(
+    bolt: ChildBolt,
+    rows: Iterable[tuple[Any, ...]],
+    place: BoltPlace,
+    error_of: Callable[[tuple[Any, ...], str], UserCodeError],
+) -> Iterator[list[Emit]]:
+    """
+    :param rows: of one partition.
+    :param error_of: makes the error of the values of a row and of what happened to it.
+    :raises UserCodeError: the component gave a row up, gave what it did not declare, or did not begin.
+    :raises ChildError: it died, hung, or did not stop.
+    :raises ChildProtocolError: it said what it must not say.
+    :raises ConfigurationError: its program is not there.
+    """
+    source = iter(rows)
+    first = next(source, None)
+    if first is None:
+        return
+    with Channel(bolt.program(place), f"{bolt!s} in {place.node}") as channel:
+        yield from _Run(bolt, place, channel, error_of).run(first, source)
+
+
+class _Run:
+    """The listener of one child, and the clock of what is waited for."""
+
+    def __init__(
+        self,
+        bolt: ChildBolt,
+        place: BoltPlace,
+        channel: Channel,
+        error_of: Callable[[tuple[Any, ...], str], UserCodeError],
+    ) -> None:
+        self._bolt = bolt
+        self._limits: ChildLimits = bolt.limits
+        self._place = place
+        self._channel = channel
+        self._error_of = error_of
+        self._talk: BoltTalk = bolt.talk(channel, self, place)
+        self._streams: dict[str, tuple[int, Reader]] = {
+            name: (number, reader_of(schema)) for number, (name, schema) in enumerate(place.streams.items())
+        }
+        self._ready = False
+        self._rows: deque[PendingRow] = deque()
+        self._first = 0
+        self._given = 0
+        self._open = 0
+        self._open_bytes = 0
+        self._out: list[Emit] = []
+        self._heard = False
+        self._silent_s = self._stuck_s = self._unbeaten_s = 0.0
+        self._dropped_rows = 0
+        self._dropped_emits: dict[str, int] = {}
+
+    # ---- one partition -----------------------------------------------------------------------------------------
+
+    def run(self, first: tuple[Any, ...], rows: Iterator[tuple[Any, ...]]) -> Iterator[list[Emit]]:
+        try:
+            self._start()
+            held: list[Emit] = []
+            row: tuple[Any, ...] | None = first
+            while row is not None:
+                while not self._room:
+                    self._turn(last=False)
+                self._give(row)
+                if len(self._out) >= OUT_ROWS:
+                    if held:
+                        yield held
+                    held = self._taken()
+                row = next(rows, None)
+            self._talk.flush()
+            while self._open:
+                self._turn(last=True)
+            self._end()
+            yield from (some for some in (held, self._taken()) if some)
+            self._tell()
+        finally:
+            self._talk.close()
+
+    def _start(self) -> None:
+        self._talk.open()
+        end_s = time.monotonic() + self._limits.start_timeout_s
+        while not self._ready:
+            if time.monotonic() > end_s:
+                self._channel.kill()
+                raise self._channel.error(
+                    f"did not begin within {self._limits.start_timeout_s:g} s", "Raise start_timeout_s, or mend it."
+                )
+            self._pump(_LOOK_S)
+            if self._channel.eof and not self._ready:
+                raise self._channel.lost("before it began")
+
+    @property
+    def _room(self) -> bool:
+        return (
+            len(self._rows) < self._talk.window
+            and self._open_bytes < OPEN_BYTES
+            and self._channel.backlog_bytes < OPEN_BYTES
+        )
+
+    def _give(self, values: tuple[Any, ...]) -> None:
+        number = self._given
+        self._given += 1
+        if self._talk.acknowledges:
+            row = PendingRow(values, 0)
+            self._rows.append(row)
+            self._open += 1
+            row.size_bytes = self._talk.give(number, values)
+            self._open_bytes += row.size_bytes
+        else:
+            self._talk.give(number, values)
+        if number % _GIVE_ROWS == 0 or not self._room:
+            self._pump(0)
+            self._require_alive()
+
+    def _taken(self) -> list[Emit]:
+        out, self._out = self._out, []
+        return out
+
+    # ---- waiting -----------------------------------------------------------------------------------------------
+
+    def _turn(self, *, last: bool) -> None:
+        """Wait for what it says. Only this time counts: the engine may use the rows meanwhile as long as it likes."""
+        talk, limits = self._talk, self._limits
+        talk.flush()
+        talk.still(last=last)
+        began_s = time.monotonic()
+        self._pump(_LOOK_S)
+        self._require_alive()
+        spent_s = time.monotonic() - began_s
+        if not self._heard:
+            self._silent_s += spent_s
+        self._stuck_s += spent_s
+        self._unbeaten_s += spent_s
+        if talk.beat_s is not None and self._unbeaten_s >= talk.beat_s:
+            self._unbeaten_s = 0.0
+            talk.beat()
+        if talk.proves_life and self._silent_s > limits.silence_s:
+            raise self._hung(f"was silent for {limits.silence_s:g} s", "silence_s")
+        if limits.tuple_timeout_s is not None and self._stuck_s > limits.tuple_timeout_s:
+            raise self._hung(f"acknowledged nothing for {limits.tuple_timeout_s:g} s", "tuple_timeout_s")
+
+    def _hung(self, what: str, option: str) -> ChildError:
+        self._channel.kill()
+        return self._channel.error(
+            f"{what} with {self._open} rows given, and was killed",
+            f"If it is only slow, raise {option}.",
+        )
+
+    def _pump(self, wait_s: float) -> None:
+        look = LOOK.get()
+        if look is not None:
+            look()
+        messages = self._channel.pump(wait_s)
+        self._heard = bool(messages)
+        if messages:
+            self._silent_s = 0.0
+        for message in messages:
+            self._talk.hear(message)
+
+    def _require_alive(self) -> None:
+        if self._channel.eof:
+            left = f"acknowledged {self._open} rows" if self._talk.acknowledges else "had all rows"
+            raise self._channel.lost(f"before it {left}")
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Heartbeat, shutdown, end of file, exit."""
+        talk, channel = self._talk, self._channel
+        end_s = time.monotonic() + self._limits.stop_timeout_s
+        talk.last_call()
+        while not talk.called or (talk.closes_input and channel.backlog_bytes):
+            if channel.eof and not talk.called:
+                raise channel.lost("at the last heartbeat")
+            if channel.eof:
+                break
+            if time.monotonic() > end_s:
+                channel.kill()
+                raise channel.error(
+                    f"did not answer the last heartbeat within {self._limits.stop_timeout_s:g} s",
+                    "Raise stop_timeout_s, or mend it.",
+                )
+            self._pump(_LOOK_S)
+        talk.bye()
+        if talk.closes_input:
+            channel.close_input()
+        code = channel.ended(self._limits.stop_timeout_s, talk.hear, LOOK.get())
+        if not talk.ended_well(code):
+            raise channel.error("ended badly after it had acknowledged all rows", "Mend its shutdown.")
+        if channel.cut_off and not talk.acknowledges:
+            raise channel.error("ended before it had taken all rows", "Let it end at shutdown only.")
+
+    def _tell(self) -> None:
+        for stream, count in self._dropped_emits.items():
+            _log.warning("%s: %d emits on stream %r, which nobody declared", self._channel.what, count, stream)
+        if self._dropped_rows:
+            _log.warning("%s: %d rows that it gave up were dropped", self._channel.what, self._dropped_rows)
+
+    # ---- what it says ------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        self._ready = True
+
+    def refused(self, text: str, *, missing: bool = False) -> None:
+        self._channel.kill()
+        if missing:
+            raise ConfigurationError(
+                f"{self._channel.what}: {text}", "Install it on every machine where the topology runs."
+            )
+        raise self._error_of((), f"did not begin: {text}" if not self._ready else text)
+
+    def emitted(self, rows: tuple[int, ...], stream: str, values: Any) -> None:
+        known = self._streams.get(stream)
+        if known is None:
+            if self._bolt.strict_streams:
+                raise ChildProtocolError(
+                    f"{self._channel.what} emitted on stream {stream!r}, and declared are {', '.join(self._streams)}",
+                    'Declare it: stream.bolt(fields, bolt, {"default": ..., "' + stream + '": ...}).',
+                )
+            self._dropped_emits[stream] = self._dropped_emits.get(stream, 0) + 1
+            return
+        number, read = known
+        row = max(rows, default=NO_ROW)
+        if self._place.matched and len(rows) != 1:
+            raise ChildProtocolError(
+                f"{self._channel.what} emitted {_of(rows)}, and each() needs to know of which one",
+                "Use flat_map() or bolt(), which replace the tuple.",
+            )
+        for one in rows:
+            self._row(one)
+        try:
+            whole = read(values)
+        except ValueError as error:
+            of = self._row(row).values if row != NO_ROW else ()
+            raise self._error_of(of, f"gave {error}") from error
+        if row == NO_ROW:
+            self._out.append(Emit(NO_ROW, number, whole))
+        else:
+            self._row(row).emits.append((number, whole))
+
+    def done(self, row: int) -> None:
+        self._close(row)
+
+    def failed(self, row: int, text: str) -> None:
+        values = self._row(row).values
+        if self._bolt.fail is not OnFail.DROP:
+            raise self._error_of(values, f"gave the row up: {text}")
+        self._dropped_rows += 1
+        self._row(row).emits.clear()
+        self._close(row)
+
+    def _row(self, number: int) -> PendingRow:
+        place = number - self._first
+        if type(number) is not int or not 0 <= place < len(self._rows) or self._rows[place].done:
+            raise ChildProtocolError(
+                f"{self._channel.what} spoke of row {number}, which it does not have: it never got it, or acknowledged "
+                "it before",
+                "Mend the component: each row is acknowledged once, after its last emit.",
+            )
+        return self._rows[place]
+
+    def _close(self, number: int) -> None:
+        row = self._row(number)
+        row.done = True
+        self._open -= 1
+        self._open_bytes -= row.size_bytes
+        self._stuck_s = 0.0
+        while self._rows and self._rows[0].done:
+            first = self._rows.popleft()
+            self._out += [Emit(self._first, stream, values) for stream, values in first.emits]
+            self._first += 1
+
+
+def _of(rows: tuple[int, ...]) -> str:
+    return f"something of {len(rows)} rows" if rows else "something of no row"

@@ -1,0 +1,253 @@
+"""A tiny multilang bolt that splits lines, written against the protocol's text. argv[1] says what else it does, when a
+line has the word "now"."""
+
+import json
+import os
+import signal
+import sys
+
+
+def send(message):
+    sys.stdout.write(json.dumps(message) + "\nend\n")
+    sys.stdout.flush()
+
+
+def read():
+    lines = []
+    for line in sys.stdin:
+        if line == "end\n":
+            return json.loads("".join(lines))
+        lines.append(line)
+    return None
+
+
+def emit(values, anchor=None, **more):
+    send({"command": "emit", "tuple": values, "anchors": [anchor] if anchor else [], "need_task_ids": False, **more})
+
+
+def ack(name):
+    send({"command": "ack", "id": name})
+
+
+class Bolt:
+    def begin(self, setup):
+        send({"pid": os.getpid()})
+
+    def tick(self, message):
+        ack(message["id"])
+
+    def row(self, name, values):
+        self.line(name, values[0])
+
+    def line(self, name, line):
+        for word in line.split():
+            emit([word], name)
+        if "now" in line.split():
+            self.now(name)
+        ack(name)
+
+    def now(self, name):
+        """What goes wrong."""
+
+    def end(self):
+        """Its input has ended."""
+
+
+class Exit7(Bolt):
+    def now(self, name):
+        os._exit(7)
+
+
+class Exit0(Bolt):
+    def now(self, name):
+        sys.exit(0)
+
+
+class Killed(Bolt):
+    def now(self, name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises(Bolt):
+    def now(self, name):
+        raise ValueError("no such word")
+
+
+class Hangs(Bolt):
+    def now(self, name):
+        while True:
+            signal.pause()
+
+
+class Garbage(Bolt):
+    def now(self, name):
+        sys.stdout.write("this is no message\nend\n")
+
+
+class Stray(Bolt):
+    def now(self, name):
+        sys.stdout.write("printed by mistake\n")
+
+
+class Floods(Bolt):
+    def now(self, name):
+        for _ in range(100):
+            sys.stderr.write("y" * 100_000)
+        sys.stderr.write("\n")
+
+
+class Twice(Bolt):
+    def now(self, name):
+        ack(name)
+
+
+class Unknown(Bolt):
+    def now(self, name):
+        ack("4711")
+
+
+class Nonsense(Bolt):
+    def now(self, name):
+        send({"command": "bogus"})
+
+
+class Anchors(Bolt):
+    def now(self, name):
+        emit(["late"], "0")
+
+
+class Large(Bolt):
+    def now(self, name):
+        emit(["x" * 5_000_000], name)
+
+
+class Fails(Bolt):
+    def line(self, name, line):
+        if "now" in line.split():
+            send({"command": "error", "msg": "Traceback: no such word"})
+            send({"command": "fail", "id": name})
+        else:
+            super().line(name, line)
+
+
+class Fields(Bolt):
+    def now(self, name):
+        emit(["two", "values"], name)
+
+
+class Typed(Bolt):
+    def now(self, name):
+        emit([7], name)
+
+
+class Streams(Bolt):
+    def line(self, name, line):
+        for word in line.split():
+            emit([word, len(word)], name, stream="long" if len(word) > 3 else "default")
+        ack(name)
+
+
+class Loose(Bolt):
+    def now(self, name):
+        emit(["loose"])
+
+
+class Ids(Bolt):
+    """Waits for the task ids of each emit, as storm.py does."""
+
+    def line(self, name, line):
+        for word in line.split():
+            emit([word], name, need_task_ids=True)
+            waiting.append(None)
+            while waiting:
+                message = read()
+                if isinstance(message, list):
+                    waiting.pop()
+                else:
+                    later.append(message)
+        ack(name)
+
+
+class Batches(Bolt):
+    """Keeps rows until the second tick, and gives how often each word came, anchored to all of them."""
+
+    def __init__(self):
+        self.kept, self.ticks = [], 0
+
+    def line(self, name, line):
+        self.kept.append((name, line))
+
+    def tick(self, message):
+        self.ticks += 1
+        if self.ticks % 2 == 0:
+            names = [name for name, _ in self.kept]
+            words = [word for _, line in self.kept for word in line.split()]
+            for word in sorted(set(words)):
+                emit([f"{word}={words.count(word)}"], anchors=names)
+            for name in names:
+                ack(name)
+            self.kept = []
+        ack(message["id"])
+
+
+class NeverReady(Bolt):
+    def begin(self, setup):
+        while True:
+            signal.pause()
+
+
+class NoBeginning(Bolt):
+    def begin(self, setup):
+        raise KeyError("context")
+
+
+class Stays(Bolt):
+    def end(self):
+        while True:
+            signal.pause()
+
+
+class Code2(Bolt):
+    def end(self):
+        emit_error = {"command": "error", "msg": "Read EOF"}
+        send(emit_error)
+        sys.exit(2)
+
+
+class Tells(Bolt):
+    def line(self, name, line):
+        told = [os.environ[f"TRIDENT_{one}"] for one in ("TOPOLOGY", "NODE", "TXID", "ATTEMPT", "PARTITION")]
+        emit([",".join(told)], name)
+        ack(name)
+
+
+class Echo(Bolt):
+    def row(self, name, values):
+        emit(values, name)
+        ack(name)
+
+
+class Pid(Bolt):
+    def line(self, name, line):
+        emit([str(os.getpid())], name)
+        ack(name)
+
+
+waiting, later = [], []
+
+
+def main():
+    kind = sys.argv[1] if len(sys.argv) > 1 else "Bolt"
+    bolt = globals()[kind]()
+    bolt.begin(read())
+    while (message := later.pop(0) if later else read()) is not None:
+        if message["stream"] == "__heartbeat":
+            send({"command": "sync"})
+        elif message["stream"] == "__tick":
+            bolt.tick(message)
+        else:
+            bolt.row(message["id"], message["tuple"])
+    bolt.end()
+
+
+main()
