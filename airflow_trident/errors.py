@@ -118,6 +118,9 @@ class ChildError(RetryableError):
 class ChildProtocolError(ChildError):
     """A child process said something that its protocol does not allow at that point."""
 
+    before: tuple[dict[str, Any], ...] = ()
+    """The messages that came whole in front of what is no message."""
+
 
 class AttemptTimeoutError(RetryableError):
     """An attempt took longer than it may (`attempt_timeout`) and was cancelled."""

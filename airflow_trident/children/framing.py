@@ -82,8 +82,15 @@ class Decoder(ABC):
         *whole, rest = bytes(buffer).split(self.end)
         self._buffer = bytearray(rest)
         self._searched_bytes = max(0, len(rest) - len(self.end) + 1)
-        messages = [message for part in whole if (message := self._message(part)) is not None]
-        self._require_short(len(rest))
+        messages: list[Message] = []
+        try:
+            for part in whole:
+                if (message := self._message(part)) is not None:
+                    messages.append(message)
+            self._require_short(len(rest))
+        except ChildProtocolError as error:
+            error.before = tuple(messages)
+            raise
         return messages
 
     @property

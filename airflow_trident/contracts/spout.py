@@ -151,6 +151,11 @@ class Spout(ABC):
     @abstractmethod
     def emitter(self) -> Emitter: ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of its promises; the plan and the log say it."""
+        return ()
+
     @abstractmethod
     def describe(self) -> str:
         """One line for plans and error texts: class and source, no secrets."""

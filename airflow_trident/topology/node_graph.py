@@ -150,7 +150,8 @@ class NodeGraph:
             sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
             plan = compile_plan(self.name, sources, sinks, self._settings)
             short = (f"not exactly once: {one}" for one in self.shortfalls)
-            self._plan = replace(plan, notes=(*short, *join_notes(sinks)))
+            said = (f"stream {name}: {note}" for name, spout in self.spouts.items() for note in spout.notes)
+            self._plan = replace(plan, notes=(*short, *said, *join_notes(sinks)))
         return self._plan
 
     def definition(self) -> Definition:

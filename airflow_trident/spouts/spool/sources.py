@@ -62,6 +62,9 @@ class SpoolSource(ABC):
         :raises SourceUnavailableError: it does not answer; nothing was taken.
         """
 
+    def spooled(self) -> None:
+        """What the last `poll` of this process gave is durable: no attempt asks for it again."""
+
     def ack(self, token: Json) -> None:
         """The items of a `poll` are committed: the source may forget them.
 

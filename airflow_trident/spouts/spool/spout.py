@@ -93,7 +93,9 @@ class SpoolCoordinator(Coordinator):
         polled = self.source.poll(self.max_rows)
         if polled is None or not polled.rows:
             return False
-        if self.spool.append(polled):
+        is_new = self.spool.append(polled)
+        self.source.spooled()
+        if is_new:
             return True
         # All of it was spooled before. What is committed need not come again; the rest is kept by the source.
         if polled.token is not None and self.spool.are_acknowledged(polled.ids or ()):

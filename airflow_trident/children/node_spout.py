@@ -1,0 +1,195 @@
+"""Spouts of qtopology: programs of the first protocol and of 0.7, and modules of 2.x in the host of this package."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.framing import Message
+from airflow_trident.children.node_bolt import NodeType, Protocol
+from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
+from airflow_trident.children.qtopology import MISSING, said, script
+from airflow_trident.children.talk import DEFAULT_STREAM, Limits, Place
+from airflow_trident.errors import ConfigurationError, SourceUnavailableError
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class SpoutAck(StrEnum):
+    """When a 0.7 program hears ``spout_ack``, which has no id."""
+
+    SPOOLED = "spooled"
+    """When what it gave is durable."""
+    GIVEN = "given"
+    """At once: more is given at a time, and lost if this process is killed before it is spooled."""
+    NEVER = "never"
+
+
+class NodeSpoutTalk(SpoutTalk):
+    """``next`` is answered by one ``data`` or by ``empty``.
+
+    :param whole: is the data of a message the tuple itself? (seed) Else it has ``data`` and ``stream_id``.
+    """
+
+    def __init__(
+        self, channel: Channel, place: Place, *, init: Mapping[str, Any], whole: bool, ack: SpoutAck, beats: bool
+    ) -> None:
+        super().__init__(channel, place)
+        self._init, self._whole, self._ack, self._beats = init, whole, ack, beats
+        self._opened = False
+        self._unacknowledged = False
+
+    def _say(self, command: str, data: object = None) -> None:
+        self._channel.send({"cmd": command} if data is None else {"cmd": command, "data": data})
+
+    def open(self) -> None:
+        self._say("init", dict(self._init) if self._whole else {**self._init, "name": self._place.node})
+        self.waits = True
+
+    def run(self) -> None:
+        self._say("run")
+
+    def next(self) -> None:
+        self._say("next")
+        self.waits = True
+
+    def pause(self) -> None:
+        self._say("pause")
+
+    def beat(self) -> None:
+        self._say("heartbeat")
+
+    def taken(self) -> None:
+        if self._ack is SpoutAck.GIVEN:
+            self._acknowledge()
+
+    def spooled(self) -> None:
+        if self._ack is SpoutAck.SPOOLED:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Once: it means the last one."""
+        if self._unacknowledged:
+            self._unacknowledged = False
+            self._say("spout_ack")
+
+    def bye(self) -> None:
+        self._say("shutdown")
+
+    def hear(self, message: Message) -> None:
+        command, data = message.get("cmd"), message.get("data")
+        if not self._opened:
+            self._begins(command, data)
+        elif command == "data" and (self.waits or self._beats):  # a heartbeat may make it give something, too
+            self._take(data)
+        elif command == "empty" and self.waits:
+            self.waits = False
+            if isinstance(data, dict) and "err" in data:
+                raise self._failed("failed", data)
+        elif command == "heartbeat_done":
+            if isinstance(data, dict) and "err" in data:
+                raise self._failed("failed at a heartbeat", data)
+        else:
+            raise self.error(f"said {str(message)[:200]}, which nobody asked for")
+
+    def _begins(self, command: object, data: Any) -> None:
+        if command == "init_completed":
+            self._opened, self.waits = True, False
+        elif command == "init_failed":
+            self._channel.kill()
+            error = data.get("err", data) if isinstance(data, dict) else data
+            if isinstance(error, dict) and error.get("code") == MISSING and data.get("making"):
+                raise ConfigurationError(
+                    f"{self._channel.what}: {said(error)}", "Install it on every machine where coordinators run."
+                )
+            raise self._failed("did not begin", data)
+        else:
+            raise self.error(f"said {command!r} before it had begun")
+
+    def _take(self, data: Any) -> None:
+        self.waits = False
+        values, stream = data, None
+        if not self._whole:
+            if not isinstance(data, dict) or "data" not in data:
+                raise self.error(f"gave {str(data)[:80]}, which has no data in it")
+            values, stream = data["data"], data.get("stream_id")
+        if not values:
+            return  # as empty (qtopology: falsy data)
+        self._unacknowledged = True
+        self.given.append(Given(values, DEFAULT_STREAM if stream is None else str(stream), self.turn))
+
+    def _failed(self, what: str, data: Any) -> SourceUnavailableError:
+        error = data.get("err", data) if isinstance(data, dict) else data
+        return SourceUnavailableError(
+            f"{self._channel.what} {what}: {said(error)}", "Mend the component; the next try starts it anew."
+        )
+
+
+class NodeProgram(ChildSpout):
+    """A spout of qtopology; see :class:`airflow_trident.spouts.children.spouts.NodeSpout`."""
+
+    def __init__(
+        self,
+        cmd: str,
+        *,
+        working_dir: str,
+        args: Sequence[str],
+        init: Mapping[str, Any] | None,
+        type: str,
+        subtype: str | None,
+        protocol: str,
+        ack: str,
+        heartbeat_s: float | None,
+        node: str,
+        limits: Limits,
+    ) -> None:
+        self.cmd, self.working_dir, self.args = cmd, working_dir, tuple(map(str, args))
+        self.init, self.subtype, self.node, self.limits = dict(init or {}), subtype, node, limits
+        self.type = _one_of(NodeType, "type", type)
+        self.protocol = _one_of(Protocol, "protocol", protocol)
+        self.heartbeat_s = heartbeat_s
+        acks = self.type is NodeType.SUBPROC and self.protocol is Protocol.V07
+        self.ack = _one_of(SpoutAck, "ack", ack) if acks else SpoutAck.NEVER
+        if self.args and self.type is not NodeType.SUBPROC:
+            raise ConfigurationError(
+                f"NodeSpout {cmd!r} of type {type!r} takes no args", 'Programs do: type="subproc".'
+            )
+        if self.ack is not SpoutAck.SPOOLED:
+            self.note = "what its child gave is lost if it is killed before that is spooled: at most once until then"
+
+    def program(self, place: Place) -> Program:
+        program = self.type is NodeType.SUBPROC
+        if program:
+            argv = (self.node, "--require", script("preload.js"), self.cmd, *self.args)
+        else:
+            node = {"type": self.type, "working_dir": self.working_dir, "cmd": self.cmd, "subtype": self.subtype}
+            node = {name: value for name, value in node.items() if value is not None}
+            argv = (self.node, script("host.js"), "spout", json.dumps({**node, "name": place.node, "init": self.init}))
+        return Program(
+            argv=argv,
+            carrier=Carrier.NODE,
+            cwd=os.path.abspath(self.working_dir) if program else None,
+            env=place.environment,
+            max_message_bytes=self.limits.max_message_bytes,
+        )
+
+    def talk(self, channel: Channel, place: Place) -> NodeSpoutTalk:
+        whole = self.type is NodeType.SUBPROC and self.protocol is Protocol.SEED
+        beats = self.heartbeat_s is not None
+        return NodeSpoutTalk(channel, place, init=self.init, whole=whole, ack=self.ack, beats=beats)
+
+    def describe(self) -> str:
+        kind = f"{self.type}, {self.protocol}" if self.type is NodeType.SUBPROC else str(self.type)
+        return f"NodeSpout {' '.join((self.cmd, *self.args))!r} ({kind})"
+
+
+def _one_of(kinds: type[E], name: str, value: str) -> E:
+    try:
+        return kinds(value)
+    except ValueError:
+        known = ", ".join(repr(str(kind)) for kind in kinds)
+        raise ConfigurationError(f"{name} of a NodeSpout is {value!r}", f"Use one of {known}.") from None

@@ -1,0 +1,146 @@
+"""A spout in Storm's multilang protocol (Storm: ShellSpout; pystorm, streamparse, storm.py, storm.js)."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.framing import Message
+from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
+from airflow_trident.children.talk import DEFAULT_STREAM, Limits, Place
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.types import Json
+
+_TASK = 1
+_LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+
+class ShellTalk(SpoutTalk):
+    """Each command is answered by what it emits, and ``sync``."""
+
+    closes_input: ClassVar[bool] = True
+
+    def __init__(self, channel: Channel, place: Place, conf: Mapping[str, Any]) -> None:
+        super().__init__(channel, place)
+        self._conf = conf
+        self._ready = False
+        self._folder = tempfile.mkdtemp(prefix="trident-child-")
+
+    def open(self) -> None:
+        place, fields = self._place, list(self._place.fields)
+        said = {
+            "conf": {
+                "topology.name": place.topology,
+                "topology.debug": False,
+                "topology.message.timeout.secs": 30,
+                **self._conf,
+            },
+            "pidDir": self._folder,
+            "context": {
+                "taskid": _TASK,
+                "componentid": place.node,
+                "task->component": {str(_TASK): place.node},
+                "source->stream->fields": {},
+                "source->stream->grouping": {},
+                "streams": [DEFAULT_STREAM],
+                "stream->outputfields": {DEFAULT_STREAM: fields},
+                "stream->target->grouping": {DEFAULT_STREAM: {}},
+            },
+        }
+        self._channel.send(said)
+        self.waits = True
+
+    def _say(self, command: str, name: Json = "") -> None:
+        self._channel.send({"command": command, "id": name})
+        self.waits = True
+
+    def run(self) -> None:
+        self._say("activate")
+
+    def next(self) -> None:
+        self._say("next")
+
+    def pause(self) -> None:
+        self._say("deactivate")
+
+    def ack(self, name: Json) -> None:
+        self._say("ack", name)
+
+    def hear(self, message: Message) -> None:
+        command = message.get("command")
+        if not self._ready and command is None and "pid" in message:
+            self._ready, self.waits = True, False
+        elif command == "sync" and self._ready and self.waits:
+            self.waits = False
+        elif command == "emit" and self._ready:
+            self._emit(message)
+        elif command == "log":
+            level = message.get("level")
+            self._channel.log(
+                _LEVELS.get(level if isinstance(level, int) else 2, logging.INFO), str(message.get("msg"))
+            )
+        elif command == "error":
+            self._channel.log(logging.ERROR, str(message.get("msg")))
+        elif command == "metrics":
+            self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
+        else:
+            raise self.error(f"said {str(message)[:200]}, which nobody asked for")
+
+    def _emit(self, message: Message) -> None:
+        values, name = message.get("tuple"), message.get("id")
+        if not isinstance(values, list):
+            raise self.error(f"emitted {str(values)[:80]}, which is no list of values")
+        if not message.get("task") and message.get("need_task_ids", True):
+            self._channel.send([_TASK])
+        stream = message.get("stream") or DEFAULT_STREAM
+        self.given.append(Given(values, stream, self.turn, name, has_id=name is not None))
+
+    def ended_well(self, code: int) -> bool:
+        """Any end is: pystorm's is 2, for to it Storm went away."""
+        return True
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class ShellProgram(ChildSpout):
+    """A command that speaks multilang; see :class:`airflow_trident.spouts.children.spouts.ShellSpout`."""
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        conf: Mapping[str, Any] | None,
+        ids: bool,
+        limits: Limits,
+    ) -> None:
+        self.command = tuple(shlex.split(command) if isinstance(command, str) else map(str, command))
+        if not self.command:
+            raise ConfigurationError("a ShellSpout needs a command", 'As in ShellSpout("python feed.py", ...).')
+        self.cwd, self.env, self.conf = cwd, dict(env or {}), dict(conf or {})
+        self.acks_by_id, self.limits = ids, limits
+        if not ids:
+            self.note = "what its child gave is lost if it is killed before that is spooled (ids=False)"
+
+    def program(self, place: Place) -> Program:
+        return Program(
+            argv=self.command,
+            carrier=Carrier.MULTILANG,
+            cwd=self.cwd,
+            env={**self.env, **place.environment},
+            max_message_bytes=self.limits.max_message_bytes,
+            strict=self.limits.strict,
+        )
+
+    def talk(self, channel: Channel, place: Place) -> ShellTalk:
+        return ShellTalk(channel, place, self.conf)
+
+    def describe(self) -> str:
+        return f"ShellSpout {shlex.join(self.command)!r}"

@@ -1,0 +1,37 @@
+"use strict";
+// A spout program as qtopology 0.7 starts it, on the bare channel: argv is the number of tuples, and what it does wrong.
+// With "held" it gives nothing more until it hears spout_ack, as the spout of qtopology's demo. What it hears is printed.
+const [count, ...flags] = process.argv.slice(2);
+const has = (flag) => flags.includes(flag);
+let left = Number(count);
+let running = false;
+let held = false;
+const say = (cmd, data) => process.send({ cmd, data });
+process.on("message", ({ cmd, data }) => {
+    if (cmd === "init") {
+        console.log(`init ${JSON.stringify(data)}`);
+        say(has("refuses") ? "init_failed" : "init_completed", {});
+    } else if (cmd === "run" || cmd === "pause") {
+        running = cmd === "run";
+    } else if (cmd === "spout_ack") {
+        console.log("spout_ack");
+        held = false;
+    } else if (cmd === "next") {
+        if (!running || !left || held) {
+            say("empty", {});
+            return;
+        }
+        const n = left--;
+        held = has("held");
+        const datum = { n, text: `č ${n}` };
+        say("data", has("seed") ? datum : { data: datum, stream_id: has("streams") && n % 2 ? "odd" : null });
+        if (has("twice")) {
+            say("empty", {});
+        }
+    } else if (cmd === "heartbeat" && has("beats")) {
+        say("data", { data: { n: -1, text: "beat" }, stream_id: null });
+    } else if (cmd === "shutdown") {
+        process.exit(has("bad-end") ? 3 : 0);
+    }
+});
+process.on("disconnect", () => process.exit(0));
