@@ -93,8 +93,8 @@ if TYPE_CHECKING:
     from airflow_trident.runtime.query import query as query
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
-    from airflow_trident.spouts.children.spouts import NodeSpout as NodeSpout
-    from airflow_trident.spouts.children.spouts import ShellSpout as ShellSpout
+    from airflow_trident.spouts.children.child_spouts import NodeSpout as NodeSpout
+    from airflow_trident.spouts.children.child_spouts import ShellSpout as ShellSpout
     from airflow_trident.spouts.delta.spout import DeltaSpout as DeltaSpout
     from airflow_trident.spouts.files.spout import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout

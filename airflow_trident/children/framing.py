@@ -84,9 +84,7 @@ class Decoder(ABC):
         self._searched_bytes = max(0, len(rest) - len(self.end) + 1)
         messages: list[Message] = []
         try:
-            for part in whole:
-                if (message := self._message(part)) is not None:
-                    messages.append(message)
+            messages.extend(message for part in whole if (message := self._message(part)) is not None)
             self._require_short(len(rest))
         except ChildProtocolError as error:
             error.before = tuple(messages)

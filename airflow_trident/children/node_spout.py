@@ -130,7 +130,7 @@ class NodeSpoutTalk(SpoutTalk):
 
 
 class NodeProgram(ChildSpout):
-    """A spout of qtopology; see :class:`airflow_trident.spouts.children.spouts.NodeSpout`."""
+    """A spout of qtopology; see :class:`airflow_trident.spouts.children.child_spouts.NodeSpout`."""
 
     def __init__(
         self,

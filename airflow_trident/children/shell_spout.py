@@ -109,7 +109,7 @@ class ShellTalk(SpoutTalk):
 
 
 class ShellProgram(ChildSpout):
-    """A command that speaks multilang; see :class:`airflow_trident.spouts.children.spouts.ShellSpout`."""
+    """A command that speaks multilang; see :class:`airflow_trident.spouts.children.child_spouts.ShellSpout`."""
 
     def __init__(
         self,

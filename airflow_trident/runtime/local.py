@@ -18,6 +18,7 @@ from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
@@ -66,14 +67,15 @@ class LocalRunner:
 
     def _run(self, me: Owner, max_transactions: int | None) -> list[int]:
         done = self._recover(me)
-        while max_transactions is None or len(done) < max_transactions:
-            claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")
-            begun = coordinate(self.ledger, self.topology, claim, max_pending=1)
-            if isinstance(begun, Blocked):
-                raise blocked(self.topology.name, begun)
-            if not isinstance(begun, Begun):
-                return done
-            done += self._finish(me, begun.txid)
+        with OpenCoordinators(self.topology) as coordinators:
+            while max_transactions is None or len(done) < max_transactions:
+                claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")
+                begun = coordinate(self.ledger, self.topology, claim, max_pending=1, coordinators=coordinators)
+                if isinstance(begun, Blocked):
+                    raise blocked(self.topology.name, begun)
+                if not isinstance(begun, Begun):
+                    break
+                done += self._finish(me, begun.txid)
         return done
 
     def recover(self) -> list[int]:

@@ -7,6 +7,7 @@ what makes that true: intent first (the attempt, COMMITTING), then the effect, t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +31,7 @@ from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.attempts import start_attempt
+from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, telling
 from airflow_trident.runtime.timeouts import run_in_time
@@ -63,6 +65,7 @@ def coordinate(
     check_states: bool = True,
     ask_lag: bool = False,
     rows_in_errors: bool = True,
+    coordinators: OpenCoordinators | None = None,
 ) -> BeginResult:
     """Give the claim its transaction: decide the batch of each stream and record it (Storm: $batch's first half).
 
@@ -71,13 +74,15 @@ def coordinate(
         are not looked at, the definition as it was last seen.
     :param ask_lag: ask the sources what they have beyond a new transaction, for people; it costs another look at them.
     :param rows_in_errors: see :class:`Attempts`.
+    :param coordinators: of a caller that goes from transaction to transaction, and closes them.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     :raises StateBehindLedgerError: a state lacks transactions that the ledger calls COMMITTED.
     """
     with telling(ledger, claim, rows_in_errors=rows_in_errors) as told:
         _require_agreement(ledger, topology, check_states)
-        result = _begin(ledger, topology, claim, max_pending, attempt_by, ask_lag)
+        with nullcontext(coordinators) if coordinators else OpenCoordinators(topology) as opened:
+            result = _begin(ledger, topology, claim, max_pending, attempt_by, opened.opened(), ask_lag)
         told(result)
     if isinstance(result, Begun):
         reached(Milestone.BEGUN, result.txid)
@@ -92,10 +97,14 @@ def _require_agreement(ledger: Ledger, topology: Topology, check_states: bool) -
 
 
 def _begin(
-    ledger: Ledger, topology: Topology, claim: Claim, max_pending: int, attempt_by: Owner | str, ask_lag: bool
+    ledger: Ledger,
+    topology: Topology,
+    claim: Claim,
+    max_pending: int,
+    attempt_by: Owner | str,
+    coordinators: Mapping[str, Coordinator],
+    ask_lag: bool,
 ) -> BeginResult:
-    coordinators: dict[str, Coordinator] = {}
-
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
         found = {
             name: coordinator.initialize_transaction(txid, position.get(name))
@@ -103,21 +112,15 @@ def _begin(
         }
         return {name: metadata for name, metadata in found.items() if metadata is not None} or None
 
-    try:
-        for name, spout in topology.spouts.items():
-            coordinators[name] = spout.coordinator()
-        tell_success(ledger, coordinators)
-        return ledger.begin(
-            claim,
-            metadata_of,
-            max_pending=max_pending,
-            attempt_by=attempt_by,
-            lag_of=lags_of(coordinators) if ask_lag else None,
-            plan=topology.compile().digest,
-        )
-    finally:
-        for coordinator in coordinators.values():
-            coordinator.close()
+    tell_success(ledger, coordinators)
+    return ledger.begin(
+        claim,
+        metadata_of,
+        max_pending=max_pending,
+        attempt_by=attempt_by,
+        lag_of=lags_of(coordinators) if ask_lag else None,
+        plan=topology.compile().digest,
+    )
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:

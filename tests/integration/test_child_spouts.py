@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_trident import Count, MemoryState, NodeSpout, ShellSpout, Topology
+from airflow_trident import Count, NodeSpout, ShellSpout, SqliteState, Topology
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
@@ -25,7 +25,10 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import Attempts
 from airflow_trident.types import Json
 
 COMPONENTS = Path(__file__).parent.parent / "programs" / "components"
@@ -227,10 +230,29 @@ def test_a_tuple_without_an_id_is_like_no_other(queue: Path) -> None:
     assert left(queue) == ["bb"]
 
 
+@pytest.mark.parametrize("drained", [False, True])
+def test_one_child_serves_many_transactions_and_is_told_what_is_committed(queue: Path, drained: bool) -> None:
+    put(queue, *(f"item-{number}" for number in range(7)))
+    topology = Topology("feed")
+    items = topology.new_stream("items", shell(queue, max_rows=2))
+    items.group_by("name").persistent_aggregate(SqliteState(str(queue / "counts.db")), Count(), "count")
+    options: dict[str, Any] = {"topology": topology, "engine": LocalEngine(), "staging_root": str(queue / "staging")}
+    with MemoryLedger("feed") as ledger:
+        if drained:
+            attempts = Attempts(owner="the test")
+            done = Drain(ledger=ledger, attempts=attempts, claim=Claim(key="drain"), **options).run().committed
+        else:
+            done = LocalRunner(ledger=ledger, **options).run()
+    assert list(done) == [1, 2, 3, 4, 5]
+    assert left(queue) == []
+    assert (queue / "started").read_text() == "started\n"
+    assert children() == []
+
+
 def test_a_spout_runs_in_a_topology_and_its_plan_says_what_it_cannot_keep(queue: Path) -> None:
     topology = Topology("feed")
     items = topology.new_stream("items", shell(queue, max_rows=2))
-    items.group_by("name").persistent_aggregate(MemoryState(), Count(), "count")
+    items.group_by("name").persistent_aggregate(SqliteState(str(queue / "counts.db")), Count(), "count")
     assert topology.compile().notes == ()
     with MemoryLedger("feed") as ledger:
         runner = LocalRunner(
@@ -240,7 +262,7 @@ def test_a_spout_runs_in_a_topology_and_its_plan_says_what_it_cannot_keep(queue:
     assert left(queue) == []
     forgetful = Topology("forgetful")
     stream = forgetful.new_stream("items", shell(queue, ids=False))
-    stream.group_by("name").persistent_aggregate(MemoryState(), Count(), "count")
+    stream.group_by("name").persistent_aggregate(SqliteState(str(queue / "counts.db")), Count(), "count")
     assert forgetful.compile().notes == (
         "stream items: what its child gave is lost if it is killed before that is spooled (ids=False)",
     )

@@ -20,6 +20,7 @@ from airflow_trident.protocol.records import Claim, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.commit import Committer, OpenStates
+from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
@@ -92,6 +93,7 @@ class Drain:
         self._states_checked = False
         self._lag_due = 0.0
         self._states = OpenStates(self.topology)
+        self._coordinators = OpenCoordinators(self.topology)
         self._committer = Committer(
             ledger=self.ledger,
             topology=self.topology,
@@ -119,24 +121,24 @@ class Drain:
         for note in self.topology.compile().notes:
             self.progress(note)
         pool = ThreadPoolExecutor(max_workers=self.limits.max_pending, thread_name_prefix="trident-drain")
-        try:
-            self._recover(pool)
-            full = True
-            while full:
-                full = self._fill(pool)
-                while self._running:
-                    self._take_results(pool)
-                    self._emit_again(pool)
-                    self._commit(wait_s=0.0)
+        with self._states, self._coordinators:
+            try:
+                self._recover(pool)
+                full = True
+                while full:
                     full = self._fill(pool)
-                # What is left is in other workers' hands. When they are done the window may have room again.
-                self._commit(wait_s=self.limits.wait_s)
-        except BaseException:
-            self.engine.cancel()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            self._states.close()
+                    while self._running:
+                        self._take_results(pool)
+                        self._emit_again(pool)
+                        self._commit(wait_s=0.0)
+                        full = self._fill(pool)
+                    # What is left is in other workers' hands. When they are done the window may have room again.
+                    self._commit(wait_s=self.limits.wait_s)
+            except BaseException:
+                self.engine.cancel()
+                raise
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
         if self._ended is not None:
             raise self._ended
         return DrainResult(committed=tuple(self._committed), rows_read=self._rows_read)
@@ -167,6 +169,7 @@ class Drain:
                 check_states=not self._states_checked,
                 rows_in_errors=self.attempts.rows_in_errors,
                 ask_lag=self._asks_lag(),
+                coordinators=self._coordinators,
             )
             self._states_checked = True
             if isinstance(begun, Blocked):

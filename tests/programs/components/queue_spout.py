@@ -1,5 +1,6 @@
 """A multilang spout over a folder: ``python queue_spout.py FOLDER [FAULT]``. Each file in ``FOLDER/items`` is an item,
-its name is the id, and `ack` removes it. What was given and not acknowledged comes again from the next process.
+its name is the id, and `ack` removes it. Each start is a line of ``FOLDER/started``.
+What was given and not acknowledged comes again from the next process.
 
 FAULT is ``<what>:<n>``: after its so manieth tuple it does that instead of answering: ``exit`` (code 7), ``kill``,
 ``hang``, ``garbage``, ``twice`` (answers twice), ``no-id`` (that tuple has none), ``stray`` (prints beside its
@@ -49,6 +50,8 @@ def main(folder, what, at):
     if what == "slow-start":
         signal.pause()
     hear()
+    with (folder / "started").open("a") as file:
+        file.write("started\n")
     say({"pid": os.getpid()})
     given, active = set(), False
     while (message := hear()) is not None:

@@ -12,7 +12,7 @@ from airflow_trident.children.node_spout import NodeProgram
 from airflow_trident.children.polling import ChildSpout
 from airflow_trident.children.shell_spout import ShellProgram
 from airflow_trident.children.talk import Limits
-from airflow_trident.spouts.children.source import ChildSource
+from airflow_trident.spouts.children.child_source import ChildSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.types import FieldSpec
 
