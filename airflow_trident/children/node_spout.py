@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from airflow_trident.children.channel import Carrier, Channel, Program
 from airflow_trident.children.framing import Message
-from airflow_trident.children.node_bolt import NodeType, Protocol
+from airflow_trident.children.node_bolt import NodeProtocol, NodeType
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.qtopology import MISSING, said, script
-from airflow_trident.children.talk import DEFAULT_STREAM, Limits, Place
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 
 E = TypeVar("E", bound=StrEnum)
@@ -36,7 +36,7 @@ class NodeSpoutTalk(SpoutTalk):
     """
 
     def __init__(
-        self, channel: Channel, place: Place, *, init: Mapping[str, Any], whole: bool, ack: SpoutAck, beats: bool
+        self, channel: Channel, place: BoltPlace, *, init: Mapping[str, Any], whole: bool, ack: SpoutAck, beats: bool
     ) -> None:
         super().__init__(channel, place)
         self._init, self._whole, self._ack, self._beats = init, whole, ack, beats
@@ -145,14 +145,14 @@ class NodeProgram(ChildSpout):
         ack: str,
         heartbeat_s: float | None,
         node: str,
-        limits: Limits,
+        limits: ChildLimits,
     ) -> None:
         self.cmd, self.working_dir, self.args = cmd, working_dir, tuple(map(str, args))
         self.init, self.subtype, self.node, self.limits = dict(init or {}), subtype, node, limits
         self.type = _one_of(NodeType, "type", type)
-        self.protocol = _one_of(Protocol, "protocol", protocol)
+        self.protocol = _one_of(NodeProtocol, "protocol", protocol)
         self.heartbeat_s = heartbeat_s
-        acks = self.type is NodeType.SUBPROC and self.protocol is Protocol.V07
+        acks = self.type is NodeType.SUBPROC and self.protocol is NodeProtocol.V07
         self.ack = _one_of(SpoutAck, "ack", ack) if acks else SpoutAck.NEVER
         if self.args and self.type is not NodeType.SUBPROC:
             raise ConfigurationError(
@@ -161,7 +161,7 @@ class NodeProgram(ChildSpout):
         if self.ack is not SpoutAck.SPOOLED:
             self.note = "what its child gave is lost if it is killed before that is spooled: at most once until then"
 
-    def program(self, place: Place) -> Program:
+    def program(self, place: BoltPlace) -> Program:
         program = self.type is NodeType.SUBPROC
         if program:
             argv = (self.node, "--require", script("preload.js"), self.cmd, *self.args)
@@ -177,8 +177,8 @@ class NodeProgram(ChildSpout):
             max_message_bytes=self.limits.max_message_bytes,
         )
 
-    def talk(self, channel: Channel, place: Place) -> NodeSpoutTalk:
-        whole = self.type is NodeType.SUBPROC and self.protocol is Protocol.SEED
+    def talk(self, channel: Channel, place: BoltPlace) -> NodeSpoutTalk:
+        whole = self.type is NodeType.SUBPROC and self.protocol is NodeProtocol.SEED
         beats = self.heartbeat_s is not None
         return NodeSpoutTalk(channel, place, init=self.init, whole=whole, ack=self.ack, beats=beats)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from airflow_trident.children.channel import Channel, Program
 from airflow_trident.children.framing import Message
-from airflow_trident.children.talk import Limits, Place
+from airflow_trident.children.talk import BoltPlace, ChildLimits
 from airflow_trident.errors import ChildProtocolError, TridentError
 from airflow_trident.types import Json
 
@@ -40,7 +40,7 @@ class SpoutTalk(ABC):
     closes_input: ClassVar[bool] = False
     """Does the end of its input tell it to end? Else `bye` does."""
 
-    def __init__(self, channel: Channel, place: Place) -> None:
+    def __init__(self, channel: Channel, place: BoltPlace) -> None:
         self._channel = channel
         self._place = place
         self.given: list[Given] = []
@@ -100,7 +100,7 @@ class SpoutTalk(ABC):
 class ChildSpout(ABC):
     """A spout in another program, as a description: picklable, and nothing starts with it."""
 
-    limits: Limits
+    limits: ChildLimits
     acks_by_id: bool = False
     """Does it give ids, and forget what it gave when these are acknowledged, in whatever process?"""
     heartbeat_s: float | None = None
@@ -108,11 +108,11 @@ class ChildSpout(ABC):
     """What its plan says of it; empty: nothing."""
 
     @abstractmethod
-    def program(self, place: Place) -> Program:
+    def program(self, place: BoltPlace) -> Program:
         """What is started."""
 
     @abstractmethod
-    def talk(self, channel: Channel, place: Place) -> SpoutTalk:
+    def talk(self, channel: Channel, place: BoltPlace) -> SpoutTalk:
         """How it is talked to."""
 
     @abstractmethod
@@ -130,7 +130,7 @@ class RunningSpout:
     :raises ChildError: it did not begin.
     """
 
-    def __init__(self, spout: ChildSpout, place: Place) -> None:
+    def __init__(self, spout: ChildSpout, place: BoltPlace) -> None:
         self._limits = spout.limits
         self._beat_s, self._beat_due_s = spout.heartbeat_s, 0.0
         self._channel = Channel(spout.program(place), str(spout))
@@ -275,7 +275,7 @@ class RunningSpout:
 
 
 @contextmanager
-def running(spout: ChildSpout, place: Place) -> Iterator[RunningSpout]:
+def running(spout: ChildSpout, place: BoltPlace) -> Iterator[RunningSpout]:
     """It is killed at the end, if it has not ended by then."""
     child = RunningSpout(spout, place)
     try:

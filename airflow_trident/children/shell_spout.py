@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from airflow_trident.children.channel import Carrier, Channel, Program
 from airflow_trident.children.framing import Message
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
-from airflow_trident.children.talk import DEFAULT_STREAM, Limits, Place
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import Json
 
@@ -25,7 +25,7 @@ class ShellTalk(SpoutTalk):
 
     closes_input: ClassVar[bool] = True
 
-    def __init__(self, channel: Channel, place: Place, conf: Mapping[str, Any]) -> None:
+    def __init__(self, channel: Channel, place: BoltPlace, conf: Mapping[str, Any]) -> None:
         super().__init__(channel, place)
         self._conf = conf
         self._ready = False
@@ -119,7 +119,7 @@ class ShellProgram(ChildSpout):
         env: Mapping[str, str] | None,
         conf: Mapping[str, Any] | None,
         ids: bool,
-        limits: Limits,
+        limits: ChildLimits,
     ) -> None:
         self.command = tuple(shlex.split(command) if isinstance(command, str) else map(str, command))
         if not self.command:
@@ -129,7 +129,7 @@ class ShellProgram(ChildSpout):
         if not ids:
             self.note = "what its child gave is lost if it is killed before that is spooled (ids=False)"
 
-    def program(self, place: Place) -> Program:
+    def program(self, place: BoltPlace) -> Program:
         return Program(
             argv=self.command,
             carrier=Carrier.MULTILANG,
@@ -139,7 +139,7 @@ class ShellProgram(ChildSpout):
             strict=self.limits.strict,
         )
 
-    def talk(self, channel: Channel, place: Place) -> ShellTalk:
+    def talk(self, channel: Channel, place: BoltPlace) -> ShellTalk:
         return ShellTalk(channel, place, self.conf)
 
     def describe(self) -> str:

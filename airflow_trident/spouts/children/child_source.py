@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_trident.children.json_values import Reader, reader_of
 from airflow_trident.children.polling import ChildSpout, Given, RunningSpout
-from airflow_trident.children.talk import DEFAULT_STREAM, Place
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace
 from airflow_trident.errors import ConfigurationError, DamagedInputError, TridentError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource
@@ -122,7 +122,7 @@ class ChildSource(SpoolSource):
 
     def _started(self) -> RunningSpout:
         if self._child is None:
-            place = Place(
+            place = BoltPlace(
                 node=type(self.spout).__name__,
                 fields=names_of(self._given_fields),
                 streams={DEFAULT_STREAM: self._given_fields},

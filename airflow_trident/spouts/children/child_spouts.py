@@ -11,7 +11,7 @@ from airflow_trident.children.framing import MAX_MESSAGE_BYTES
 from airflow_trident.children.node_spout import NodeProgram
 from airflow_trident.children.polling import ChildSpout
 from airflow_trident.children.shell_spout import ShellProgram
-from airflow_trident.children.talk import Limits
+from airflow_trident.children.talk import ChildLimits
 from airflow_trident.spouts.children.child_source import ChildSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.types import FieldSpec
@@ -70,7 +70,7 @@ class ShellSpout(_ChildSpooledSpout):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         strict: bool = False,
     ) -> None:
-        limits = Limits(
+        limits = ChildLimits(
             start_timeout_s=start_timeout_s,
             silence_s=silence_s,
             stop_timeout_s=stop_timeout_s,
@@ -122,7 +122,7 @@ class NodeSpout(_ChildSpooledSpout):
         stop_timeout_s: float = 10.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        limits = Limits(
+        limits = ChildLimits(
             start_timeout_s=start_timeout_s,
             silence_s=silence_s,
             stop_timeout_s=stop_timeout_s,
