@@ -28,6 +28,10 @@ L13 A ticket says which txids each state must hold (`CommitTicket.needed`): all 
     ticket that a later state was not part of is void (P8, P11).
 L14 The records of closed transactions are pruned as committed ones are, and their txids are forgotten in the step that
     commits what every state has forgotten them with (`CommitTicket.floor`) (P10).
+L15 The steps of groups do what the steps of their members would do one after the other, as far as one step takes them
+    (the answer has so many), or change nothing: a member that is refused refuses all. But a gate of a group gives all
+    its tickets one fence, and its members need not wait for each other: they are committed together, or in their order
+    (P6). A commit of a group prunes none of what it commits.
 """
 
 from __future__ import annotations
@@ -36,14 +40,16 @@ import functools
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from airflow_trident.errors import RetryableError, UnknownTopologyError
+from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
 from airflow_trident.ledger.backup.importing import require_finished
 from airflow_trident.ledger.begin_result import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
+    BeginManyResult,
     BeginResult,
     Begun,
     LagOf,
@@ -51,26 +57,17 @@ from airflow_trident.ledger.begin_result import (
     NothingNew,
 )
 from airflow_trident.ledger.creating import new_topology
+from airflow_trident.ledger.group_answers import CommittedAndBegun
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
-from airflow_trident.ledger.verb import (
-    Prefetch,
-    Verb,
-    of_ticket,
-    of_ticket_and_what_is_kept,
-    one_and_what_is_kept,
-    one_transaction,
-    the_pointer,
-    the_topology,
-)
-from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pruning, topology
+from airflow_trident.ledger.verb import Prefetch, Verb
+from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pairs, pruning, topology
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
-    Claim,
     Definition,
     LedgerView,
     TopologyRecord,
@@ -110,22 +107,7 @@ def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
     return sorted(znodes.read([], [folder]).folders[folder] or ())
 
 
-# ---- what goes with two of the verbs ---------------------------------------------------------------------------
-
-
-def _read_for_begin(ledger: Ledger, claim: Claim, *_: Any, **__: Any) -> Prefetch:
-    """The claim's keys too; and the folders, for the commit after it, which looks at what is to be pruned."""
-    paths, cache = ledger.paths(), ledger.transactor.cache
-    keys, shared = [paths.claim(key) for key in (claim.key, *claim.former)], paths.about(0)
-    if cache.has([paths.topology, *shared], ()):
-        if claim.former:  # together with the transaction before, which is looked at next
-            last = ledger.transactor.remembered(paths, shared).next_txid() - 1
-            cache.fetch([*keys, *([paths.tx(last)] if last else [])])
-        else:
-            # A process that goes from one transaction to the next need not ask whether a new claim is known: that its
-            # node is created finds it out, which it would not of former keys.
-            cache.assume_missing(paths.claim(claim.key))
-    return Prefetch([*shared, *keys], paths.pruned())
+# ---- what goes with some of the verbs --------------------------------------------------------------------------
 
 
 def _after_begin(ledger: Ledger, result: BeginResult) -> None:
@@ -135,6 +117,21 @@ def _after_begin(ledger: Ledger, result: BeginResult) -> None:
 
 def _after_commit(ledger: Ledger, record: TxRecord) -> None:
     ledger.sweep_claims(record.txid)
+
+
+def _after_begins(ledger: Ledger, result: BeginManyResult) -> None:
+    for begun in result if isinstance(result, tuple) else ():
+        _after_begin(ledger, begun)
+
+
+def _after_commits(ledger: Ledger, records: Sequence[TxRecord]) -> None:
+    for record in records:
+        ledger.sweep_claims(record.txid)
+
+
+def _after_both(ledger: Ledger, result: CommittedAndBegun) -> None:
+    _after_begins(ledger, result.begun)
+    _after_commits(ledger, result.committed)
 
 
 class Ledger:
@@ -172,22 +169,30 @@ class Ledger:
 
     # ---- the verbs: signature, promises and decision of each are in `ledger/verbs` ---------------------------------
 
-    begin = Verb(begin.begin, _read_for_begin, then=_after_begin)
-    start_attempt = Verb(attempts.start_attempt, one_transaction)
-    restart_attempt = Verb(attempts.restart_attempt, of_ticket)
-    processed = Verb(attempts.processed, one_transaction)
-    attempt_failed = Verb(attempts.attempt_failed, one_transaction)
-    fail = Verb(attempts.fail, one_transaction)
-    gate = Verb(commits.gate, one_and_what_is_kept)
-    committed = Verb(commits.committed, of_ticket_and_what_is_kept, then=_after_commit)
-    bar = Verb(commits.bar, one_transaction)
-    take_back = Verb(commits.take_back, of_ticket)
-    skip = Verb(manual.skip, one_transaction)
-    accept_source = Verb(manual.accept_source, one_transaction)
-    close_transaction = Verb(manual.close_transaction, one_transaction)
-    set_command = Verb(topology.set_command, the_topology)
-    note_states = Verb(topology.note_states, the_topology)
-    take_fence = Verb(topology.take_fence, the_pointer)
+    begin_many = Verb(begin.begin_many, read_ahead.of_claims, then=_after_begins)
+    begin = Verb(begin.begin, read_ahead.of_claim, then=_after_begin)
+    start_attempt = Verb(attempts.start_attempt, read_ahead.one_transaction)
+    restart_attempt = Verb(attempts.restart_attempt, read_ahead.of_ticket)
+    processed = Verb(attempts.processed, read_ahead.one_transaction)
+    attempt_failed = Verb(attempts.attempt_failed, read_ahead.one_transaction)
+    fail = Verb(attempts.fail, read_ahead.one_transaction)
+    gate = Verb(commits.gate, read_ahead.one_and_what_is_kept)
+    committed = Verb(commits.committed, read_ahead.of_ticket_and_what_is_kept, then=_after_commit)
+    bar = Verb(commits.bar, read_ahead.one_transaction)
+    take_back = Verb(commits.take_back, read_ahead.of_ticket)
+    skip = Verb(manual.skip, read_ahead.one_transaction)
+    accept_source = Verb(manual.accept_source, read_ahead.one_transaction)
+    close_transaction = Verb(manual.close_transaction, read_ahead.one_transaction)
+    set_command = Verb(topology.set_command, read_ahead.the_topology)
+    note_states = Verb(topology.note_states, read_ahead.the_topology)
+    take_fence = Verb(topology.take_fence, read_ahead.the_pointer)
+
+    restart_many = Verb(attempts.restart_many, read_ahead.members)
+    processed_many = Verb(attempts.processed_many, read_ahead.staged)
+    gate_many = Verb(commits.gate_many, read_ahead.several_and_what_is_kept)
+    committed_many = Verb(commits.committed_many, read_ahead.of_tickets_and_what_is_kept, then=_after_commits)
+    processed_and_gate = Verb(pairs.processed_and_gate, read_ahead.staged_and_what_is_kept)
+    committed_and_begin = Verb(pairs.committed_and_begin, read_ahead.of_tickets_and_claims, then=_after_both)
 
     # ---- the topology ------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""What the verb `begin` is given and answers, and the defaults of the verbs."""
+"""What the verbs are given and answer, and their defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_trident.protocol.decide import Blocked, Full, Paused
@@ -30,9 +30,16 @@ class NothingNew:
 
 BeginResult = Begun | NothingNew | Full | Paused | Blocked
 
+BeginManyResult = tuple[Begun, ...] | NothingNew | Full | Paused | Blocked
+"""Never an empty tuple, unless there were no claims."""
+
 LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
 """``position -> stream -> what its source has beyond it``: for people, asked with the position after a new batch."""
 
 MetadataOf = Callable[[int, dict[str, Json]], dict[str, Json] | None]
 """``(txid, position) -> metadata`` per stream that has new data, None if none has. May be called again with other
 arguments when somebody else began a transaction meanwhile: it must be free of effects."""
+
+BatchesOf = Callable[[int, dict[str, Json], int], Sequence[dict[str, Json]]]
+"""``(txid, position, most) -> metadata``, as of :data:`MetadataOf`, of the transaction and of those that follow it: at
+most `most`, none if nothing is new. Each goes on where the one before it ended."""

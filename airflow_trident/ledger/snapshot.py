@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from airflow_trident.errors import CorruptRecordError
@@ -23,12 +23,19 @@ _CACHED_BLOBS = 4
 class Snapshot:
     """What a verb may look at; it remembers what was looked at. Missing nodes are read on demand."""
 
-    def __init__(self, paths: LedgerPaths, cache: Cache, now_ms: int) -> None:
+    def __init__(
+        self, paths: LedgerPaths, cache: Cache, now_ms: int, *, op: str = "", drafted: Mapping[str, Write] | None = None
+    ) -> None:
         self.paths = paths
         self.now_ms = now_ms
-        self.op = uuid.uuid4().hex[:16]
+        self.op = op or uuid.uuid4().hex[:16]
         self.used: dict[str, int] = {}
         self._cache = cache
+        self._drafted = drafted or {}
+
+    def after(self, drafted: Mapping[str, Write]) -> Snapshot:
+        """The same as it will be when these writes, by their paths, are done in the same step."""
+        return Snapshot(self.paths, self._cache, self.now_ms, op=self.op, drafted=drafted)
 
     def topology(self) -> TopologyRecord:
         return codec.decode_topology(self._require(self.paths.topology).data, self.paths.topology)
@@ -83,7 +90,12 @@ class Snapshot:
         return LedgerView(topology=topology, next_txid=next_txid, pointer=pointer, exceptions=exceptions, tx=tx)
 
     def names(self, folder: str) -> frozenset[str]:
-        return self._cache.folder(folder)
+        names = self._cache.folder(folder)
+        for path, write in self._drafted.items():
+            at, _, name = path.rpartition("/")
+            if at == folder:
+                names = names - {name} if isinstance(write, Delete) else names | {name}
+        return names
 
     def prefetch(self, paths: Iterable[str]) -> None:
         """Read these together, as they are looked at next."""
@@ -113,10 +125,18 @@ class Snapshot:
         return codec.blob_of(self._require(path).data, path)
 
     def _node(self, path: str) -> ZNode | None:
-        node = self._cache.node(path)
-        if node is not None:
+        node = self._seen(path)
+        if node is not None and path not in self._drafted:  # the drafted write has a condition of its own
             self.used[path] = node.version
         return node
+
+    def _seen(self, path: str) -> ZNode | None:
+        write = self._drafted.get(path)
+        if write is None:
+            return self._cache.node(path)
+        if isinstance(write, Delete):
+            return None
+        return ZNode(write.data, write.version if isinstance(write, Set) else 0)
 
     def _require(self, path: str) -> ZNode:
         node = self._node(path)
@@ -130,8 +150,8 @@ class Snapshot:
         if ref.sha256 in self._cache.blobs:
             return self._cache.blobs[ref.sha256]
         paths = [self.paths.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]
-        self._cache.fetch(paths)
-        parts = [self._cache.node(path) for path in paths]
+        self._cache.fetch(path for path in paths if path not in self._drafted)
+        parts = [self._seen(path) for path in paths]
         if None in parts:
             raise _ChunkMissing
         packed = b"".join(part.data for part in parts if part is not None)

@@ -13,8 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.snapshot import Snapshot
-from airflow_trident.ledger.transact import Change, Decide, Unchanged
-from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.ledger.transact import Change, Decide, Transactor, Unchanged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +29,8 @@ class Prefetch:
 
 class RunsVerbs(Protocol):
     """What a verb needs of its ledger."""
+
+    transactor: Transactor
 
     def paths(self) -> LedgerPaths: ...
 
@@ -71,33 +72,3 @@ class Verb(Generic[P, R]):
         if self._then is not None:
             self._then(ledger, result)
         return result
-
-
-# ---- what is read ahead ----------------------------------------------------------------------------------------
-
-
-def the_topology(*_: Any, **__: Any) -> Prefetch:
-    """Its record, which every step reads."""
-    return Prefetch()
-
-
-def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
-    return Prefetch([ledger.paths().commit])
-
-
-def one_transaction(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
-    return Prefetch(ledger.paths().about(txid))
-
-
-def one_and_what_is_kept(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
-    """For the commit, which prunes."""
-    paths = ledger.paths()
-    return Prefetch(paths.about(txid), paths.pruned())
-
-
-def of_ticket(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
-    return one_transaction(ledger, ticket.txid)
-
-
-def of_ticket_and_what_is_kept(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
-    return one_and_what_is_kept(ledger, ticket.txid)

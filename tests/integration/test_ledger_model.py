@@ -13,6 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
+from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.protocol.records import (
@@ -27,6 +28,7 @@ from airflow_trident.protocol.records import (
 )
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.types import Json
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
 from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED
 from tests.oracle.ledger import OracleLedger
@@ -63,12 +65,17 @@ def alike(value: Any) -> Any:
         return replace(value, incarnation="", created_ms=0)
     if isinstance(value, Begun):
         return replace(value, record=alike(value.record))
+    if isinstance(value, CommittedAndBegun):
+        return alike(value.committed), alike(value.begun)
+    if isinstance(value, tuple):
+        return tuple(map(alike, value))
     if isinstance(value, LedgerView):
         return replace(value, topology=alike(value.topology), tx=alike(value.tx))
     assert value is None or is_dataclass(value), value
     return value
 
 
+ATTEMPT_BY = st.sampled_from(["", "drain"])
 SIZE = st.sampled_from([1, 1, 1, 2, 0])
 """How much an attempt of an opaque transaction takes."""
 
@@ -80,8 +87,19 @@ def choice(size: int) -> MetadataOf:
     return metadata_of
 
 
+def batches(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+    until = (position.get("a") or [0, 0])[1]
+    return [{"a": [txid + number, until + number + 1]} for number in range(most)]
+
+
+SEVERAL = st.integers(1, 3)
+"""Members of a group."""
+
+
 class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     tickets = Bundle("tickets")
+    groups = Bundle("groups")
+    """Tickets of groups."""
     definition = DEFINITION
 
     @initialize()
@@ -116,7 +134,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         again=st.sampled_from([0, 0, 0, 1, 2]),
         streams=st.sampled_from([("a",), ("a", "b"), ("b",), ()]),
         max_pending=st.sampled_from([2, 4, 6]),
-        attempt_by=st.sampled_from(["", "drain"]),
+        attempt_by=ATTEMPT_BY,
     )
     def begin(
         self, who: int, network: Network, again: int, streams: tuple[str, ...], max_pending: int, attempt_by: str
@@ -196,6 +214,101 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     def skip(self, who: int, network: Network, back: int) -> None:
         txid = self.txid(back)
         self.both(who, network, lambda ledger: ledger.skip(txid, "x"))
+
+    # ---- groups ------------------------------------------------------------------------------------------------
+
+    @rule(who=WHO, network=NETWORK, again=st.sampled_from([0, 0, 0, 1, 2]), many=SEVERAL, attempt_by=ATTEMPT_BY)
+    def begin_many(self, who: int, network: Network, again: int, many: int, attempt_by: str) -> None:
+        claims = self.claims(again, many)
+        self.both(who, network, lambda ledger: ledger.begin_many(claims, batches, max_pending=6, attempt_by=attempt_by))
+
+    @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, size=SIZE)
+    def start_attempts(self, who: int, network: Network, back: int, many: int, size: int) -> None:
+        txids = self.several(back, many)
+        self.both(who, network, lambda ledger: ledger.restart_many(txids, owner="e", metadata_of=choice(size)))
+
+    @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, beside=BESIDE)
+    def processed_many(self, who: int, network: Network, back: int, many: int, beside: int) -> None:
+        done = self.staged(back, many, beside)
+        self.both(who, network, lambda ledger: ledger.processed_many(done))
+
+    @rule(target=groups, who=WHO, network=NETWORK, back=BACK, many=SEVERAL)
+    def gate_many(self, who: int, network: Network, back: int, many: int) -> Any:
+        txids = self.several(back, many)
+        return self.group(self.both(who, network, lambda ledger: ledger.gate_many(txids, owner="c")))
+
+    @rule(target=groups, who=WHO, network=NETWORK, back=BACK, many=SEVERAL, beside=BESIDE)
+    def processed_and_gate(self, who: int, network: Network, back: int, many: int, beside: int) -> Any:
+        done = self.staged(back, many, beside)
+        return self.group(self.both(who, network, lambda ledger: ledger.processed_and_gate(done, owner="c")))
+
+    @rule(target=groups, who=WHO, network=NETWORK, many=SEVERAL)
+    def go_on_together(self, who: int, network: Network, many: int) -> Any:
+        """What a healthy drain does, so that sequences get far."""
+        self.set_command(who, network, Command.RUN)
+        self.begin_many(who, network, 0, many, "drain")
+        view = self.plain.view(0)
+        txids = [tx.txid for tx in self.plain.transactions(view.pointer.committed + 1)]
+        open_ones = [txid for txid in txids if txid not in view.exceptions.skipped]
+        self.both(who, network, lambda ledger: ledger.restart_many(open_ones, owner="e", metadata_of=choice(1)))
+        done = self.staged(0, many, 0)
+        return self.group(self.both(who, network, lambda ledger: ledger.processed_and_gate(done, owner="c")))
+
+    @rule(who=WHO, network=NETWORK, pair=groups, retention=st.integers(1, 3))
+    def committed_many(self, who: int, network: Network, pair: tuple, retention: int) -> None:
+        self.with_ticket(who, network, pair, lambda ledger, many: ledger.committed_many(many, retention=retention))
+
+    @rule(who=WHO, network=NETWORK, pair=groups, retention=st.integers(1, 3), many=SEVERAL, attempt_by=ATTEMPT_BY)
+    def committed_and_begin(
+        self, who: int, network: Network, pair: tuple, retention: int, many: int, attempt_by: str
+    ) -> None:
+        claims = self.claims(0, many)
+
+        def act(ledger: Ledger, tickets: Any) -> object:
+            return ledger.committed_and_begin(
+                tickets, claims, batches, retention=retention, max_pending=4, attempt_by=attempt_by
+            )
+
+        self.with_ticket(who, network, pair, act)
+
+    @rule(target=tickets, pair=groups, place=st.integers(0, 2))
+    def one_ticket_of(self, pair: tuple, place: int) -> Any:
+        return tuple(many[min(place, len(many) - 1)] for many in pair)
+
+    @rule(target=groups, pair=groups, place=st.integers(0, 2))
+    def without_one(self, pair: tuple, place: int) -> Any:
+        fewer = tuple((*many[:place], *many[place + 1 :]) for many in pair)
+        return fewer if all(fewer) else multiple()
+
+    @rule(who=WHO, network=NETWORK, pair=groups, size=SIZE)
+    def restart_many(self, who: int, network: Network, pair: tuple, size: int) -> None:
+        def act(ledger: Ledger, tickets: Any) -> object:
+            return ledger.restart_many(tickets, owner="c", metadata_of=choice(size))
+
+        self.with_ticket(who, network, pair, act)
+
+    def claims(self, again: int, many: int) -> list[Claim]:
+        first = self.plain.view(0).next_txid - again
+        return [Claim(key=f"run-{first + number}", run_ms=1) for number in range(many)]
+
+    def several(self, back: int, many: int) -> list[int]:
+        """From one transaction on, as a group would take them: not what is skipped."""
+        first = self.txid(back)
+        skipped = self.plain.view(0).exceptions.skipped
+        return [txid for txid in range(first, first + many + 1) if txid == first or txid not in skipped][:many]
+
+    def staged(self, back: int, many: int, beside: int) -> list[StagedAttempt]:
+        """:param beside: of the last one's attempt."""
+        found = []
+        for txid in self.several(back, many):
+            tx = self.plain.view(txid).tx
+            found.append(StagedAttempt(txid=txid, attempt=tx.attempt if tx else 0, staged=STAGED))
+        return [*found[:-1], replace(found[-1], attempt=found[-1].attempt + beside)]
+
+    def group(self, pair: tuple) -> Any:
+        return pair if isinstance(pair[0], tuple) else multiple()
+
+    # ---- parts of calls ----------------------------------------------------------------------------------------
 
     def txid(self, back: int) -> int:
         view = self.plain.view(0)

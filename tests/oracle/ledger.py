@@ -66,12 +66,13 @@ from airflow_trident.protocol.records import (
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.types import Json
+from tests.oracle.ledger_groups import OracleGroups
 from tests.oracle.ledger_states import OracleStates
 
 KEPT_CLAIMS = 10_000
 
 
-class OracleLedger(OracleStates):
+class OracleLedger(OracleStates, OracleGroups):
     """See :class:`~airflow_trident.ledger.base.Ledger` for what each call promises.
 
     :param keep_claims: how many transactions back claim keys are kept.
@@ -292,20 +293,27 @@ class OracleLedger(OracleStates):
         self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
     ) -> TxRecord:
         with self._changed:
-            if retention < 1:
-                raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
-            record = self._of_ticket(ticket)
-            if record.status is Status.COMMITTED:
-                return record
-            require_all_states(self.topology(), ticket)
-            status = move(record.status, Status.COMMITTED, txid=ticket.txid)
-            done = self._store(record, status=status, error="", first_error="", late_rows=dict(late_rows or {}))
-            self._closed = {txid for txid in self._closed if txid >= ticket.floor}
-            self._list_as(None, ticket.txid)
-            self._committed = max(self._committed, ticket.txid)
-            self._pass_skipped()
-            self._prune(retention, just_committed=ticket.txid)
+            done, is_new = self._one_committed(ticket, retention, dict(late_rows or {}))
+            if is_new:
+                self._prune(retention, just_committed=[ticket.txid])
             return done
+
+    def _one_committed(self, ticket: CommitTicket, retention: int, late_rows: dict[str, int]) -> tuple[TxRecord, bool]:
+        if retention < 1:
+            raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
+        record = self._of_ticket(ticket)
+        if record.status is Status.COMMITTED:
+            return record, False
+        require_all_states(self.topology(), ticket)
+        status = move(record.status, Status.COMMITTED, txid=ticket.txid)
+        if any(txid not in self._skipped for txid in range(self._committed + 1, ticket.txid)):
+            raise TransitionError(f"transaction {ticket.txid} is not the next one", "Commit those before it.")
+        done = self._store(record, status=status, error="", first_error="", late_rows=late_rows)
+        self._closed = {txid for txid in self._closed if txid >= ticket.floor}
+        self._list_as(None, ticket.txid)
+        self._committed = max(self._committed, ticket.txid)
+        self._pass_skipped()
+        return done, True
 
     def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
         with self._changed:
@@ -344,10 +352,10 @@ class OracleLedger(OracleStates):
         self._changed.notify_all()
         return record
 
-    def _prune(self, retention: int, *, just_committed: int) -> None:
+    def _prune(self, retention: int, *, just_committed: Sequence[int]) -> None:
         done = [txid for txid, record in sorted(self._records.items()) if record.status.is_final]
         for txid in done[:-retention]:
-            if txid != just_committed:
+            if txid not in just_committed:
                 del self._records[txid]
         for key, (txid, run_ms) in list(self._claims.items()):
             if txid <= self._committed - self._keep_claims and txid not in self._records:

@@ -80,12 +80,12 @@ def _() -> Sequence[Patch]:
 
 @mutant("a transaction begins although the batch before it changes meanwhile", "opaque")
 def _() -> Sequence[Patch]:
-    def unchecked(snap: Any, record: TxRecord, *more: Any) -> Any:
-        step = original(snap, record, *more)
-        return replace(step, unchecked=step.unchecked | {snap.paths.tx(record.txid - 1)})
+    def unchecked(snap: Any, old: Any, records: Any, *more: Any) -> Any:
+        step = original(snap, old, records, *more)
+        return replace(step, unchecked=step.unchecked | {snap.paths.tx(records[0].txid - 1)})
 
-    original = begin._new_transaction
-    return [(begin, "_new_transaction", unchecked)]
+    original = begin._new_transactions
+    return [(begin, "_new_transactions", unchecked)]
 
 
 @mutant("what has no batch can be skipped", "opaque")

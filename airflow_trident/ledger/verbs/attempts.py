@@ -5,15 +5,19 @@ Those that name an attempt raise StaleAttemptError, and change nothing, where it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.begin_result import MetadataOf
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import parts
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
+from airflow_trident.ledger.verbs.together import Together, require_order
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 
@@ -64,6 +68,33 @@ def restart_attempt(
     return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=False)
 
 
+def restart_many(
+    snap: Snapshot,
+    members: Sequence[int | CommitTicket],
+    *,
+    owner: Owner | str,
+    metadata_of: MetadataOf | None = None,
+    plan: str = "",
+) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
+    """New attempts of a group in one step: :func:`start_attempt` of each txid, :func:`restart_attempt` of each ticket.
+    As many as fit into a step.
+
+    :param members: in the order of their txids.
+    """
+    require_order([one.txid if isinstance(one, CommitTicket) else one for one in members])
+    together = Together(snap)
+    restart = partial(_restart, owner=owner, metadata_of=metadata_of, plan=plan)
+    return together.change(together.while_they_fit(partial(restart, member=one) for one in members))
+
+
+def _restart(
+    snap: Snapshot, *, member: int | CommitTicket, owner: Owner | str, metadata_of: MetadataOf | None, plan: str
+) -> Change[TxRecord]:
+    if isinstance(member, CommitTicket):
+        return restart_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan)
+    return start_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan)
+
+
 def _new_attempt(
     snap: Snapshot, tx: TxRecord, owner: Owner, metadata_of: MetadataOf | None, plan: str, *, replays: bool
 ) -> Change[TxRecord]:
@@ -94,6 +125,19 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Cha
     # Only a newer attempt could put it on the list, and that changes its record.
     unchecked = frozenset() if listed else frozenset({snap.paths.exceptions})
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record, unchecked=unchecked)
+
+
+def processed_many(
+    snap: Snapshot, done: Sequence[StagedAttempt]
+) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
+    """PROCESSING -> PROCESSED for a group in one step, as many as fit into it.
+
+    :param done: in the order of their txids.
+    """
+    require_order([one.txid for one in done])
+    together = Together(snap)
+    steps = (partial(processed, txid=one.txid, attempt=one.attempt, staged=one.staged) for one in done)
+    return together.change(together.while_they_fit(steps))
 
 
 def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord]:

@@ -1,11 +1,16 @@
-"""The coordinator's verb: claim a transaction, or begin a new one."""
+"""The coordinator's verbs: claim transactions, or begin new ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.begin_result import (
     DEFAULT_MAX_PENDING,
+    BatchesOf,
+    BeginManyResult,
     BeginResult,
     Begun,
     LagOf,
@@ -17,12 +22,17 @@ from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import outcomes
 from airflow_trident.ledger.verbs.opaque import before
+from airflow_trident.ledger.verbs.together import GROUP_BYTES, size
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import Begin, Full, decide_begin
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Claim, Owner, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Claim, LedgerView, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.types import Json
+
+GROWS_BY_BYTES = 1024
+"""What later steps add to a record. A group leaves room for it, so that one step takes all of it at each phase."""
 
 
 def begin(
@@ -46,26 +56,134 @@ def begin(
 
     :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
     """
-    topology, known = snap.topology(), _known(snap, claim)
-    if known is not None:
-        return Unchanged(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
-    if claim.cleared and claim.run_ms < topology.floor_ms:
-        raise claim_pruned(topology.name, claim.key)
-    decision = decide_begin(snap.view(0), max_pending=max_pending)
+    decided = begin_many(
+        snap,
+        [claim],
+        one_by_one(metadata_of),
+        max_pending=max_pending,
+        attempt_by=attempt_by,
+        lag_of=lag_of,
+        plan=plan,
+    )
+    found = decided.result
+    result: BeginResult = found[0] if isinstance(found, tuple) else found
+    if isinstance(decided, Unchanged):
+        return Unchanged(result)
+    return Change(writes=decided.writes, witness=decided.witness, result=result, unchecked=decided.unchecked)
+
+
+def begin_many(
+    snap: Snapshot,
+    claims: Sequence[Claim],
+    batches_of: BatchesOf,
+    *,
+    max_pending: int = DEFAULT_MAX_PENDING,
+    attempt_by: Owner | str = "",
+    lag_of: LagOf | None = None,
+    plan: str = "",
+    step_bytes: int = 0,
+) -> Change[BeginManyResult] | Unchanged[BeginManyResult]:
+    """What :func:`begin` does for each claim, in order, in one step; as many as there are batches, room among the
+    pending ones, and room in a step. Those that it took, or why it took none.
+
+    :param batches_of: asked once, for as many as there may be.
+    :param lag_of: asked about the position after the last one.
+    :param step_bytes: of records that the same step writes besides.
+    """
+    known = [_begun(snap, claim) for claim in claims]
+    new = [claim for claim, begun in zip(claims, known, strict=True) if begun is None]
+    if not new:
+        return Unchanged(_in_order(known))
+    require_different(new)
+    topology = snap.topology()
+    for claim in new:
+        if claim.cleared and claim.run_ms < topology.floor_ms:
+            raise claim_pruned(topology.name, claim.key)
+    view = snap.view(0)
+    decision = decide_begin(view, max_pending=max_pending)
     if not isinstance(decision, Begin):
-        return Unchanged(decision)
+        return Unchanged(_in_order(known) or decision)
     txid = decision.txid
     previous = before(snap, txid)
     if previous is not None and previous.invalidated:
-        pointer, head = snap.pointer().committed, snap.next_txid()
-        return Unchanged(Full(oldest=pointer + 1, pending=head - 1 - pointer))
+        return Unchanged(_in_order(known) or Full(oldest=view.pointer.committed + 1, pending=view.pending))
     position = {} if previous is None else previous.position
+    most = _room(view, max_pending, len(new))
     # A copy: what a spout does to its argument must not get into what is carried on.
-    metadata = metadata_of(txid, codec.require_json(position, "the position"))
-    if not metadata:
-        return Unchanged(NothingNew())
+    batches = batches_of(txid, codec.require_json(position, "the position"), most)
+    records: list[TxRecord] = []
+    for claim, metadata in zip(new, batches[:most], strict=False):
+        records.append(_new_record(snap, claim, txid + len(records), metadata, position, attempt_by, plan))
+        position = records[-1].position
+    taken, creations = _that_fit(snap, records, step_bytes)
+    if not taken:
+        return Unchanged(_in_order(known) or NothingNew())
+    last = taken[-1]
+    lag = lag_of(codec.require_json(last.position, "the position")) if lag_of else {}
+    return _new_transactions(snap, known, taken, [*creations, outcomes.begun(snap, last.claim, last.txid, lag)])
+
+
+def _room(view: LedgerView, max_pending: int, wanted: int) -> int:
+    """How many may begin, one after the other."""
+    views = (replace(view, next_txid=view.next_txid + number) for number in range(wanted))
+    decisions = (decide_begin(one, max_pending=max_pending) for one in views)
+    return sum(1 for _ in takewhile(lambda decision: isinstance(decision, Begin), decisions))
+
+
+def one_by_one(metadata_of: MetadataOf) -> BatchesOf:
+    """The batches of a source that is asked for one after the other."""
+
+    def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+        found: list[dict[str, Json]] = []
+        while len(found) < most:
+            metadata = metadata_of(txid + len(found), codec.require_json(position, "the position"))
+            if not metadata:
+                break
+            found.append(metadata)
+            position = {**position, **metadata}
+        return found
+
+    return batches_of
+
+
+def _begun(snap: Snapshot, claim: Claim) -> Begun | None:
+    known = _known(snap, claim)
+    return None if known is None else Begun(record=snap.tx(known.txid), txid=known.txid, new=False)
+
+
+def _in_order(known: Sequence[Begun | None], records: Sequence[TxRecord] = ()) -> tuple[Begun, ...]:
+    """What each claim has, up to the first that has nothing.
+
+    :param records: new ones, for the claims that had nothing.
+    """
+    new = (Begun(record=record, txid=record.txid, new=True) for record in records)
+    found = (begun if begun is not None else next(new, None) for begun in known)
+    return tuple(one for one in takewhile(lambda begun: begun is not None, found) if one is not None)
+
+
+def require_different(claims: Sequence[Claim]) -> None:
+    """:raises ConfigurationError: two claims are the same."""
+    if len({claim.key for claim in claims}) < len(claims):
+        keys = [claim.key for claim in claims]
+        raise ConfigurationError(f"a group of transactions is claimed by {keys}", "Give each of them another key.")
+
+
+def _known(snap: Snapshot, claim: Claim) -> ClaimKey | None:
+    """Under the key of an older version, too: a run keeps its transaction when this package is upgraded under it."""
+    return next((known for key in (claim.key, *claim.former) if (known := snap.claim(key)) is not None), None)
+
+
+def _new_record(
+    snap: Snapshot,
+    claim: Claim,
+    txid: int,
+    metadata: dict[str, Json],
+    position: dict[str, Json],
+    attempt_by: Owner | str,
+    plan: str,
+) -> TxRecord:
     attempt, owner = (0, Owner.of(attempt_by)) if attempt_by else (NO_ATTEMPT, NOBODY)
-    record = TxRecord(
+    return TxRecord(
         txid=txid,
         status=Status.PROCESSING,
         attempt=attempt,
@@ -80,39 +198,50 @@ def begin(
         plan=plan,
         times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
     )
-    lag = lag_of(codec.require_json(record.position, "the position")) if lag_of else {}
-    return _new_transaction(snap, record, outcomes.begun(snap, claim, txid, lag))
 
 
-def _known(snap: Snapshot, claim: Claim) -> ClaimKey | None:
-    """Under the key of an older version, too: a run keeps its transaction when this package is upgraded under it."""
-    return next((known for key in (claim.key, *claim.former) if (known := snap.claim(key)) is not None), None)
+def _that_fit(snap: Snapshot, records: Sequence[TxRecord], step_bytes: int) -> tuple[list[TxRecord], list[Write]]:
+    """As many as one step takes, and what creates them. A step of their own takes the first one in any case."""
+    taken: list[TxRecord] = []
+    writes: list[Write] = []
+    for record in records:
+        creation = _creation(snap, record)
+        own, step_bytes = not (taken or step_bytes), step_bytes + sum(map(size, creation)) + GROWS_BY_BYTES
+        if step_bytes > GROUP_BYTES and not own:
+            break
+        taken.append(record)
+        writes += creation
+    return taken, writes
 
 
-def _new_transaction(snap: Snapshot, record: TxRecord, outcome: Write) -> Change[BeginResult]:
+def _creation(snap: Snapshot, record: TxRecord) -> list[Write]:
+    """Of one transaction: its claim key, its record, the chunks of its metadata."""
     paths, txid, claim = snap.paths, record.txid, record.claim
     packed = codec.pack_metadata(record)
+    key = ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)
     writes: list[Write] = [
-        snap.set(paths.head, codec.encode_head(txid + 1)),
-        Create(
-            paths.claim(claim.key),
-            codec.encode_claim(ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)),
-        ),
+        Create(paths.claim(claim.key), codec.encode_claim(key)),
         Create(paths.tx(txid), codec.encode_tx(record, packed[0] if packed else None)),
-        outcome,
     ]
     if packed:
         ref, chunks = packed
         writes.extend(
             Create(paths.chunk(codec.chunk_name(txid, ref, index)), chunk) for index, chunk in enumerate(chunks)
         )
+    return writes
+
+
+def _new_transactions(
+    snap: Snapshot, known: Sequence[Begun | None], records: Sequence[TxRecord], writes: Sequence[Write]
+) -> Change[BeginManyResult]:
+    """The head, and what creates the records."""
+    paths, first = snap.paths, records[0]
     # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque:
     # neither may make the coordinator list its source again.
-    fixed = set() if snap.topology().definition.opaque else {paths.tx(txid - 1)}
-    unchecked = frozenset({paths.commit, paths.exceptions, *fixed})
+    fixed = set() if snap.topology().definition.opaque else {paths.tx(first.txid - 1)}
     return Change(
-        writes=tuple(writes),
-        witness=paths.claim(claim.key),
-        result=Begun(record=record, txid=txid, new=True),
-        unchecked=unchecked,
+        writes=(snap.set(paths.head, codec.encode_head(records[-1].txid + 1)), *writes),
+        witness=paths.claim(first.claim.key),
+        result=_in_order(known, records),
+        unchecked=frozenset({paths.commit, paths.exceptions, *fixed}),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
@@ -13,34 +14,65 @@ from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import parts
 from airflow_trident.ledger.verbs.pruning import prune
 from airflow_trident.ledger.verbs.tickets import ticket_of
+from airflow_trident.ledger.verbs.together import GROUP_BYTES, Together, of_one, require_order, size
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Commit, decide_commit
 from airflow_trident.protocol.exception_lists import forgotten, over_skipped, shifted
-from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
+from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, LedgerView, Owner, TxRecord
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status
 
 
-def gate(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket]:
+def gate(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket] | Unchanged[CommitTicket]:
     """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
 
     :raises TransitionError: not its turn, or no staged batch; says what was found.
     """
-    view = snap.view(txid)
-    decision = decide_commit(view, txid)
-    tx, staged = view.tx, view.tx.staged if view.tx else None
-    if not isinstance(decision, Commit) or tx is None or staged is None:
-        raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
-    ticket = ticket_of(view, tx, staged)
-    record = parts.moved(snap, tx, Status.COMMITTING, fence=ticket.fence, touched=True, owner=Owner.of(owner))
-    pointer = replace(view.pointer, fence=ticket.fence)
+    return of_one(gate_many(snap, [txid], owner=owner))
+
+
+def gate_many(
+    snap: Snapshot, txids: Sequence[int], *, owner: Owner | str
+) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
+    """:func:`gate` for a group, in one step and with one fence: the turn of each has come when those before it in the
+    group are committed. As many as fit into a step.
+
+    :param txids: in their order.
+    """
+    require_order(txids)
+    view, fence = snap.view(0), snap.pointer().fence + 1
+    snap.prefetch(snap.paths.tx(txid) for txid in txids)
+    tickets: list[CommitTicket] = []
+    writes: list[Write] = []
+    step_bytes = 0
+    for txid in txids:
+        ticket = _ticket(replace(view, tx=snap.tx(txid) if txid >= 1 else None), txid)
+        tx = parts.existing(snap, txid)
+        write = snap.set_tx(parts.moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=Owner.of(owner)))
+        step_bytes += size(write)
+        if writes and step_bytes > GROUP_BYTES:
+            break
+        tickets.append(ticket)
+        writes.append(write)
+        view = replace(view, pointer=replace(view.pointer, committed=max(view.pointer.committed, txid)))
+    if not tickets:
+        return Unchanged(())
+    writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(snap.pointer(), fence=fence))))
     return Change(
-        writes=(snap.set_tx(record), snap.set(snap.paths.commit, codec.encode_pointer(pointer))),
-        witness=snap.paths.tx(txid),
-        result=ticket,
+        writes=tuple(writes),
+        witness=snap.paths.tx(tickets[0].txid),
+        result=tuple(tickets),
         # Neither a new transaction nor a lifecycle command makes a difference to one whose turn has come.
         unchecked=frozenset({snap.paths.head, snap.paths.topology}),
     )
+
+
+def _ticket(view: LedgerView, txid: int) -> CommitTicket:
+    """:raises TransitionError: it cannot commit now."""
+    decision = decide_commit(view, txid)
+    if not isinstance(decision, Commit) or view.tx is None or view.tx.staged is None:
+        raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
+    return ticket_of(view, view.tx, view.tx.staged)
 
 
 def committed(
@@ -55,25 +87,74 @@ def committed(
     :param late_rows: see :class:`TxRecord`.
     :raises FencedError: a newer ticket was given out.
     """
+    return of_one(_all_committed(snap, [ticket], retention, dict(late_rows or {})))
+
+
+def committed_many(
+    snap: Snapshot, tickets: Sequence[CommitTicket], *, retention: int = DEFAULT_RETENTION
+) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
+    """:func:`committed` for a group in one step, as many as fit into it. It prunes as many as it commits, but none of
+    these: coordinators are told of each (:meth:`Coordinator.success`).
+
+    :param tickets: in the order of their txids.
+    """
+    return _all_committed(snap, tickets, retention, {})
+
+
+def _all_committed(
+    snap: Snapshot, tickets: Sequence[CommitTicket], retention: int, late_rows: dict[str, int]
+) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
     if retention < 1:
         raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
+    require_order([ticket.txid for ticket in tickets])
+    together = Together(snap)
+    steps = (partial(_one_committed, ticket=ticket, late_rows=late_rows) for ticket in tickets)
+    records = together.while_they_fit(steps)
+    new = [record.txid for record in records if record.op == snap.op]
+    if new:
+        together.then(partial(_pruned, retention=retention, just_committed=new))
+    return together.change(records)
+
+
+def _one_committed(
+    snap: Snapshot, ticket: CommitTicket, late_rows: dict[str, int]
+) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """Without the pruning."""
     tx = snap.tx(ticket.txid)
     if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
         return Unchanged(tx)
     tx = parts.of_ticket(snap, ticket)
     require_all_states(snap.topology(), ticket)
-    record = parts.moved(snap, tx, Status.COMMITTED, error="", first_error="", late_rows=dict(late_rows or {}))
+    record = parts.moved(snap, tx, Status.COMMITTED, error="", first_error="", late_rows=late_rows)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     after = forgotten(shifted(exceptions, tx.txid, ""), ticket.floor)
     writes: list[Write] = [snap.set_tx(record)]
     if after != exceptions:
         writes.append(snap.set(snap.paths.exceptions, codec.encode_exceptions(after)))
-    upto = pointer.committed
-    if tx.txid > upto:
+    if tx.txid > pointer.committed:
+        _require_turn(pointer, exceptions, tx.txid)
         upto = over_skipped(tx.txid, exceptions)
         writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=upto))))
-    writes += prune(snap, upto, after, retention, just_committed=tx.txid)
     return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record)
+
+
+def _require_turn(pointer: CommitPointer, exceptions: Exceptions, txid: int) -> None:
+    """A ticket of a group comes with those before it, or after them.
+
+    :raises TransitionError: the pointer would pass one that is not committed.
+    """
+    before = over_skipped(pointer.committed, exceptions)
+    if before < txid - 1:
+        raise TransitionError(
+            f"transaction {txid} cannot be COMMITTED before transaction {before + 1}, which is below it",
+            "Give the tickets of the whole group back together.",
+        )
+
+
+def _pruned(snap: Snapshot, retention: int, just_committed: Sequence[int]) -> Change[None] | Unchanged[None]:
+    upto, exceptions = snap.pointer().committed, snap.exceptions()
+    writes = prune(snap, upto, exceptions, retention, just_committed=just_committed)
+    return Change(writes=tuple(writes), witness="", result=None) if writes else Unchanged(None)
 
 
 def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket]:

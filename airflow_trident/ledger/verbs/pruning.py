@@ -7,6 +7,7 @@ remembers how old the runs were (`floor_ms`), so that such a run is refused inst
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_trident.ledger.paths import BUCKETS
@@ -22,17 +23,20 @@ CLAIM_SWEEP_COMMITS = 32
 """Every so many commits one of the 256 buckets of claim keys is swept: ``256 * 32`` commits for all of them."""
 
 
-def prune(snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, just_committed: int) -> list[Write]:
+def prune(
+    snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, just_committed: Collection[int]
+) -> list[Write]:
     """Deletes of the oldest committed transactions beyond `retention`, with their chunks.
 
     What stands at or below the commit pointer `upto` and is not among the exceptions is committed: no record has to be
-    read. The one that is being committed stays, however old: its committer wants to see it.
+    read. Those that are being committed stay, however old: their committer wants to see them.
     """
     names = snap.names(snap.paths.transactions)
     special = {*exceptions.unfinished, *exceptions.skipped}
-    known = {int(name) for name in names} | {just_committed}
+    known = {int(name) for name in names} | {*just_committed}
     done = sorted(txid for txid in known if txid <= upto and txid not in special)
-    gone = [txid for txid in done[:-retention] if txid != just_committed][:PRUNED_PER_COMMIT]
+    most = max(PRUNED_PER_COMMIT, len(just_committed))
+    gone = [txid for txid in done[:-retention] if txid not in just_committed][:most]
     if not gone:
         return []
     prefixes = tuple(f"{txid:019d}-" for txid in gone)

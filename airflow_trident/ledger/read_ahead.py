@@ -1,0 +1,102 @@
+"""What a verb will look at, as far as that is known before: it is read in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.verb import Prefetch, RunsVerbs
+from airflow_trident.protocol.records import Claim, CommitTicket
+
+
+def the_topology(*_: Any, **__: Any) -> Prefetch:
+    """Its record, which every step reads."""
+    return Prefetch()
+
+
+def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
+    return Prefetch([ledger.paths().commit])
+
+
+# ---- one transaction -------------------------------------------------------------------------------------------
+
+
+def one_transaction(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
+    return _about(ledger, [txid])
+
+
+def one_and_what_is_kept(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
+    """For the commit, which prunes."""
+    return _and_what_is_kept(ledger, [txid])
+
+
+def of_ticket(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
+    return _about(ledger, [ticket.txid])
+
+
+def of_ticket_and_what_is_kept(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
+    return _and_what_is_kept(ledger, [ticket.txid])
+
+
+def of_claim(ledger: RunsVerbs, claim: Claim, *_: Any, **__: Any) -> Prefetch:
+    return of_claims(ledger, [claim])
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------
+
+
+def members(ledger: RunsVerbs, members: Sequence[int | CommitTicket], *_: Any, **__: Any) -> Prefetch:
+    return _about(ledger, [one if isinstance(one, int) else one.txid for one in members])
+
+
+def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
+    return _about(ledger, [one.txid for one in done])
+
+
+def staged_and_what_is_kept(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
+    return _and_what_is_kept(ledger, [one.txid for one in done])
+
+
+def several_and_what_is_kept(ledger: RunsVerbs, txids: Sequence[int], *_: Any, **__: Any) -> Prefetch:
+    return _and_what_is_kept(ledger, txids)
+
+
+def of_tickets_and_what_is_kept(ledger: RunsVerbs, tickets: Sequence[CommitTicket], *_: Any, **__: Any) -> Prefetch:
+    return _and_what_is_kept(ledger, [ticket.txid for ticket in tickets])
+
+
+def of_tickets_and_claims(
+    ledger: RunsVerbs, tickets: Sequence[CommitTicket], claims: Sequence[Claim], *_: Any, **__: Any
+) -> Prefetch:
+    ahead, more = of_tickets_and_what_is_kept(ledger, tickets), of_claims(ledger, claims)
+    return Prefetch([*ahead.paths, *more.paths], ahead.folders)
+
+
+def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) -> Prefetch:
+    """The claims' keys too; and the folders, for the commit after it, which looks at what is to be pruned."""
+    paths, cache = ledger.paths(), ledger.transactor.cache
+    keys, shared = [paths.claim(key) for claim in claims for key in (claim.key, *claim.former)], paths.about(0)
+    if cache.has([paths.topology, *shared], ()):
+        if any(claim.former for claim in claims):  # together with the transaction before, which is looked at next
+            last = ledger.transactor.remembered(paths, shared).next_txid() - 1
+            cache.fetch([*keys, *([paths.tx(last)] if last else [])])
+        else:
+            # A process that goes from one transaction to the next need not ask whether a new claim is known: that its
+            # node is created finds it out, which it would not of former keys.
+            for key in keys:
+                cache.assume_missing(key)
+    return Prefetch([*shared, *keys], paths.pruned())
+
+
+# ---- both ------------------------------------------------------------------------------------------------------
+
+
+def _about(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
+    """What decides about them, in the order in which it is to be read: see :meth:`LedgerPaths.about`."""
+    paths = ledger.paths()
+    return Prefetch([*paths.about(0), *(paths.tx(txid) for txid in txids if txid >= 1)])
+
+
+def _and_what_is_kept(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
+    return Prefetch(_about(ledger, txids).paths, ledger.paths().pruned())

@@ -1,0 +1,71 @@
+"""Two steps of a group in one: what a process does that goes from group to group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, BatchesOf, Begun, LagOf
+from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.ledger.snapshot import Snapshot
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verbs.attempts import processed_many
+from airflow_trident.ledger.verbs.begin import begin_many
+from airflow_trident.ledger.verbs.commits import committed_many, gate_many
+from airflow_trident.ledger.verbs.together import Together
+from airflow_trident.protocol.records import Claim, CommitTicket, Owner
+
+
+def processed_and_gate(
+    snap: Snapshot, done: Sequence[StagedAttempt], *, owner: Owner | str
+) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
+    """`processed_many` and `gate_many` of the same group. What is PROCESSED and has no ticket, as it did not fit, is
+    left to a step of its own.
+
+    :raises StaleAttemptError: one of the attempts is not the current one.
+    :raises TransitionError: the turn of the first one has not come.
+    """
+    together = Together(snap)
+    records = together.then(partial(processed_many, done=done))
+    return together.change(together.then(partial(gate_many, txids=[one.txid for one in records], owner=owner)))
+
+
+def committed_and_begin(
+    snap: Snapshot,
+    tickets: Sequence[CommitTicket],
+    claims: Sequence[Claim],
+    batches_of: BatchesOf,
+    *,
+    retention: int = DEFAULT_RETENTION,
+    max_pending: int = DEFAULT_MAX_PENDING,
+    attempt_by: Owner | str = "",
+    lag_of: LagOf | None = None,
+    plan: str = "",
+) -> Change[CommittedAndBegun] | Unchanged[CommittedAndBegun]:
+    """`committed_many`, and `begin_many` of what comes next, for which there is room as soon as those are committed.
+
+    Nothing is changed by what raises: if a source cannot be asked, the tickets are given back by `committed_many`.
+
+    :raises FencedError: a newer ticket was given out.
+    """
+    together = Together(snap)
+    records = together.then(partial(committed_many, tickets=tickets, retention=retention))
+    begin = partial(
+        begin_many,
+        claims=claims,
+        batches_of=batches_of,
+        max_pending=max_pending,
+        attempt_by=attempt_by,
+        lag_of=lag_of,
+        plan=plan,
+        step_bytes=together.bytes,
+    )
+    found = together.then(begin)
+    begun = found if isinstance(found, tuple) else ()
+    return together.change(CommittedAndBegun(committed=records, begun=begun), witness=_claim_of(snap, begun))
+
+
+def _claim_of(snap: Snapshot, begun: Sequence[Begun]) -> str:
+    """The key of the first claim that is new: nobody writes over it, as somebody may over a record."""
+    new = (one.record for one in begun if one.new and one.record is not None)
+    return next((snap.paths.claim(record.claim.key) for record in new), "")

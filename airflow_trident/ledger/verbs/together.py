@@ -1,0 +1,120 @@
+"""Several decisions in one step: what the verbs of groups are made of.
+
+A group is a run of transactions that one owner begins, processes and commits together. It is nothing durable: every
+transaction keeps its own record, claim, attempt and status. Only the writes go together. A step of a group does what
+the steps of its members would do one after the other, or nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Decide, Unchanged
+from airflow_trident.ledger.znodes import Create, Delete, Set
+
+T = TypeVar("T")
+
+GROUP_BYTES = 450 * 1024
+"""A step takes no more members when its records have so many bytes: half of what ZooKeeper takes in one request."""
+
+
+class Together:
+    """Decisions that see what those before them write, and become one :class:`Change`.
+
+    What any of them depends on is checked in the step.
+    """
+
+    def __init__(self, snap: Snapshot) -> None:
+        self._snap = snap
+        self._writes: dict[str, Write] = {}
+        self._used: dict[str, int] = {}
+        self._checked: set[str] = set()
+        self._witness = ""
+        self.bytes = 0
+
+    def then(self, decide: Decide[T]) -> T:
+        """One more decision; its answer."""
+        part, decided = self._decided(decide)
+        self._take(part, decided)
+        return decided.result
+
+    def while_they_fit(self, decisions: Iterable[Decide[T]]) -> tuple[T, ...]:
+        """One after the other, the first one in any case, until the step is full: the answers of those that it took."""
+        found: list[T] = []
+        for decide in decisions:
+            part, decided = self._decided(decide)
+            if found and self.bytes + self._grows_by(decided) > GROUP_BYTES:
+                break
+            self._take(part, decided)
+            found.append(decided.result)
+        return tuple(found)
+
+    def change(self, result: T, *, witness: str = "") -> Change[T] | Unchanged[T]:
+        """All of them as one step.
+
+        :param witness: another one than that of the first decision.
+        """
+        if not self._writes:
+            return Unchanged(result)
+        unchecked = self._used.keys() - self._checked - self._snap.used.keys()
+        self._snap.used.update({path: version for path, version in self._used.items() if path not in self._snap.used})
+        writes = tuple(self._writes.values())
+        return Change(writes=writes, witness=witness or self._witness, result=result, unchecked=frozenset(unchecked))
+
+    def _decided(self, decide: Decide[T]) -> tuple[Snapshot, Change[T] | Unchanged[T]]:
+        part = self._snap.after(self._writes)
+        return part, decide(part)
+
+    def _grows_by(self, decided: Change[T] | Unchanged[T]) -> int:
+        writes = decided.writes if isinstance(decided, Change) else ()
+        return sum(size(write) - size(self._writes.get(write.path)) for write in writes)
+
+    def _take(self, part: Snapshot, decided: Change[T] | Unchanged[T]) -> None:
+        unchecked: frozenset[str] = frozenset()
+        if isinstance(decided, Change):
+            unchecked = decided.unchecked
+            self._witness = self._witness or decided.witness
+            self.bytes += self._grows_by(decided)
+            for write in decided.writes:
+                self._put(write)
+        for path, version in part.used.items():
+            self._used.setdefault(path, version)
+        self._checked |= part.used.keys() - unchecked
+
+    def _put(self, write: Write) -> None:
+        """As one write of the path, on the condition of the first."""
+        before = self._writes.get(write.path)
+        if before is None or (isinstance(before, Set) and isinstance(write, Set)):
+            self._writes[write.path] = write
+        elif isinstance(before, Create) and isinstance(write, Set):
+            self._writes[write.path] = Create(write.path, write.data)
+        elif isinstance(before, Create) and isinstance(write, Delete):
+            del self._writes[write.path]
+        elif isinstance(before, Set) and isinstance(write, Delete):
+            self._writes[write.path] = Delete(write.path, before.version)
+        else:
+            raise AssertionError(f"{before} and then {write}: no step deletes a node and creates it again")
+
+
+def size(write: Write | None) -> int:
+    return len(write.data) if isinstance(write, Create | Set) else 0
+
+
+def of_one(decided: Change[tuple[T, ...]] | Unchanged[tuple[T, ...]]) -> Change[T] | Unchanged[T]:
+    """The answer about the only member of a group of one."""
+    (result,) = decided.result
+    if isinstance(decided, Unchanged):
+        return Unchanged(result)
+    return Change(writes=decided.writes, witness=decided.witness, result=result, unchecked=decided.unchecked)
+
+
+def require_order(txids: Sequence[int]) -> None:
+    """:raises ConfigurationError: they do not rise."""
+    if any(later <= one for one, later in pairwise(txids)):
+        raise ConfigurationError(
+            f"a group is given in the order of its txids, each once, and not as {list(txids)}", "Sort them."
+        )

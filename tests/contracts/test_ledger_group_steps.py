@@ -1,0 +1,128 @@
+"""How the ledger writes the steps of groups: in one request, of a bounded size, whose answer may be lost (L2, L3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from airflow_trident.ledger.memory_znodes import MemoryZNodes
+from airflow_trident.ledger.verbs.begin import GROWS_BY_BYTES
+from airflow_trident.ledger.verbs.together import GROUP_BYTES
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Create, Op, Set
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.types import Json
+from tests.contracts.test_ledger_groups import ALL, begun_many, gated_many, some_lines, staged
+from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
+from tests.fixtures.ledger import DEFINITION, claim
+
+
+def sent(ledger: ZNodeLedger) -> list[list[Op]]:
+    """The requests that the ledger makes from now on."""
+    found: list[list[Op]] = []
+    multi = ledger.znodes.multi
+    ledger.znodes.multi = lambda ops: found.append(list(ops)) or multi(ops)
+    return found
+
+
+def test_each_step_of_a_group_is_one_request_and_a_whole_one_is_two() -> None:
+    ledger = ZNodeLedger(MemoryZNodes(), "words")
+    ledger.register(DEFINITION)
+    gated_many(ledger, 1, 2)
+    requests = sent(ledger)
+    result = ledger.committed_and_begin(
+        ledger.gate_many([1, 2], owner="drain"), [claim(3), claim(4)], some_lines, max_pending=4, attempt_by="drain"
+    )
+    assert len(requests) == 2
+    for number in range(5, 25, 2):
+        before = ledger.znodes.round_trips
+        tickets = ledger.processed_and_gate(staged([one.txid for one in result.begun]), owner="drain")
+        claims = [claim(number), claim(number + 1)]
+        result = ledger.committed_and_begin(tickets, claims, some_lines, max_pending=4, attempt_by="drain")
+        assert ledger.znodes.round_trips == before + 2
+
+
+def test_every_record_of_a_step_has_its_op_id_and_none_is_written_twice() -> None:
+    ledger = ZNodeLedger(MemoryZNodes(), "words")
+    ledger.register(DEFINITION)
+    requests = sent(ledger)
+    tickets = gated_many(ledger, 1, 3)
+    ledger.committed_and_begin(tickets, [claim(4)], some_lines, max_pending=9)
+    for ops in requests:
+        written = [op.path for op in ops if isinstance(op, Create | Set)]
+        assert len(written) == len(set(written))
+    ops_of = [{tx.op for tx in ledger.transactions(first, last)} for first, last in ((1, 3), (4, 4))]
+    assert ops_of[0] == ops_of[1]
+    assert len(ops_of[0]) == 1
+
+
+def large_lines(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+    return [{"lines": {"text": f"{txid + number}".zfill(30_000)}} for number in range(most)]
+
+
+def test_a_step_takes_as_many_members_as_fit_and_the_next_one_takes_the_rest() -> None:
+    ledger = ZNodeLedger(MemoryZNodes(), "words")
+    ledger.register(DEFINITION)
+    requests, claims = sent(ledger), [claim(number) for number in range(1, 31)]
+    first = ledger.begin_many(claims, large_lines, max_pending=ALL, attempt_by="drain")
+    assert isinstance(first, tuple)
+    fit = GROUP_BYTES // (31_000 + GROWS_BY_BYTES)
+    assert len(first) in (fit, fit + 1)
+    tickets = ledger.processed_and_gate(staged([one.txid for one in first]), owner="drain")
+    assert len(tickets) == len(first)  # what one step began, one step takes on
+    result = ledger.committed_and_begin(tickets, claims[len(first) :], large_lines, max_pending=ALL)
+    assert len(result.committed) == len(first)
+    rest = len(result.begun)
+    assert rest < 3  # the step was full of records that are committed
+    second = ledger.begin_many(claims[len(first) + rest :], large_lines, max_pending=ALL)
+    assert isinstance(second, tuple)
+    assert [one.txid for one in second] == list(range(len(first) + rest + 1, 31))[: len(second)]
+    for ops in requests:
+        assert sum(len(op.data) for op in ops if isinstance(op, Create | Set)) < GROUP_BYTES + 64 * 1024
+
+
+def test_members_that_do_not_fit_into_one_step_are_left_for_another() -> None:
+    ledger = ZNodeLedger(MemoryZNodes(), "words")
+    ledger.register(DEFINITION)
+    for number in range(1, 41):
+        ledger.begin(claim(number), lambda txid, _: large_lines(txid, {}, 1)[0], max_pending=ALL, attempt_by="drain")
+    requests, left = sent(ledger), list(range(1, 41))
+    while left:
+        left = left[len(ledger.processed_many(staged(left))) :]
+    assert len(requests) == 3
+    left = list(range(1, 41))
+    while left:
+        tickets = ledger.gate_many(left, owner="c")
+        assert [ticket.txid for ticket in tickets] == left[: len(tickets)]
+        left = left[len(ledger.committed_many(tickets)) :]
+    assert len(requests) == 9
+    assert ledger.view(0).pointer.committed == 40
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_l15_l3_a_step_of_a_group_whose_answer_is_lost_happened_once_or_not_at_all(fault: Fault) -> None:
+    tree, faults = FaultyTree(), [None]
+
+    def fault_of(ops: Sequence[Op]) -> Fault | None:
+        return faults.pop() if faults else None
+
+    ledger = ZNodeLedger(FaultyZNodes(tree, fault_of=fault_of), "words")
+    ledger.register(DEFINITION)
+
+    def lossy(step: Callable[[], object]) -> object:
+        faults[:] = [fault]
+        result = step()
+        tree.release()
+        return result
+
+    lossy(lambda: begun_many(ledger, 1, 3))
+    tickets = lossy(lambda: ledger.processed_and_gate(staged([1, 2, 3]), owner="drain"))
+    assert {one.fence for one in tickets} == {ledger.view(0).pointer.fence} == {1}
+    result = lossy(
+        lambda: ledger.committed_and_begin(tickets, [claim(4), claim(5)], some_lines, max_pending=2, attempt_by="drain")
+    )
+    assert [(one.txid, one.new) for one in result.begun] == [(4, True), (5, True)]
+    assert (ledger.view(0).next_txid, ledger.view(0).pointer.committed) == (6, 3)
+    records: tuple[TxRecord, ...] = lossy(lambda: ledger.restart_many([4, 5], owner="drain"))
+    assert [one.attempt for one in records] == [1, 1]

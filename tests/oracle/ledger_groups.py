@@ -1,0 +1,123 @@
+"""The part of the oracle for groups: what their members would do one after the other, or nothing."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
+from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.ledger.verbs.begin import require_different
+from airflow_trident.ledger.verbs.together import require_order
+from airflow_trident.protocol.records import Claim, CommitTicket, Owner, TxRecord
+from airflow_trident.types import Json
+
+_PLACES = (
+    *("_topology", "_next", "_committed", "_fence", "_records", "_claims", "_outcome"),
+    *("_failed", "_skipped", "_late", "_replaying", "_closed"),
+)
+
+
+class OracleGroups:
+    """What :class:`~tests.oracle.ledger.OracleLedger` adds itself to."""
+
+    _changed: threading.Condition
+    _committed: int
+    _fence: int
+    _claims: dict[str, tuple[int, int]]
+
+    begin: Callable[..., Any]
+    start_attempt: Callable[..., TxRecord]
+    restart_attempt: Callable[..., TxRecord]
+    processed: Callable[..., TxRecord]
+    gate: Callable[..., CommitTicket]
+
+    def begin_many(self, claims: Sequence[Claim], batches_of: BatchesOf, **named: Any) -> BeginManyResult:
+        found: list[Begun] = []
+        with self._all_or_nothing():
+            require_different([claim for claim in claims if claim.key not in self._claims])
+            for claim in claims:
+
+                def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
+                    return next(iter(batches_of(txid, position, 1)), None)
+
+                result = self.begin(claim, metadata_of, **named)
+                if not isinstance(result, Begun):
+                    return tuple(found) or result
+                found.append(result)
+        return tuple(found)
+
+    def restart_many(self, members: Sequence[int | CommitTicket], **named: Any) -> tuple[TxRecord, ...]:
+        require_order([one if isinstance(one, int) else one.txid for one in members])
+        with self._all_or_nothing():
+            return tuple(
+                self.start_attempt(one, **named) if isinstance(one, int) else self.restart_attempt(one, **named)
+                for one in members
+            )
+
+    def processed_many(self, done: Sequence[StagedAttempt]) -> tuple[TxRecord, ...]:
+        require_order([one.txid for one in done])
+        with self._all_or_nothing():
+            return tuple(self.processed(one.txid, one.attempt, one.staged) for one in done)
+
+    def gate_many(self, txids: Sequence[int], *, owner: Owner | str) -> tuple[CommitTicket, ...]:
+        require_order(txids)
+        tickets: list[CommitTicket] = []
+        with self._all_or_nothing():
+            committed, fence = self._committed, self._fence
+            for txid in txids:
+                self._fence = fence
+                tickets.append(self.gate(txid, owner=owner))
+                self._committed = max(self._committed, txid)
+            self._committed = committed
+        return tuple(tickets)
+
+    def committed_many(self, tickets: Sequence[CommitTicket], *, retention: int = 50) -> tuple[TxRecord, ...]:
+        require_order([ticket.txid for ticket in tickets])
+        with self._all_or_nothing():
+            done = tuple(self._one_committed(ticket, retention, {}) for ticket in tickets)
+            new = [record.txid for record, is_new in done if is_new]
+            if new:
+                self._prune(retention, just_committed=new)
+        return tuple(record for record, _ in done)
+
+    def processed_and_gate(self, done: Sequence[StagedAttempt], *, owner: Owner | str) -> tuple[CommitTicket, ...]:
+        with self._all_or_nothing():
+            return self.gate_many([record.txid for record in self.processed_many(done)], owner=owner)
+
+    def committed_and_begin(
+        self,
+        tickets: Sequence[CommitTicket],
+        claims: Sequence[Claim],
+        batches_of: BatchesOf,
+        *,
+        retention: int = 50,
+        **named: Any,
+    ) -> CommittedAndBegun:
+        with self._all_or_nothing():
+            committed = self.committed_many(tickets, retention=retention)
+            begun = self.begin_many(claims, batches_of, **named)
+        return CommittedAndBegun(committed=committed, begun=begun if isinstance(begun, tuple) else ())
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        with self._changed:
+            before = {name: copy.copy(getattr(self, name)) for name in _PLACES}
+            try:
+                yield
+            except BaseException:
+                for name, value in before.items():
+                    setattr(self, name, value)
+                raise
+
+    @abstractmethod
+    def _one_committed(
+        self, ticket: CommitTicket, retention: int, late_rows: dict[str, int]
+    ) -> tuple[TxRecord, bool]: ...
+
+    @abstractmethod
+    def _prune(self, retention: int, *, just_committed: Sequence[int]) -> None: ...
