@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from airflow_trident.contracts.spout import Spout as Spout
     from airflow_trident.contracts.state import MapState as MapState
     from airflow_trident.contracts.state import StateUpdater as StateUpdater
+    from airflow_trident.contracts.transactional_spout import (
+        OpaquePartitionedTransactionalSpout as OpaquePartitionedTransactionalSpout,
+    )
+    from airflow_trident.contracts.transactional_spout import (
+        PartitionedTransactionalSpout as PartitionedTransactionalSpout,
+    )
+    from airflow_trident.contracts.transactional_spout import TransactionalSpout as TransactionalSpout
     from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
     from airflow_trident.ledger.memory import MemoryLedger as MemoryLedger
@@ -37,6 +44,14 @@ if TYPE_CHECKING:
     from airflow_trident.operations.api import OperationContext as OperationContext
     from airflow_trident.operations.api import ReducerAggregator as ReducerAggregator
     from airflow_trident.operations.api import TransactionAttempt as TransactionAttempt
+    from airflow_trident.operations.bolts import BaseBatchBolt as BaseBatchBolt
+    from airflow_trident.operations.bolts import BaseTransactionalBolt as BaseTransactionalBolt
+    from airflow_trident.operations.bolts import BasicBolt as BasicBolt
+    from airflow_trident.operations.bolts import BatchOutputCollector as BatchOutputCollector
+    from airflow_trident.operations.bolts import BoltTuple as BoltTuple
+    from airflow_trident.operations.bolts import ICommitter as ICommitter
+    from airflow_trident.operations.bolts import OutputFieldsDeclarer as OutputFieldsDeclarer
+    from airflow_trident.operations.bolts import TopologyContext as TopologyContext
     from airflow_trident.operations.builtin import Debug as Debug
     from airflow_trident.operations.builtin import Equals as Equals
     from airflow_trident.operations.builtin import FilterNull as FilterNull
@@ -100,6 +115,10 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
     from airflow_trident.spouts.kafka.spout import KafkaSpout as KafkaSpout
     from airflow_trident.spouts.kafka.spout import OpaqueKafkaSpout as OpaqueKafkaSpout
+    from airflow_trident.spouts.memory_partitions import MemoryTransactionalSpout as MemoryTransactionalSpout
+    from airflow_trident.spouts.memory_partitions import (
+        OpaqueMemoryTransactionalSpout as OpaqueMemoryTransactionalSpout,
+    )
     from airflow_trident.spouts.redis.keys import OpaqueRedisSpout as OpaqueRedisSpout
     from airflow_trident.spouts.redis.keys import RedisSpout as RedisSpout
     from airflow_trident.spouts.redis.stream import OpaqueRedisStreamSpout as OpaqueRedisStreamSpout
@@ -125,6 +144,9 @@ if TYPE_CHECKING:
     from airflow_trident.task_group import trident_transaction as trident_transaction
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
+    from airflow_trident.topology.transactional.builder import (
+        TransactionalTopologyBuilder as TransactionalTopologyBuilder,
+    )
 
 
 __version__ = "0.1.0"

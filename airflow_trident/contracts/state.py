@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import CombinerAggregator, Operation, ReducerAggregator
+from airflow_trident.operations.bolt_calls import CommitterBolt
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.txids import Txids
@@ -78,7 +79,8 @@ class Capabilities:
     `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
     marker change in one step, or what changes carries its txid, so that a repeated commit ends as one. `keyvalue`: it
     keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
-    (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater.
+    (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater. `own`: what a
+    committer bolt does in a database of its own; that it is atomic, or opaque, is the bolt's word.
     """
 
     durable: bool
@@ -86,6 +88,7 @@ class Capabilities:
     keyvalue: bool = False
     opaque: bool = False
     appends: bool = False
+    own: bool = False
 
     @property
     def kind(self) -> StateKind:
@@ -96,7 +99,7 @@ class Capabilities:
     @property
     def knows_txids(self) -> bool:
         """Does the state know what is applied to it, so that "nothing" would mean nothing?"""
-        return self.keyvalue or self.kind is not StateKind.NON_TRANSACTIONAL
+        return not self.own and (self.keyvalue or self.kind is not StateKind.NON_TRANSACTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +163,15 @@ class StateSpec:
     """One state of one topology: its names, its fields and how a batch is merged into it.
 
     `keys`/`values`: the fields of the stored map. Without keys the state holds one row (Trident: Snapshottable).
-    Exactly one of `combiners`, `reducer`, `updater`, `stateful` is set: `combiners`, one per value field, get staged
-    partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of the fields
-    `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple belongs to.
+    Exactly one of `combiners`, `reducer`, `updater`, `stateful`, `committer` is set: `combiners`, one per value field,
+    get staged partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of
+    the fields `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple
+    belongs to.
     `in_order`: it is fed in the commit phase, with what earlier batches and this one made of other states, so that no
     batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
     a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
     others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
+    `emits`: the fields of what a `committer` emits, which is what streams go on with.
     `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
     that an updater or a stateful function gets, as texts; none where keys and values say it.
     """
@@ -182,6 +187,8 @@ class StateSpec:
     reads: tuple[str, ...] = ()
     updater: Updater | None = None
     stateful: Stateful | None = None
+    committer: CommitterBolt | None = None
+    emits: Schema = ()
     in_order: bool = False
     opaque: bool = False
     told: bool = False
@@ -209,6 +216,8 @@ class StateSpec:
         if self.factory.capabilities.appends:
             how = "appending"
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
+        if self.committer is not None:
+            return self.committer.describe()
         if self.stateful is not None:
             return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}"
         return f"{self.factory.describe()} ({keys}) -> ({values}) by {how or 'updater'}"
@@ -274,6 +283,11 @@ class State(ABC):
             f"{type(self).__name__} cannot say whether it holds transaction {ticket.txid}, nor be barred from it",
             "Implement State.bar in it, or mend what keeps the transaction from being committed.",
         )
+
+    def emitted(self, ticket: CommitTicket) -> pa.Table:
+        """What was emitted for the ticket's transaction, with the fields `StateSpec.emits`. Asked in the commit phase,
+        after `apply` with the same ticket."""
+        raise ConfigurationError(f"{type(self).__name__} has no output", "Implement State.emitted in it.")
 
     @abstractmethod
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:

@@ -54,7 +54,8 @@ def apply_downstream(
         tables = {name: batches[name] for name in level.carried}
         for source, name in level.new_values.items():
             spec = _spec(plan, name)
-            tables[source] = new_values(spec, states[name], batches[name])
+            told = states[name].emitted(ticket) if spec.emits else new_values(spec, states[name], batches[name])
+            tables[source] = told
             progress(f"transaction {ticket.txid}: {tables[source].num_rows} new values of state {name}")
         reached(Milestone.NEW_VALUES, ticket.txid)
         results = dict(LocalEngine().tables(level_job(plan, level, ticket, tables, progress)))

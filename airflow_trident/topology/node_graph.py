@@ -9,6 +9,7 @@ from typing import Any, Self
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit.committers import committer_notes
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.compile import compile_plan
@@ -151,7 +152,7 @@ class NodeGraph:
             plan = compile_plan(self.name, sources, sinks, self._settings)
             short = (f"not exactly once: {one}" for one in self.shortfalls)
             said = (f"stream {name}: {note}" for name, spout in self.spouts.items() for note in spout.notes)
-            self._plan = replace(plan, notes=(*short, *said, *join_notes(sinks)))
+            self._plan = replace(plan, notes=(*short, *said, *join_notes(sinks), *committer_notes(sinks)))
         return self._plan
 
     def definition(self) -> Definition:

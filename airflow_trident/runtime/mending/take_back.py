@@ -11,7 +11,6 @@ After a kill between two steps the transaction is what it was: its commit can be
 
 from __future__ import annotations
 
-from airflow_trident.contracts.state import StateKind
 from airflow_trident.engine.base import quiet
 from airflow_trident.errors import FencedError
 from airflow_trident.ledger.base import Ledger
@@ -51,7 +50,7 @@ def take_back(
                     f"transaction {txid} of topology {topology.name!r} was not taken back: {error.message}",
                     "A committer is at work. Wait until it has ended, or stop it, and take it back again.",
                 ) from error
-            knows = topology.states[name].factory.capabilities.kind is not StateKind.NON_TRANSACTIONAL
+            knows = topology.states[name].factory.capabilities.knows_txids
             promise = (
                 "does not hold it, and refuses it from now on" if knows else "may hold a part of it: it cannot say"
             )

@@ -1,0 +1,115 @@
+"""Spouts over partitions that are given in the program, after Storm's MemoryTransactionalSpout and
+OpaqueMemoryTransactionalSpout: for tests, examples and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.partitioned_spout import PartitionedSpout
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.operations.calls.infer import type_of_annotation
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class MemoryTransactionalSpout(PartitionedSpout):
+    """Takes up to `take_amount` tuples of every partition into each batch.
+
+    ``MemoryTransactionalSpout({0: [("cat",), ("dog",)], 1: [("cow",)]}, "word string", 1)``
+
+    :param partitions: number of the partition -> its tuples.
+    :param fields: of the tuples; a type that is not written is taken from the first tuple.
+    :raises ConfigurationError: a tuple has not one value per field, or the amount is below 1.
+    """
+
+    def __init__(self, partitions: Mapping[int, Sequence[Sequence[Any]]], fields: FieldSpec, take_amount: int) -> None:
+        width = len(split_spec(fields))
+        self._rows = {str(number): tuple(map(tuple, rows)) for number, rows in partitions.items()}
+        for number, rows in self._rows.items():
+            for row in rows:
+                if len(row) != width:
+                    raise ConfigurationError(
+                        f"{type(self).__name__}: partition {number} has {row!r} where there are {width} fields",
+                        "Give every tuple one value per field.",
+                    )
+        if take_amount < 1:
+            raise ConfigurationError(f"{type(self).__name__} takes {take_amount} tuples", "Take at least 1.")
+        first = next((row for rows in self._rows.values() for row in rows), ())
+        self._schema = parse_declared(fields, [type_of_annotation(type(value)) for value in first])
+        self._take = take_amount
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def partitions(self) -> Collection[str]:
+        return self._rows.keys()
+
+    def next_part(self, partition: str, last: Json) -> Json:
+        begin = _range(last)[1]
+        end = min(begin + self._take, len(self._rows[partition]))
+        return {"from": begin, "to": end} if end > begin else None
+
+    def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        begin, end = _range(part)
+        rows = self._rows.get(partition, ())
+        if end > len(rows):
+            raise SourceChangedError(
+                f"partition {partition} of {self.describe()} has {len(rows)} tuples and the transaction recorded "
+                f"those up to {end}",
+                "Give it the tuples that it had.",
+            )
+        try:
+            table = rows_to_table(self._schema, list(rows[begin:end]))
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            fields = ", ".join(map(str, self._schema))
+            raise DamagedInputError(
+                f"tuples of partition {partition} of {self.describe()} do not fit its fields ({fields}): {error}",
+                "Mend the tuples or the types.",
+            ) from error
+        yield from table.to_batches()
+
+    def lag(self, last: Mapping[str, Json]) -> Lag:
+        return {"rows": sum(len(rows) - _range(last.get(name))[1] for name, rows in self._rows.items())}
+
+    def describe(self) -> str:
+        return f"{type(self).__name__}({len(self._rows)} partitions by {self._take})"
+
+
+class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
+    """The same, where partitions may be unreachable for a while (`set_disabled`); a batch that is emitted again is made
+    of the others then."""
+
+    kind = SpoutKind.OPAQUE
+
+    def __init__(self, partitions: Mapping[int, Sequence[Sequence[Any]]], fields: FieldSpec, take_amount: int) -> None:
+        super().__init__(partitions, fields, take_amount)
+        self._disabled: set[str] = set()
+
+    def set_disabled(self, partition: int, disabled: bool) -> None:
+        """Make a partition unreachable, in this process."""
+        (self._disabled.add if disabled else self._disabled.discard)(str(partition))
+
+    def partitions(self) -> Collection[str]:
+        return self._rows.keys() - self._disabled
+
+
+def _range(metadata: Json) -> tuple[int, int]:
+    if metadata is None:
+        return 0, 0
+    if isinstance(metadata, dict):
+        begin, end = metadata.get("from"), metadata.get("to")
+        if isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end:
+            return begin, end
+    raise SourceChangedError(
+        f"the recorded metadata {metadata!r:.80} is not that of a MemoryTransactionalSpout",
+        "Another spout had this stream's name: give the stream a new name.",
+    )

@@ -1,0 +1,207 @@
+"""Transactional topologies as Storm's documents write them (Storm: TransactionalTopologyBuilder).
+
+Components and groupings become nodes of the same plan that streams make: a basic bolt is a flat map, a batch bolt an
+aggregator of whole partitions (with several inputs a multi-reducer), a committer a state, and what follows a committer
+goes on with what that emitted, in the commit phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.transactional_spout import (
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    TransactionalSpout,
+)
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.bolt_wiring import Output, Outputs
+from airflow_trident.operations.bolts import (
+    DEFAULT_STREAM,
+    BaseBatchBolt,
+    BasicBolt,
+    Bolt,
+    ICommitter,
+    OutputFieldsDeclarer,
+)
+from airflow_trident.plan.graph import Node
+from airflow_trident.topology.names import at_least_one, require_name
+from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.topology import Topology
+from airflow_trident.topology.transactional.compiling import Compiling, Made, of_spout
+from airflow_trident.topology.transactional.declarer import BoltDeclarer
+from airflow_trident.topology.transactional.spout_adapters import AnyTransactionalSpout, adapted
+from airflow_trident.topology.transactional.storm_config import read_config
+from airflow_trident.topology.transactional.wiring import require_wired, with_cure
+
+End: TypeAlias = "Callable[[Stream], Any]"
+TX_FIELD = "txid"
+"""The first field of the tuples of a spout that declares none itself."""
+_SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
+
+
+@dataclass(frozen=True)
+class _End:
+    """A stream that Trident's verbs go on with."""
+
+    component: str
+    stream: str
+    verbs: End
+
+
+class TransactionalTopologyBuilder:
+    """A spout, bolts, and committers.
+
+    Making one opens nothing, so that it can stand in a DAG file.
+
+    :param id: of the topology; the ledger keeps its transactions under it (Storm: transactional id).
+    :param spout_id: of the spout.
+    :param spout: any spout of this package, whose tuples then begin with a field ``txid``, the TransactionAttempt, or a
+        TransactionalSpout, PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout.
+    :param parallelism: how many tasks emit; the default is the engine's.
+    :param conf: Storm's configuration, and names of your own, which bolts get in `prepare`; see `read_config`.
+    :param exactly_once: refuse what cannot be exactly once; as of :class:`Topology`.
+    :raises ConfigurationError: an unknown name of Storm's in `conf`.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        spout_id: str,
+        spout: Spout | AnyTransactionalSpout,
+        parallelism: int | None = None,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        exactly_once: bool = True,
+    ) -> None:
+        self.id = require_name("topology", id)
+        self.config = read_config(conf or {})
+        self._spout_id = require_name("component", spout_id)
+        self._parallelism = _tasks(spout_id, parallelism)
+        self._exactly_once = exactly_once
+        self._spout, self._spout_outputs = self._source(spout)
+        self._bolts: dict[str, BoltDeclarer] = {}
+        self._outputs: dict[str, Mapping[str, Output]] = {spout_id: self._spout_outputs.streams}
+        self._ends: list[_End] = []
+
+    def set_bolt(self, id: str, bolt: Bolt, parallelism: int | None = None) -> BoltDeclarer:
+        """Add a bolt; the inputs are said on what comes back. A batch bolt that is an :class:`ICommitter` is a
+        committer.
+
+        :raises PlanError: the id is taken, or `bolt` is no bolt.
+        """
+        return self._add(id, bolt, parallelism, committer=isinstance(bolt, ICommitter))
+
+    def set_committer_bolt(self, id: str, bolt: BaseBatchBolt[Any], parallelism: int | None = None) -> BoltDeclarer:
+        """Add a batch bolt that runs in the commit phase, one transaction after the other.
+
+        :raises PlanError: as `set_bolt`, or it has no way to be exactly once.
+        """
+        return self._add(id, bolt, parallelism, committer=True)
+
+    def end_stream(self, component: str, verbs: End, stream: str = DEFAULT_STREAM) -> None:
+        """Go on with a stream in Trident's verbs, up to a state, which is exactly once with nothing to do for it:
+        ``end_stream("split", lambda words: words.group_by("word").persistent_aggregate(state, Count(), "n"))``.
+
+        The TransactionAttempt is no field there.
+        """
+        self._ends.append(_End(component, stream, verbs))
+
+    def build(self) -> Topology:
+        """The topology, for operators, engines and plans; the same each time.
+
+        :raises PlanError: a component is wired to what is not there, or nothing would ever be committed.
+        """
+        read = [(one.component, one.stream, "end_stream") for one in self._ends]
+        order = require_wired(self.id, self._outputs, self._bolts, read)
+        topology = Topology(self.id, exactly_once=self._exactly_once)
+        if self.config.max_task_parallelism is not None:
+            topology.set_max_task_parallelism(self.config.max_task_parallelism)
+        source = topology.add_source(self._spout_id, self._spout)
+        if self._parallelism is not None:
+            topology.set_node(self._spout_id, parallelism=self._parallelism)
+        compiling = Compiling(topology, self.config.for_components, self._outputs, self._read_streams())
+        compiling.made[self._spout_id] = of_spout(self._spout_outputs, source)
+        for bolt in order:
+            compiling.add(bolt)
+        for end in self._ends:
+            self._apply(end, topology, compiling.made)
+        return topology
+
+    to_topology = build
+
+    # ---- the parts ---------------------------------------------------------------------------------------------
+
+    def _source(self, spout: Spout | AnyTransactionalSpout) -> tuple[Spout, Outputs]:
+        if isinstance(spout, _SPOUTS):
+            made = adapted(self._spout_id, spout, self.config.for_components, self._parallelism or 1)
+            declarer = OutputFieldsDeclarer(self._spout_id)
+            spout.declare_output_fields(declarer)
+            return made, Outputs(self._spout_id, declarer.streams)
+        if not isinstance(spout, Spout):
+            raise PlanError(
+                f"spout {self._spout_id!r} of topology {self.id!r} is {spout!r}",
+                "Give an object of a spout class: a Spout, TransactionalSpout, PartitionedTransactionalSpout or "
+                "OpaquePartitionedTransactionalSpout.",
+            )
+        return spout, Outputs(self._spout_id, {DEFAULT_STREAM: Output(TX_FIELD, spout.schema)})
+
+    def _add(self, id: str, bolt: Bolt, parallelism: int | None, *, committer: bool) -> BoltDeclarer:
+        require_name("component", id)
+        if id in self._bolts or id == self._spout_id:
+            raise PlanError(f"topology {self.id!r} has two components named {id!r}", "Give each its own id.")
+        if not _is_bolt(bolt):
+            given = f"the class {bolt.__name__}" if isinstance(bolt, type) else repr(bolt)
+            raise PlanError(
+                f"bolt {id!r} of topology {self.id!r} is {given}",
+                "Give an object of a subclass of BasicBolt, BaseBatchBolt or BaseTransactionalBolt.",
+            )
+        if committer:
+            _require_committer(id, bolt, exactly_once=self._exactly_once)
+        declarer = OutputFieldsDeclarer(id)
+        bolt.declare_output_fields(declarer)
+        self._outputs[id] = declarer.streams
+        self._bolts[id] = BoltDeclarer(id, bolt, _tasks(id, parallelism), committer)
+        return self._bolts[id]
+
+    def _read_streams(self) -> set[tuple[str, str]]:
+        read = {(one.component, one.stream) for bolt in self._bolts.values() for one in bolt.inputs}
+        return read | {(end.component, end.stream) for end in self._ends}
+
+    def _apply(self, end: _End, topology: Topology, made: Mapping[str, Made]) -> None:
+        node: Node = made[end.component].nodes[end.stream]
+        before = set(topology.states)
+        end.verbs(Stream(topology, node))
+        if not topology.states.keys() - before:
+            raise PlanError(
+                f"end_stream of component {end.component!r} ends in no state",
+                "Let it end with persistent_aggregate(), partition_persist() or another verb of a state.",
+            )
+
+
+def _is_bolt(given: object) -> bool:
+    return isinstance(given, BasicBolt | BaseBatchBolt)
+
+
+def _tasks(id: str, parallelism: int | None) -> int | None:
+    return None if parallelism is None else at_least_one(f"the parallelism of component {id!r}", parallelism)
+
+
+def _require_committer(id: str, bolt: Bolt, *, exactly_once: bool) -> None:
+    """:raises PlanError: a bolt that is never given a batch, or, in an exactly-once topology, one that never learns
+    which transaction it commits."""
+    name = type(bolt).__name__
+    if not isinstance(bolt, BaseBatchBolt):
+        raise PlanError(
+            f"committer {id!r} is the basic bolt {name}, which never sees a batch",
+            "Make it a BaseTransactionalBolt: its finish_batch() is the commit.",
+        )
+    if exactly_once and type(bolt).prepare is BaseBatchBolt.prepare:
+        raise PlanError(
+            f"committer {id!r} ({name}) has no way to be exactly once: it does not take its TransactionAttempt, and a "
+            "commit may be repeated",
+            with_cure(id),
+        )

@@ -1,0 +1,218 @@
+"""From components and groupings to nodes of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.operations.bolt_calls import (
+    BasicBoltCalls,
+    BatchBoltCalls,
+    BoltOfTopology,
+    CommitterBolt,
+    CommitterGrouping,
+    JoiningBoltCalls,
+)
+from airflow_trident.operations.bolt_wiring import TAG, Input, Output, Outputs, tagged
+from airflow_trident.operations.bolts import DEFAULT_STREAM, BasicBolt
+from airflow_trident.operations.comparing import groupable
+from airflow_trident.operations.expr.tree import col
+from airflow_trident.plan.commit.committers import OwnDatabase
+from airflow_trident.plan.commit.levels import in_commit_phase
+from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.plan.graph import Node
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import (
+    Aggregation,
+    FilterNode,
+    MapNode,
+    MergeNode,
+    MultiReduceNode,
+    PartitionAggregateNode,
+    PartitionNode,
+    PersistNode,
+    ProjectNode,
+    UnionNode,
+)
+from airflow_trident.topology.node_graph import NodeGraph
+from airflow_trident.topology.transactional.declarer import BoltDeclarer, GroupingKind, Subscription
+from airflow_trident.types import names_of, select
+
+_GROUPINGS = {
+    GroupingKind.SHUFFLE: Grouping.SHUFFLE,
+    GroupingKind.LOCAL_OR_SHUFFLE: Grouping.LOCAL_OR_SHUFFLE,
+    GroupingKind.FIELDS: Grouping.FIELDS,
+    GroupingKind.GLOBAL: Grouping.GLOBAL,
+    GroupingKind.ALL: Grouping.BROADCAST,
+    GroupingKind.CUSTOM: Grouping.CUSTOM,
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A component in the plan: stream -> the node that gives its tuples."""
+
+    nodes: Mapping[str, Node]
+
+
+def of_spout(outputs: Outputs, source: Node) -> Made:
+    return Made(dict.fromkeys(outputs.streams, source))
+
+
+class Compiling:
+    """Adds bolts to a topology, each after those that it reads.
+
+    :param conf: what components get in `prepare`.
+    :param read: which streams somebody reads.
+    """
+
+    def __init__(
+        self,
+        topology: NodeGraph,
+        conf: Mapping[str, Any],
+        declared: Mapping[str, Mapping[str, Output]],
+        read: Collection[tuple[str, str]],
+    ) -> None:
+        self.made: dict[str, Made] = {}
+        self._topology = topology
+        self._conf = conf
+        self._declared = declared
+        self._read = read
+
+    def add(self, bolt: BoltDeclarer) -> None:
+        of = BoltOfTopology(
+            id=bolt.id,
+            bolt=bolt.bolt,
+            inputs=tuple(self._input(one) for one in bolt.inputs),
+            outputs=Outputs(bolt.id, self._declared[bolt.id]),
+            conf=self._conf,
+        )
+        node = self._committer(bolt, of) if bolt.committer else self._processing(bolt, of)
+        self.made[bolt.id] = Made(self._streams(of.outputs, node))
+
+    def _input(self, one: Subscription) -> Input:
+        output = self._declared[one.component][one.stream]
+        return Input(one.component, one.stream, (output.attempt, *names_of(output.schema)))
+
+    # ---- bolts of the processing phase, and behind committers ---------------------------------------------------
+
+    def _processing(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
+        inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
+        schema = of.outputs.schema
+        if isinstance(of.bolt, BasicBolt):
+            names = [bolt.id] if len(inputs) == 1 else [f"{bolt.id}.{place}" for place in range(len(inputs))]
+            nodes = [
+                MapNode(name=name, schema=schema, inputs=(one,), function=BasicBoltCalls(of, place), flat=True)
+                for place, (name, one) in enumerate(zip(names, inputs, strict=True))
+            ]
+            self._hint(bolt, *names)
+            return nodes[0] if len(nodes) == 1 else MergeNode(name=bolt.id, schema=schema, inputs=tuple(nodes))
+        self._hint(bolt, bolt.id)
+        if len(inputs) == 1:
+            reads = inputs[0].fields
+            one = Aggregation(aggregator=BatchBoltCalls(of), reads=reads, output=schema)
+            return PartitionAggregateNode(
+                name=bolt.id, schema=schema, inputs=tuple(inputs), groups=(), aggregations=(one,)
+            )
+        return MultiReduceNode(
+            name=bolt.id,
+            schema=schema,
+            inputs=tuple(inputs),
+            reducer=JoiningBoltCalls(of),
+            reads=tuple(one.fields for one in inputs),
+            groups=((),) * len(inputs),
+        )
+
+    def _moved(self, bolt: BoltDeclarer, one: Subscription, place: int) -> Node:
+        """The stream of an input, repartitioned."""
+        before = self.made[one.component].nodes[one.stream]
+        kind, keys = self._kind(one)
+        if kind is GroupingKind.FIELDS:
+            groupable(f"fields_grouping of bolt {bolt.id!r}", select(before.schema, keys, bolt.id))
+        name = f"{bolt.id}.{kind}-{place}"
+        self._hint(bolt, name)
+        return PartitionNode(
+            name=name,
+            schema=before.schema,
+            inputs=(before,),
+            grouping=_GROUPINGS[kind],
+            keys=keys,
+            custom=one.custom,
+        )
+
+    def _kind(self, one: Subscription) -> tuple[GroupingKind, tuple[str, ...]]:
+        """The grouping, without the TransactionAttempt: all tuples of a batch have the same."""
+        attempt = self._declared[one.component][one.stream].attempt
+        keys = tuple(name for name in one.fields if name != attempt)
+        return (GroupingKind.GLOBAL if one.fields and not keys else one.kind), keys
+
+    def _hint(self, bolt: BoltDeclarer, *names: str) -> None:
+        for name in names:
+            if bolt.parallelism is not None:
+                self._topology.set_node(name, parallelism=bolt.parallelism)
+
+    # ---- committers --------------------------------------------------------------------------------------------
+
+    def _committer(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
+        staged = self._staged(bolt)
+        committer = CommitterBolt(
+            bolt=of, tasks=bolt.parallelism or 1, groupings=tuple(self._chooses(one) for one in bolt.inputs)
+        )
+        emits = of.outputs.schema if any((bolt.id, stream) in self._read for stream in of.outputs.streams) else ()
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=bolt.id,
+            keys=(),
+            values=(),
+            staged=staged.schema,
+            factory=OwnDatabase(opaque=bool(getattr(bolt.bolt, "keeps_previous_value", False))),
+            committer=committer,
+            emits=emits,
+            in_order=in_commit_phase(staged),
+            inputs=tuple(f"{one.component}/{one.stream}: {', '.join(one.fields[1:])}" for one in of.inputs),
+        )
+        sink = PersistNode(name=bolt.id, schema=staged.schema, inputs=(staged,), state=spec)
+        self._topology.add_sink(sink)
+        return NewValuesNode(name=f"{bolt.id}.emitted", schema=emits, inputs=(sink,)) if emits else sink
+
+    def _staged(self, bolt: BoltDeclarer) -> Node:
+        """All inputs of a committer in one: several as a tagged union."""
+        nodes = [self.made[one.component].nodes[one.stream] for one in bolt.inputs]
+        if len(nodes) == 1:
+            return nodes[0]
+        takes = []
+        for place, node in enumerate(nodes):
+            parts = (node.fields if place == other else (None,) * len(one.schema) for other, one in enumerate(nodes))
+            takes.append((None, *(name for part in parts for name in part)))
+        schema = tagged([node.schema for node in nodes])
+        return UnionNode(name=f"{bolt.id}.inputs", schema=schema, inputs=tuple(nodes), takes=tuple(takes), tag=TAG)
+
+    def _chooses(self, one: Subscription) -> CommitterGrouping:
+        kind, keys = self._kind(one)
+        fields = names_of(self._declared[one.component][one.stream].schema)
+        places = tuple(fields.index(name) for name in keys)
+        return CommitterGrouping(all=kind is GroupingKind.ALL, one=kind is GroupingKind.GLOBAL, keys=places)
+
+    # ---- several output streams --------------------------------------------------------------------------------
+
+    def _streams(self, outputs: Outputs, node: Node) -> dict[str, Node]:
+        if not outputs.tagged:
+            return dict.fromkeys(outputs.streams or (DEFAULT_STREAM,), node)
+        if isinstance(node, PersistNode):
+            return {}
+        return {name: self._stream(outputs, node, name, place) for place, name in enumerate(outputs.streams)}
+
+    def _stream(self, outputs: Outputs, node: Node, stream: str, place: int) -> Node:
+        """The tuples of one stream, under their own names."""
+        name = f"{outputs.component}.{stream}"
+        kept = FilterNode(
+            name=f"{name}.only", schema=node.schema, inputs=(node,), reads=(TAG,), expression=col(TAG) == place
+        )
+        fields = outputs.fields_of(stream)
+        narrow = ProjectNode(name=f"{name}.fields", schema=select(node.schema, fields, name), inputs=(kept,))
+        declared = tuple(
+            replace(one, name=own.name) for one, own in zip(narrow.schema, outputs.streams[stream].schema, strict=True)
+        )
+        return MergeNode(name=name, schema=declared, inputs=(narrow,))

@@ -1,0 +1,106 @@
+"""What the builder gives back for a bolt: its inputs and their groupings (Storm: BoltDeclarer, InputDeclarer)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.bolts import DEFAULT_STREAM, Bolt
+from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.types import parse_names
+
+
+class GroupingKind(StrEnum):
+    """Storm's groupings, as far as they mean something here."""
+
+    SHUFFLE = "shuffle"
+    LOCAL_OR_SHUFFLE = "local_or_shuffle"
+    FIELDS = "fields"
+    GLOBAL = "global"
+    ALL = "all"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One input of a bolt."""
+
+    component: str
+    stream: str
+    kind: GroupingKind
+    fields: tuple[str, ...] = ()
+    custom: CustomGrouping | None = None
+
+
+@dataclass
+class BoltDeclarer:
+    """A bolt of a builder. Each call adds an input; the stream is ``"default"`` unless it is named.
+
+    ``builder.set_bolt("join", Join(), 4).fields_grouping("users", "tweets", "tweet_id").all_grouping("settings")``
+    """
+
+    id: str
+    bolt: Bolt
+    parallelism: int | None
+    committer: bool
+
+    def __post_init__(self) -> None:
+        self.inputs: list[Subscription] = []
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Tuples are spread evenly over the tasks."""
+        return self._add(component, stream, GroupingKind.SHUFFLE)
+
+    def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """As shuffle_grouping."""
+        return self.shuffle_grouping(component, stream)
+
+    def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Tuples stay where they are."""
+        return self._add(component, stream, GroupingKind.LOCAL_OR_SHUFFLE)
+
+    def fields_grouping(self, component: str, *stream_and_fields: Any) -> Self:
+        """Tuples with equal fields come to the same task: ``fields_grouping("spout", "word")``, and of a named stream
+        ``fields_grouping("splitter", "users", "tweet_id")``."""
+        if len(stream_and_fields) not in (1, 2):
+            raise PlanError(
+                f"fields_grouping of bolt {self.id!r} got {stream_and_fields!r}",
+                'Give (component, fields) or (component, stream, fields), as in fields_grouping("spout", "word").',
+            )
+        fields = parse_names(stream_and_fields[-1])
+        if not fields:
+            raise PlanError(f"fields_grouping of bolt {self.id!r} got no fields", "Use global_grouping.")
+        stream = stream_and_fields[0] if len(stream_and_fields) == 2 else DEFAULT_STREAM
+        return self._add(component, stream, GroupingKind.FIELDS, fields=fields)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """All tuples come to the first task."""
+        return self._add(component, stream, GroupingKind.GLOBAL)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Every task gets every tuple."""
+        return self._add(component, stream, GroupingKind.ALL)
+
+    def custom_grouping(self, component: str, *stream_and_grouping: Any) -> Self:
+        """A CustomGrouping says which tasks get a tuple: ``custom_grouping("spout", ByCountry())``, and of a named
+        stream ``custom_grouping("splitter", "users", ByCountry())``. It does not get the TransactionAttempt."""
+        *stream, grouping = stream_and_grouping or (None,)
+        if len(stream) > 1 or not isinstance(grouping, CustomGrouping):
+            raise PlanError(
+                f"custom_grouping of bolt {self.id!r} got {stream_and_grouping!r}",
+                "Give an object of a subclass of CustomGrouping.",
+            )
+        return self._add(component, stream[0] if stream else DEFAULT_STREAM, GroupingKind.CUSTOM, custom=grouping)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """:raises PlanError: always: tasks have no numbers that an emitter could know."""
+        raise PlanError(
+            f"bolt {self.id!r} has a direct grouping of component {component!r}, and tasks cannot be addressed here",
+            "Use fields_grouping, or custom_grouping with a CustomGrouping that chooses the task.",
+        )
+
+    def _add(self, component: str, stream: str, kind: GroupingKind, **more: Any) -> Self:
+        self.inputs.append(Subscription(component, stream, kind, **more))
+        return self

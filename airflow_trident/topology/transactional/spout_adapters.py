@@ -1,0 +1,273 @@
+"""The spouts of transactional topologies as spouts that engines know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedSpout
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.contracts.transactional_spout import (
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    TransactionalSpout,
+)
+from airflow_trident.errors import DamagedInputError, PlanError, SourceChangedError
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.operations.api import TransactionAttempt
+from airflow_trident.operations.bolt_wiring import Outputs
+from airflow_trident.operations.bolts import DEFAULT_STREAM, BatchOutputCollector, OutputFieldsDeclarer, TopologyContext
+from airflow_trident.protocol.records import NO_ATTEMPT
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row: TypeAlias = tuple[Any, ...]
+AnyTransactionalSpout: TypeAlias = (
+    TransactionalSpout[Any] | PartitionedTransactionalSpout[Any] | OpaquePartitionedTransactionalSpout[Any]
+)
+
+
+@dataclass(frozen=True)
+class SpoutOfTopology:
+    """A spout as a topology uses it. Picklable."""
+
+    id: str
+    outputs: Outputs
+    conf: Mapping[str, Any]
+    tasks: int
+
+    @property
+    def schema(self) -> Schema:
+        return self.outputs.schema
+
+    def context(self, task: int = 0) -> TopologyContext:
+        return TopologyContext(self.id, task, self.tasks)
+
+    def collector(self, txid: int, rows: list[Row]) -> tuple[TransactionAttempt, BatchOutputCollector]:
+        attempt = TransactionAttempt(txid, NO_ATTEMPT)
+        return attempt, BatchOutputCollector(self.outputs, attempt, rows.append)
+
+    def batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+        """:raises DamagedInputError: a value does not fit its field."""
+        import pyarrow as pa
+
+        try:
+            yield from rows_to_table(self.schema, rows).to_batches()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            fields = ", ".join(map(str, self.schema))
+            raise DamagedInputError(
+                f"spout {self.id!r} emitted what does not fit its fields ({fields}): {error}",
+                "Mend the source or the types in declare_output_fields().",
+            ) from error
+
+
+def adapted(id: str, spout: AnyTransactionalSpout, conf: Mapping[str, Any], tasks: int) -> Spout:
+    """:raises PlanError: it does not declare one stream."""
+    declarer = OutputFieldsDeclarer(id)
+    spout.declare_output_fields(declarer)
+    if declarer.streams.keys() != {DEFAULT_STREAM}:
+        raise PlanError(
+            f"spout {id!r} declares the streams {', '.join(map(repr, declarer.streams)) or 'none'}",
+            'A spout has one stream: declare it with declarer.declare("txid, word string").',
+        )
+    where = SpoutOfTopology(id, Outputs(id, declarer.streams), conf, tasks)
+    if isinstance(spout, TransactionalSpout):
+        return TransactionalSource(spout, where)
+    if isinstance(spout, PartitionedTransactionalSpout):
+        return PartitionedSource(spout, where)
+    return OpaquePartitionedSource(spout, where)
+
+
+# ---- ITransactionalSpout ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TransactionalSource(Spout):
+    """Metadata: ``{"txid": of the batch, "meta": what the coordinator gave}``."""
+
+    spout: TransactionalSpout[Any]
+    where: SpoutOfTopology
+
+    @property
+    def schema(self) -> Schema:
+        return self.where.schema
+
+    def coordinator(self) -> Coordinator:
+        return _Coordinator(self)
+
+    def emitter(self) -> Emitter:
+        return _Emitter(self)
+
+    def describe(self) -> str:
+        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
+
+    def read(self, metadata: Json) -> tuple[int, Any]:
+        if isinstance(metadata, dict) and metadata.keys() == {"txid", "meta"} and isinstance(metadata["txid"], int):
+            return metadata["txid"], self.spout.from_json(metadata["meta"])
+        raise _other_spout(metadata, self.describe())
+
+
+@dataclass(frozen=True)
+class _Coordinator(Coordinator):
+    source: TransactionalSource
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.initialize_transaction(0, previous) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        source = self.source
+        before = None if previous is None else source.read(previous)[1]
+        with closing(source.spout.get_coordinator(source.where.conf, source.where.context())) as coordinator:
+            made = coordinator.initialize_transaction(txid, before) if coordinator.is_ready() else None
+        return None if made is None else {"txid": txid, "meta": source.spout.to_json(made)}
+
+    def success(self, txid: int, metadata: Json) -> None:
+        source = self.source
+        with closing(source.spout.get_emitter(source.where.conf, source.where.context())) as emitter:
+            emitter.cleanup_before(txid)
+
+
+@dataclass(frozen=True)
+class _Emitter(Emitter):
+    source: TransactionalSource
+
+    def splits(self, metadata: Json) -> list[Split]:
+        """One for each task: only the emitters know what is whose."""
+        self.source.read(metadata)
+        return [Split(task, [task, metadata]) for task in range(self.source.where.tasks)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        assert isinstance(split.body, list)
+        task, metadata = split.body
+        assert isinstance(task, int)
+        txid, meta = self.source.read(metadata)
+        where, rows = self.source.where, list[Row]()
+        attempt, collector = where.collector(txid, rows)
+        with closing(self.source.spout.get_emitter(where.conf, where.context(task))) as emitter:
+            emitter.emit_batch(attempt, meta, collector)
+        yield from where.batches(rows)
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartitionedSource(PartitionedSpout):
+    """A part's metadata: ``{"meta": what the emitter gave, "rows": their number, "digest": of them}``: that the
+    partition gives the same tuples again is not only believed."""
+
+    spout: PartitionedTransactionalSpout[Any]
+    where: SpoutOfTopology
+
+    @property
+    def schema(self) -> Schema:
+        return self.where.schema
+
+    def partitions(self) -> list[str]:
+        with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
+            return list(map(str, range(coordinator.num_partitions())))
+
+    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+        with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
+            if not coordinator.is_ready():
+                return
+        yield from super().next_parts(partitions, last)
+
+    def next_part(self, partition: str, last: Json) -> Json:
+        rows = list[Row]()
+        attempt, collector = self.where.collector(0, rows)
+        before = None if last is None else self.spout.from_json(_part(last, self.describe())["meta"])
+        with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
+            meta = emitter.emit_partition_batch_new(attempt, collector, int(partition), before)
+        return {"meta": self.spout.to_json(meta), "rows": len(rows), "digest": _digest(rows)} if rows else None
+
+    def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
+        rows, recorded = list[Row](), _part(part, self.describe())
+        attempt, collector = self.where.collector(0, rows)
+        with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
+            meta = self.spout.from_json(recorded["meta"])
+            emitter.emit_partition_batch(attempt, collector, int(partition), meta)
+        _require_same(rows, recorded, partition, self.describe())
+        yield from self.where.batches(rows)
+
+    def describe(self) -> str:
+        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
+
+
+@dataclass(frozen=True)
+class OpaquePartitionedSource(OpaquePartitionedSpout):
+    """A part's metadata: as of :class:`PartitionedSource`, and ``"last"``: that of the part before."""
+
+    spout: OpaquePartitionedTransactionalSpout[Any]
+    where: SpoutOfTopology
+
+    @property
+    def schema(self) -> Schema:
+        return self.where.schema
+
+    def partitions(self) -> list[str]:
+        with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
+            return list(map(str, range(emitter.num_partitions())))
+
+    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+        with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
+            if not coordinator.is_ready():
+                return
+        yield from super().next_parts(partitions, last)
+
+    def next_part(self, partition: str, last: Json) -> Json:
+        before = None if last is None else _part(last, self.describe())["meta"]
+        rows, meta = self._emitted(partition, before)
+        return {"last": before, "meta": meta, "rows": len(rows), "digest": _digest(rows)} if rows else None
+
+    def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
+        recorded = _part(part, self.describe())
+        rows, _ = self._emitted(partition, recorded["last"])
+        rows = rows[: recorded["rows"]]
+        _require_same(rows, recorded, partition, self.describe())
+        yield from self.where.batches(rows)
+
+    def _emitted(self, partition: str, last: Json) -> tuple[list[Row], Json]:
+        rows = list[Row]()
+        attempt, collector = self.where.collector(0, rows)
+        before = None if last is None else self.spout.from_json(last)
+        with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
+            meta = emitter.emit_partition_batch(attempt, collector, int(partition), before)
+        return rows, self.spout.to_json(meta)
+
+    def describe(self) -> str:
+        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
+
+
+def _part(recorded: Json, spout: str) -> dict[str, Any]:
+    if isinstance(recorded, dict) and {"meta", "rows", "digest"} <= recorded.keys():
+        return recorded
+    raise _other_spout(recorded, spout)
+
+
+def _digest(rows: list[Row]) -> str:
+    made = sha256()
+    for row in rows:
+        made.update(repr(row).encode())
+    return made.hexdigest()
+
+
+def _require_same(rows: list[Row], recorded: dict[str, Any], partition: str, spout: str) -> None:
+    if len(rows) != recorded["rows"] or _digest(rows) != recorded["digest"]:
+        raise SourceChangedError(
+            f"{spout}: partition {partition!r} emitted other tuples than when the transaction was decided "
+            f"({len(rows)} now, {recorded['rows']} then)",
+            "Bring back what the source held and replay; or use an OpaquePartitionedTransactionalSpout.",
+        )
+
+
+def _other_spout(recorded: Json, spout: str) -> SourceChangedError:
+    return SourceChangedError(
+        f"the recorded metadata {recorded!r:.80} is not that of {spout}",
+        "Another spout had this id: give the topology a new id, or the spout.",
+    )

@@ -1,0 +1,124 @@
+"""Storm's configuration names, in one place: what they mean here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.types import Json
+
+_PREFIXES = ("topology.", "transactional.", "storm.", "drpc.", "supervisor.", "nimbus.", "worker.", "zmq.", "ui.")
+_DEFAULT_PORT = 2181
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionalConfig:
+    """What Storm's configuration says about a topology.
+
+    :param max_pending: ``topology.max.spout.pending``; None: the default of this package, which is 2 (Storm: 1).
+    :param attempt_timeout: ``topology.message.timeout.secs``; None: none.
+    :param zookeeper_uri: ``transactional.zookeeper.servers`` and ``.port``, as the URI of a connection of type
+        zookeeper: ``AIRFLOW_CONN_ZOOKEEPER_DEFAULT=<this>``.
+    :param zookeeper_root: ``transactional.zookeeper.root``, for ``[trident] root``.
+    :param max_task_parallelism: ``topology.max.task.parallelism``.
+    :param state_provider: ``topology.state.provider``, a name for :class:`KeyValueStates`.
+    :param state_provider_config: ``topology.state.provider.config``, its arguments.
+    :param for_components: the whole configuration, as bolts get it.
+    """
+
+    max_pending: int | None = None
+    attempt_timeout: timedelta | None = None
+    zookeeper_uri: str | None = None
+    zookeeper_root: str | None = None
+    max_task_parallelism: int | None = None
+    state_provider: str | None = None
+    state_provider_config: Mapping[str, Json] = field(default_factory=dict)
+    for_components: Mapping[str, Any] = field(default_factory=dict)
+
+    def transaction(self) -> dict[str, Any]:
+        """Arguments of :func:`trident_transaction` and of the operators: ``trident_transaction(topology,
+        **builder.config.transaction())``."""
+        said = {"max_pending": self.max_pending, "attempt_timeout": self.attempt_timeout}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
+    """
+    :param conf: Storm's names; names that are not of Storm are the user's, for the components.
+    :raises ConfigurationError: a name of Storm's that means nothing here, or a value that does not fit.
+    """
+    found: dict[str, Any] = {}
+    for name in conf:
+        if name.startswith(_PREFIXES) and name not in _NAMES:
+            raise ConfigurationError(f"the configuration {name!r} is unknown", _cure(name))
+    for name, (target, read) in _NAMES.items():  # a later name wins
+        if name in conf:
+            found[target] = read(name, conf[name])
+    servers, port = found.pop("servers", None), found.pop("port", _DEFAULT_PORT)
+    if servers is not None:
+        found["zookeeper_uri"] = "zookeeper://" + ",".join(one if ":" in one else f"{one}:{port}" for one in servers)
+    return TransactionalConfig(**found, for_components=dict(conf))
+
+
+def _cure(name: str) -> str:
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    return f"Leave it out. These are known: {', '.join(_NAMES)}."
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} is {value!r}", "Give a whole number, 1 or more.")
+    return value
+
+
+def _seconds(name: str, value: Any) -> timedelta:
+    return timedelta(seconds=_number(name, value))
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name} is {value!r}", "Give a text.")
+    return value
+
+
+def _servers(name: str, value: Any) -> list[str]:
+    if isinstance(value, str) or not value or not all(isinstance(one, str) and one for one in value):
+        raise ConfigurationError(f"{name} is {value!r}", 'Give a list of hosts, as in ["zk1", "zk2"].')
+    return list(value)
+
+
+def _json(name: str, value: Any) -> dict[str, Json]:
+    """A text, as in storm.yaml, or what it means."""
+    try:
+        read = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise ConfigurationError(f"{name} is {value!r}", "Give a JSON object, or a dict.")
+    return read
+
+
+_NAMES: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "storm.zookeeper.servers": ("servers", _servers),
+    "storm.zookeeper.port": ("port", _number),
+    "topology.max.spout.pending": ("max_pending", _number),
+    "topology.message.timeout.secs": ("attempt_timeout", _seconds),
+    "topology.max.task.parallelism": ("max_task_parallelism", _number),
+    "topology.state.provider": ("state_provider", _text),
+    "topology.state.provider.config": ("state_provider_config", _json),
+    "transactional.zookeeper.servers": ("servers", _servers),
+    "transactional.zookeeper.port": ("port", _number),
+    "transactional.zookeeper.root": ("zookeeper_root", _text),
+}
+_ELSEWHERE = {
+    "topology.workers": "Leave it out: Airflow and Spark place the work.",
+    "topology.acker.executors": "Leave it out: there are no ackers, the ledger knows what is done.",
+    "topology.state.checkpoint.interval.ms": "Leave it out: there is one checkpoint per transaction.",
+    "topology.trident.batch.emit.interval.millis": "Leave it out: the DAG's schedule says when batches begin.",
+    "topology.transactional.id": "Leave it out: it is the first argument of TransactionalTopologyBuilder.",
+}
