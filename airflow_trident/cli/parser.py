@@ -11,6 +11,7 @@ from airflow.cli.cli_config import (
     positive_int,
 )
 
+from airflow_trident.cli.components_parser import CHILD, QTOPOLOGY
 from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, CLOSE, REBUILD, TAKE_BACK
 from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
@@ -371,6 +372,8 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 QUERY,
                 STATE,
                 PLAN,
+                QTOPOLOGY,
+                CHILD,
                 _DOCTOR,
             ),
         )

@@ -95,6 +95,8 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "query",
             "state get",
             "plan",
+            "qtopology check",
+            "child try",
             "doctor",
         )
     }

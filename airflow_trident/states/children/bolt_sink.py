@@ -1,0 +1,108 @@
+"""A bolt with effects of its own at the end of a stream: it gets every batch in the commit phase, in the order of
+transactions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.children.bolt import ChildBolt
+from airflow_trident.children.running import run_bolt
+from airflow_trident.children.talk import BoltPlace
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.io.arrow import table_to_rows
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.types import names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class BoltSink(StateFactory):
+    """Give every batch to a bolt in another program, for what it does with it, for ``Topology(name,
+    exactly_once=False)``: ``stream.partition_persist(BoltSink(bolt), "word")``.
+
+    A child runs for each batch that has rows. A commit that is repeated gives it the batch again: at least once.
+    TRIDENT_TXID in its environment is the same then, so that it can make it once. What it emits is left out.
+
+    :param bolt: a :class:`~airflow_trident.children.shell_bolt.ShellBolt` or
+        :class:`~airflow_trident.children.node_bolt.NodeBolt`.
+    """
+
+    bolt: ChildBolt
+
+    capabilities = Capabilities(durable=True, atomic=False, appends=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bolt, ChildBolt):
+            raise ConfigurationError(f"BoltSink of {self.bolt!r}", "Give it a ShellBolt or a NodeBolt.")
+
+    def make_state(self, spec: StateSpec) -> OpenBoltSink:
+        return OpenBoltSink(self.bolt, spec)
+
+    def describe(self) -> str:
+        return f"BoltSink({self.bolt.describe()})"
+
+
+class OpenBoltSink(State):
+    """See :class:`BoltSink`."""
+
+    def __init__(self, bolt: ChildBolt, spec: StateSpec) -> None:
+        self._spec = spec
+        # Nobody reads what it emits, on whatever stream.
+        self._bolt = copy.copy(bolt)
+        object.__setattr__(self._bolt, "strict_streams", False)
+
+    def marker(self) -> Marker | None:
+        """None, always: it does not know what the bolt did."""
+        return None
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """Not in one step, and not told apart from a repetition.
+
+        :raises UserCodeError: the bolt gave a row up. It may have done something with others.
+        :raises ChildError: it died, hung or did not stop.
+        """
+        place = BoltPlace(
+            node=self._spec.name,
+            fields=names_of(self._spec.staged),
+            streams={},
+            matched=False,
+            topology=self._spec.topology,
+            txid=ticket.txid,
+            attempt=ticket.attempt,
+        )
+        for _ in run_bolt(self._bolt, table_to_rows(batch.select(list(place.fields))), place, self._error):
+            pass
+        return Applied.APPLIED
+
+    def bar(self, ticket: CommitTicket) -> None:
+        """Nothing: it promises nothing about what the bolt has, and that may have a part of any batch."""
+
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """:raises ConfigurationError: nobody knows what the bolt keeps."""
+        raise self._not_asked()
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """:raises ConfigurationError: nobody knows what the bolt keeps."""
+        raise self._not_asked()
+
+    def close(self) -> None:
+        """Nothing is held open: a child ends with its batch."""
+
+    def _not_asked(self) -> ConfigurationError:
+        return ConfigurationError(f"sink {self._spec.name!r} is a bolt, which cannot be asked", "Use a state.")
+
+    def _error(self, row: tuple[Any, ...], what: str) -> UserCodeError:
+        fields = ", ".join(names_of(self._spec.staged))
+        return UserCodeError(
+            f"{self._bolt.describe()} of sink {self._spec.name!r} {what}; fields ({fields}), row {row!r:.200}",
+            "Mend the component: the commit is tried again, and gives it the whole batch again.",
+            node=self._spec.name,
+            fields=fields,
+            row=repr(row)[:200],
+        )
