@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 TAIL_BYTES = 64 << 10
 """So much of what a child prints is kept."""
-SHOWN_BYTES = 2000
+SHOWN_BYTES = 1500
 """So much of that comes into an error."""
 LOGGED_LINES = 100
 """So many lines of one child are logged."""

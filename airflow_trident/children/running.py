@@ -10,7 +10,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +29,8 @@ _GIVE_ROWS = 64
 _LOOK_S = 0.1
 NO_ROW = -1
 
-LOOK: ContextVar[Callable[[], None] | None] = ContextVar("LOOK", default=None)
-"""Called ten times a second while a child is waited for; what it raises ends the partition (a cancel, for one)."""
+MOST_ROWS = 65_536
+"""After so many rows something comes out, also if nothing was emitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +42,25 @@ class Emit:
     values: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Emits:
+    """Some emits. `upto`: what is of a row below it is here, or came before."""
+
+    emits: list[Emit]
+    upto: int
+
+
 def run_bolt(
     bolt: ChildBolt,
     rows: Iterable[tuple[Any, ...]],
     place: BoltPlace,
     error_of: Callable[[tuple[Any, ...], str], UserCodeError],
-) -> Iterator[list[Emit]]:
+    look: Callable[[], None] | None = None,
+) -> Iterator[Emits]:
     """
     :param rows: of one partition.
     :param error_of: makes the error of the values of a row and of what happened to it.
+    :param look: called ten times a second while the child is waited for; what it raises ends the partition (a cancel).
     :raises UserCodeError: the component gave a row up, gave what it did not declare, or did not begin.
     :raises ChildError: it died, hung, or did not stop.
     :raises ChildProtocolError: it said what it must not say.
@@ -62,7 +71,7 @@ def run_bolt(
     if first is None:
         return
     with Channel(bolt.program(place), f"{bolt!s} in {place.node}") as channel:
-        yield from _Run(bolt, place, channel, error_of).run(first, source)
+        yield from _Run(bolt, place, channel, error_of, look).run(first, source)
 
 
 class _Run:
@@ -74,12 +83,14 @@ class _Run:
         place: BoltPlace,
         channel: Channel,
         error_of: Callable[[tuple[Any, ...], str], UserCodeError],
+        look: Callable[[], None] | None,
     ) -> None:
         self._bolt = bolt
         self._limits: ChildLimits = bolt.limits
         self._place = place
         self._channel = channel
         self._error_of = error_of
+        self._look = look
         self._talk: BoltTalk = bolt.talk(channel, self, place)
         self._streams: dict[str, tuple[int, Reader]] = {
             name: (number, reader_of(schema)) for number, (name, schema) in enumerate(place.streams.items())
@@ -91,6 +102,7 @@ class _Run:
         self._open = 0
         self._open_bytes = 0
         self._out: list[Emit] = []
+        self._taken_at = 0
         self._heard = False
         self._silent_s = self._stuck_s = self._unbeaten_s = 0.0
         self._dropped_rows = 0
@@ -98,17 +110,17 @@ class _Run:
 
     # ---- one partition -----------------------------------------------------------------------------------------
 
-    def run(self, first: tuple[Any, ...], rows: Iterator[tuple[Any, ...]]) -> Iterator[list[Emit]]:
+    def run(self, first: tuple[Any, ...], rows: Iterator[tuple[Any, ...]]) -> Iterator[Emits]:
         try:
             self._start()
-            held: list[Emit] = []
+            held: Emits | None = None
             row: tuple[Any, ...] | None = first
             while row is not None:
                 while not self._room:
                     self._turn(last=False)
                 self._give(row)
-                if len(self._out) >= OUT_ROWS:
-                    if held:
+                if len(self._out) >= OUT_ROWS or self._given - self._taken_at >= MOST_ROWS:
+                    if held is not None:
                         yield held
                     held = self._taken()
                 row = next(rows, None)
@@ -116,7 +128,7 @@ class _Run:
             while self._open:
                 self._turn(last=True)
             self._end()
-            yield from (some for some in (held, self._taken()) if some)
+            yield from (some for some in (held, self._taken()) if some is not None)
             self._tell()
         finally:
             self._talk.close()
@@ -157,9 +169,10 @@ class _Run:
             self._pump(0)
             self._require_alive()
 
-    def _taken(self) -> list[Emit]:
+    def _taken(self) -> Emits:
         out, self._out = self._out, []
-        return out
+        self._taken_at = self._given
+        return Emits(out, self._first if self._talk.acknowledges else self._given)
 
     # ---- waiting -----------------------------------------------------------------------------------------------
 
@@ -192,9 +205,8 @@ class _Run:
         )
 
     def _pump(self, wait_s: float) -> None:
-        look = LOOK.get()
-        if look is not None:
-            look()
+        if self._look is not None:
+            self._look()
         messages = self._channel.pump(wait_s)
         self._heard = bool(messages)
         if messages:
@@ -229,7 +241,7 @@ class _Run:
         talk.bye()
         if talk.closes_input:
             channel.close_input()
-        code = channel.ended(self._limits.stop_timeout_s, talk.hear, LOOK.get())
+        code = channel.ended(self._limits.stop_timeout_s, talk.hear, self._look)
         if not talk.ended_well(code):
             raise channel.error("ended badly after it had acknowledged all rows", "Mend its shutdown.")
         if channel.cut_off and not talk.acknowledges:

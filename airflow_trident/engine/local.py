@@ -94,7 +94,11 @@ class LocalEngine(Engine):
         nodes, schema = FusedPass.of(stage.nodes, stage.before), arrow_schema(stage.schema)
         for index, part in enumerate(partitions):
             context = OperationContext(
-                partition_index=index, num_partitions=len(partitions), txid=job.slot.txid, attempt=job.slot.attempt
+                partition_index=index,
+                num_partitions=len(partitions),
+                txid=job.slot.txid,
+                attempt=job.slot.attempt,
+                topology=job.slot.topology,
             )
             batches = part.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
             yield pa.Table.from_batches(nodes(batches, context, partial(self._wanted, job.slot)), schema)

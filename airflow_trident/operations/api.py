@@ -24,6 +24,7 @@ class OperationContext:
     num_partitions: int
     txid: int
     attempt: int
+    topology: str = ""
 
 
 @dataclass(frozen=True, slots=True)

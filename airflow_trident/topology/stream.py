@@ -7,11 +7,12 @@ verb does stands in :mod:`airflow_trident.topology.verbs`, one module for each f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeAlias, Unpack
 
+from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.contracts.state import StateFactory, Updater
 from airflow_trident.operations.comparing import Comparator
 from airflow_trident.operations.expr.tree import Expression
@@ -24,7 +25,7 @@ from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase, StreamBase
-from airflow_trident.topology.verbs import aggregate, each, persist, query, repartition, window
+from airflow_trident.topology.verbs import aggregate, child_bolt, each, persist, query, repartition, window
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec
@@ -71,6 +72,16 @@ class Stream(StreamBase):
     def flat_map(self, function: Any, outputs: FieldSpec | None = None) -> Stream:
         """Replace every tuple by each element of ``function(*values)``."""
         return each.map(self, "flat_map", function, outputs)
+
+    def bolt(self, inputs: FieldSpec, bolt: ChildBolt, streams: Mapping[str, FieldSpec]) -> dict[str, Stream]:
+        """What a component in another program emits for the tuples, as a stream for each of its stream ids.
+
+        ``out = stream.bolt("line", ShellBolt("python split.py"), {"default": "word string", "long": "word string"})``,
+        then ``out["long"]``. In `each` and `flat_map` such a bolt stands as a function does.
+
+        :param streams: stream id -> the fields of what is emitted there, with types.
+        """
+        return child_bolt.bolt(self, inputs, bolt, streams)
 
     def project(self, keep: FieldSpec) -> Stream:
         """Keep these fields, in this order."""

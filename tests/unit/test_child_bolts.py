@@ -16,7 +16,7 @@ import pytest
 from airflow_trident import NodeBolt, ShellBolt
 from airflow_trident.children import running
 from airflow_trident.children.bolt import ChildBolt
-from airflow_trident.children.running import LOOK, NO_ROW
+from airflow_trident.children.running import NO_ROW
 from airflow_trident.children.talk import BoltPlace
 from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError, TridentError, UserCodeError
 from airflow_trident.types import parse_declared
@@ -83,7 +83,7 @@ def test_no_more_rows_are_read_than_it_may_have(bolt: Made) -> None:
     place = BoltPlace(node="n", fields=("line",), streams={"default": parse_declared("word string")}, matched=True)
     out = running.run_bolt(bolt(max_pending=8), endless(), place, _error)
     first = next(out)
-    assert len(first) >= running.OUT_ROWS
+    assert len(first.emits) >= running.OUT_ROWS
     assert taken <= (2 * running.OUT_ROWS + 1000) // 2 + 8
     out.close()  # type: ignore[attr-defined]
 
@@ -309,12 +309,8 @@ def test_a_cancel_is_seen_while_a_child_hangs() -> None:
         if looks == 5:
             raise KeyboardInterrupt
 
-    token = LOOK.set(look)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            emits(shell("Hangs"), lines(20, now=0))
-    finally:
-        LOOK.reset(token)
+    with pytest.raises(KeyboardInterrupt):
+        emits(shell("Hangs"), lines(20, now=0), look=look)
 
 
 def test_a_child_that_waits_for_rows_is_not_silent() -> None:

@@ -152,6 +152,12 @@ def test_the_mended_function_of_the_tutorial_leaves_out_what_is_no_sale() -> Non
     assert [row for line in ("apple 4", "pear two") for row in mended(line)] == [("apple", 4)]
 
 
+def test_the_guide_to_components_in_other_programs_builds_its_topology() -> None:
+    topology = built(run(DOCS / "how-to" / "run-a-multilang-component.md"))
+    assert set(topology.states) == {"n", "long_words"}
+    assert "ShellBolt 'python split.py'(line)" in explain(topology.compile())
+
+
 def test_the_guide_to_topologies_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run(DOCS / "how-to" / "write-a-topology.md")

@@ -27,6 +27,7 @@ from airflow_trident import (
     GroupedMultiReducer,
     MultiReducer,
     Negate,
+    ShellBolt,
     Sum,
     Topology,
     TransactionAttempt,
@@ -63,6 +64,16 @@ def several_states(topology: Topology) -> None:
 def several_streams(topology: Topology) -> None:
     persist(lines(topology, "a"), "from_a")
     persist(lines(topology, "b"), "from_b")
+
+
+def bolt(topology: Topology) -> None:
+    """One child, two streams of which a field has two types, and a bolt where a function stands."""
+    split = ShellBolt("python split.py")
+    streams = lines(topology).bolt(
+        "line", split, {"default": "word string, size long", "long": "word string, size string"}
+    )
+    persist(streams["default"].project("word"))
+    persist(streams["long"].each("size", split, "part string").project("word"), "m")
 
 
 def wide(topology: Topology, name: str = "orders") -> Stream:
@@ -127,6 +138,7 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     "each_expression": lambda t: persist(lines(t).each(explode(split(col("line"), " ")), "word")),
     "filter": lambda t: persist(lines(t).filter("line", Longer()).filter(col("line") != "")),
     "map": lambda t: persist(lines(t).map(shout)),
+    "bolt": bolt,
     "flat_map": lambda t: persist(lines(t).flat_map(letters, "letter")),
     "project": lambda t: persist(lines(t).each("line", Split(), "word").project("word")),
     "partition_by": lambda t: persist(lines(t).partition_by("line").filter("line", Longer())),

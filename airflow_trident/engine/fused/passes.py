@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.aggregate import aggregate
 from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
+from airflow_trident.engine.fused.child_bolts import child_bolt
 from airflow_trident.engine.fused.folds import AggregateStep
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce
@@ -27,6 +28,7 @@ from airflow_trident.operations.calls.user_code import Border, as_tuple, callabl
 from airflow_trident.operations.calls.values import UnfitValueError, coerce_column
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction
+from airflow_trident.plan.bolt_node import BoltNode
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.graph import Node, ProcessorNode
 from airflow_trident.plan.nodes import (
@@ -347,7 +349,12 @@ def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -
         yield Frame.of_rows(some, names_of(node.schema))
 
 
+def _bolt(node: BoltNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    return child_bolt(node, at.keep, at.context, frames)
+
+
 RUNS: dict[type[ProcessorNode], Callable[[Any, _At, Iterator[Frame]], Iterator[Frame]]] = {
+    BoltNode: _bolt,
     EachNode: _each,
     FilterNode: _filter,
     MapNode: _map,

@@ -80,6 +80,7 @@ class Work:
                 num_partitions=self.partitions,
                 txid=self.slot.txid,
                 attempt=self.slot.attempt,
+                topology=self.slot.topology,
             )
             stream = self.nodes(stream, context)
         if self.made is not None:

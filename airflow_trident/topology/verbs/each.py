@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.tree import Expression
@@ -11,6 +12,7 @@ from airflow_trident.operations.vectors import VectorFunction
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
 from airflow_trident.topology.signatures import declared_outputs, require_callable
 from airflow_trident.topology.stream_base import S, append, named, some, then
+from airflow_trident.topology.verbs import child_bolt
 from airflow_trident.types import FieldSpec, parse_declared, require_distinct, select
 
 
@@ -25,6 +27,8 @@ def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: Fiel
     reads = named(stream, "each", inputs)
     if isinstance(function, Expression):
         return _each_expression(stream, function, outputs)
+    if isinstance(function, ChildBolt):
+        return child_bolt.each(stream, reads, function, outputs)
     require_callable("each", function, "execute")
     new = declared_outputs(function, "execute", outputs, many=True)
     return append(stream, EachNode, "each", reads=reads, outputs=new, function=function)
@@ -61,6 +65,8 @@ def _filter_expression(stream: S, expression: Expression) -> S:
 def map(stream: S, verb: str, function: Any, outputs: FieldSpec | None) -> S:
     """`verb`: "map" or "flat_map"."""
     flat = verb == "flat_map"
+    if isinstance(function, ChildBolt):
+        return child_bolt.flat_map(stream, verb, function, outputs)
     require_callable(verb, function, "execute")
     if flat and isinstance(function, VectorFunction):
         raise PlanError(
