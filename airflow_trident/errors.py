@@ -309,3 +309,7 @@ class DamagedInputError(CorruptError):
 
 class StagingError(CorruptError):
     """A staged batch is missing, damaged, or contradicts its manifest."""
+
+
+class InseparableError(StagingError):
+    """Several transactions were staged as one, and are not all to be applied: they are emitted again."""

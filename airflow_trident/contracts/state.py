@@ -22,6 +22,12 @@ T10 What users wrote (combiners, reducers, updaters) runs in `apply` as copies t
     and attempt, and cleaned up after: the process that applies a batch is not the one that made it.
 T11 `bar` records the ticket's fence in the store, in its atomic step, and changes nothing else: from then on every
     ticket with a lower fence is refused (T3). A state that holds the ticket's txid refuses it and changes nothing.
+T12 (`Capabilities.groups`, unless `StateSpec.opaque`) `apply_group` applies several transactions of one fence, lowest
+    first, in one atomic step, which ends as the same tickets and batches one by one would: what the marker holds is
+    skipped (T2), each other batch is applied once, and if any ticket is refused nothing is changed. After it each of
+    the tickets may come again, alone or in any other group, and is ALREADY there (T2), or refused if its batch is
+    another one (T4), until the next transaction is applied alone. Where a sum of the batches alone does not fit its
+    field, the group may be refused with UserCodeError: one by one they may fit.
 """
 
 from __future__ import annotations
@@ -33,12 +39,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operations.api import CombinerAggregator, Operation, ReducerAggregator
+from airflow_trident.operations.api import CombinerAggregator, MergeKind, Operation, ReducerAggregator
 from airflow_trident.operations.bolt_calls import CommitterBolt
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.types import Json, Schema, names_of
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Json, Schema, is_nested, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +86,8 @@ class Capabilities:
     marker change in one step, or what changes carries its txid, so that a repeated commit ends as one. `keyvalue`: it
     keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
     (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater. `own`: what a
-    committer bolt does in a database of its own; that it is atomic, or opaque, is the bolt's word.
+    committer bolt does in a database of its own; that it is atomic, or opaque, is the bolt's word. `groups`:
+    several transactions can change it in one step (T12).
     """
 
     durable: bool
@@ -89,6 +96,7 @@ class Capabilities:
     opaque: bool = False
     appends: bool = False
     own: bool = False
+    groups: bool = False
 
     @property
     def kind(self) -> StateKind:
@@ -205,6 +213,18 @@ class StateSpec:
             return all(combiner.commutes for combiner in self.combiners)
         return self.reducer is not None and self.reducer.commutes
 
+    @property
+    def takes_groups(self) -> bool:
+        """May several transactions go into it in one step (T12)? Where a newer attempt may bring another batch, only
+        the highest could be taken back."""
+        return self.factory.capabilities.groups and not self.opaque
+
+    @property
+    def merges_exactly(self) -> bool:
+        """Do batches give the same values, to the last bit, in whatever order and pieces they are merged?"""
+        kinds = [combiner.merge_kind for combiner in self.combiners]
+        return bool(kinds) and all(map(_is_exact, kinds, (one.type for one in self.values)))
+
     def describe(self) -> str:
         """One line, part of the topology's definition: what must not change silently."""
         how = "+".join(type(part).__name__ for part in self.combiners)
@@ -229,6 +249,12 @@ class StateSpec:
     @property
     def value_names(self) -> tuple[str, ...]:
         return names_of(self.values)
+
+
+def _is_exact(kind: MergeKind | None, type_text: str) -> bool:
+    if kind is MergeKind.ADD:
+        return type_text in WHOLE_TYPES or type_text.startswith("decimal(")
+    return kind is not None and type_text not in REAL_TYPES and not is_nested(type_text)
 
 
 class StateFactory(ABC):
@@ -270,6 +296,19 @@ class State(ABC):
         :raises LedgerBehindStateError: the data belongs to another life of the ledger.
         :raises StoreUnavailableError: nothing was applied.
         """
+
+    def apply_group(self, tickets: Sequence[CommitTicket], batches: Sequence[pa.Table]) -> tuple[Applied, ...]:
+        """Merge several staged batches in one atomic step, with the marker (T12); what was done with each.
+
+        :param tickets: of one fence, lowest txid first, none of them late.
+        :param batches: one for each ticket; or one for all of them, merged by key, if `StateSpec.merges_exactly`.
+        :raises ConfigurationError: these cannot be one step of this state.
+        :raises InseparableError: one batch for all, and some of them are there already. Nothing was applied.
+        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as :meth:`apply`.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} takes one transaction at a time", "Apply them one by one, lowest first."
+        )
 
     def bar(self, ticket: CommitTicket) -> None:
         """Make sure that no older ticket brings its batch in any more (T11). On a state without a marker, too.

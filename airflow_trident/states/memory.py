@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
-from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.groups import Group, answers
+from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key, merge, merge_before
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class MemoryState(StateFactory):
 
     name: str = "default"
 
-    capabilities = Capabilities(durable=False, atomic=True, opaque=True)
+    capabilities = Capabilities(durable=False, atomic=True, opaque=True, groups=True)
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -91,6 +92,16 @@ class OpenMemoryState(AdmittingState):
             self._write(changes)
             kept.before, kept.marker = before, marker
         return Applied.APPLIED
+
+    def _apply_group(self, group: Group) -> tuple[Applied, ...]:
+        kept, spec = self._kept, self._spec
+        with self._store.lock:
+            marker, verdicts = admit_group(kept.marker, group.tickets, state=spec.name, commutes=spec.commutes)
+            if Verdict.APPLY in verdicts:
+                self._write(group.changes(verdicts, self._lookup))
+                kept.before = {}
+            kept.marker = marker
+        return answers(verdicts)
 
     def _write(self, changes: Changes) -> None:
         for key, value in changes.items():

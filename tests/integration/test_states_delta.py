@@ -262,7 +262,7 @@ def test_options_and_their_secrets_are_shown_nowhere(tmp_path: Path, monkeypatch
 PROGRAM = """
 import os, signal, sys
 from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
-from airflow_trident.states import delta_runs
+from airflow_trident.states.delta import runs as delta_runs
 from tests.fixtures.state import appended, batch, counts, product, ticket
 folder, kind, where, txid = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 spec = {"counts": counts, "product": product, "appended": appended}[kind](DeltaState(folder, fold_at=2))

@@ -6,14 +6,19 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.state import Marker, State, StateSpec, Verdict
+from airflow_trident.contracts.state import Applied, Marker, State, StateSpec, Verdict
 from airflow_trident.errors import FencedError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.state_gaps import state_behind
 from airflow_trident.protocol.txids import Txids
+from airflow_trident.states.core.groups import Group
 from airflow_trident.types import Json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class AdmittingState(State):
@@ -24,6 +29,17 @@ class AdmittingState(State):
 
     def bar(self, ticket: CommitTicket) -> None:
         self.apply(replace(ticket, bars=True), arrow_schema(self._spec.staged).empty_table())
+
+    def apply_group(self, tickets: Sequence[CommitTicket], batches: Sequence[pa.Table]) -> tuple[Applied, ...]:
+        if not self._spec.factory.capabilities.groups:
+            return super().apply_group(tickets, batches)
+        if len(tickets) == 1:
+            return (self.apply(tickets[0], *batches),)
+        return self._apply_group(Group(self._spec, tickets, batches))
+
+    def _apply_group(self, group: Group) -> tuple[Applied, ...]:
+        """In one atomic step, after the decision of :func:`admit_group`."""
+        raise NotImplementedError
 
 
 def admit(

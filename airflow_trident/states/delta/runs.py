@@ -21,8 +21,9 @@ from airflow_trident.contracts.state import Marker, StateSpec
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.api import MergeKind
+from airflow_trident.states.core.groups import merged
 from airflow_trident.states.core.marker import group_from_json, group_to_json
-from airflow_trident.states.core.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, merge
+from airflow_trident.states.core.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, does_not_fit, merge
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -140,6 +141,18 @@ class Runs:
         table = batch.select(list(names_of(self.rows))).cast(arrow_schema(self.rows))
         return self.fold(self._canonical(table), whose)
 
+    def of_several(self, batches: Sequence[tuple[OfAttempt, pa.Table]]) -> pa.Table:
+        """Staged batches of partial values as one: each combined by itself first, as its own attempt.
+
+        :raises UserCodeError: a sum of them does not fit its field, as it would in no file.
+        """
+        import pyarrow as pa
+
+        if self.spec.merges_exactly and merged(self.spec, [batch for _, batch in batches]) is None:
+            raise does_not_fit(self.spec, "a sum of several transactions, which it may be one by one")
+        parts = [rows_to_table(self.rows, self._combined(batch, whose)) for whose, batch in batches]
+        return pa.concat_tables(parts).select(list(names_of(self.spec.staged)))
+
     def changes(self, changes: dict[Key, Value | None]) -> pa.Table:
         """New values as rows."""
         nothing = (None,) * len(self.spec.values)
@@ -224,9 +237,12 @@ class Runs:
         kinds = zip(self.spec.combiners, self.spec.values, strict=True)
         if self.spec.keys and all(each.type in _FAST.get(combiner.merge_kind, ()) for combiner, each in kinds):
             return self._fold_by_arrow(table)
+        return rows_to_table(self.rows, self._combined(table, whose))
+
+    def _combined(self, table: pa.Table, whose: OfAttempt) -> list[tuple[Any, ...]]:
         staged = table.select(list(names_of(self.spec.staged)))
         folded = merge(self.spec, staged, lambda keys: [None] * len(keys), whose)
-        return rows_to_table(self.rows, [(*key, *value) for key, value in folded.items() if value is not None])
+        return [(*key, *value) for key, value in folded.items() if value is not None]
 
     def _last_of_each(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
@@ -31,7 +32,8 @@ from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.checks import require_columns, require_plain_keys, require_short_name
-from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.groups import Group, answers
+from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.types import INTERVAL, has_times, names_of
@@ -63,7 +65,7 @@ class DeltaState(StateFactory):
     fold_at: int | None = 32
     keep_removed_h: int = _HOURS_KEPT
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
         if self.fold_at is not None and self.fold_at < 2:
@@ -186,12 +188,44 @@ class OpenDeltaState(AdmittingState):
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
         applied: Applied = self._again(lambda: self._apply(ticket, batch))
-        if applied is Applied.APPLIED and self._factory.fold_at is not None:
-            try:
-                self.fold(at=self._factory.fold_at)
-            except TridentError as error:
-                log.warning("Transaction %d is applied, and its state was not folded: %s", ticket.txid, error)
+        if applied is Applied.APPLIED:
+            self._fold_after(ticket)
         return applied
+
+    def _apply_group(self, group: Group) -> tuple[Applied, ...]:
+        applied: tuple[Applied, ...] = self._again(lambda: self._try_group(group))
+        if Applied.APPLIED in applied:
+            self._fold_after(group.tickets[-1])
+        return applied
+
+    def _fold_after(self, ticket: CommitTicket) -> None:
+        if self._factory.fold_at is None:
+            return
+        try:
+            self.fold(at=self._factory.fold_at)
+        except TridentError as error:
+            log.warning("Transaction %d is applied, and its state was not folded: %s", ticket.txid, error)
+
+    def _try_group(self, group: Group) -> tuple[Applied, ...]:
+        runs, footer = self._snapshot()
+        spec = self._spec
+        marker, verdicts = admit_group(footer.marker, group.tickets, state=spec.name, commutes=spec.commutes)
+        if Verdict.APPLY in verdicts:
+            rows = partial(self._rows_of_group, group, verdicts, footer)
+            self._append(runs, footer, marker, rows, txid=group.tickets[-1].txid)
+        elif marker != footer.marker:
+            self._append(runs, footer, marker)
+        return answers(verdicts)
+
+    def _rows_of_group(
+        self, group: Group, verdicts: Sequence[Verdict], footer: Footer, kept: Sequence[Run]
+    ) -> pa.Table:
+        if not self._runs.adds:
+            return self._runs.changes(group.changes(verdicts, partial(self._stored, kept)))
+        whole = group.as_one(verdicts)
+        if whole is None:
+            whole = self._runs.of_several(group.missing(verdicts))
+        return self._rows_of(group.tickets[-1], whole, footer, kept)
 
     def _apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
         spec, known = self._spec, self._runs
@@ -199,31 +233,43 @@ class OpenDeltaState(AdmittingState):
         # Without partial values, what came late cannot be told from what the highest txid did with it.
         commutes = spec.commutes and (known.adds or not spec.opaque)
         marker, verdict = admit(footer.marker, ticket, state=spec.name, commutes=commutes, opaque=spec.opaque)
-        if verdict is Verdict.SKIP and marker == footer.marker:
-            return Applied.ALREADY
-        # The marker of a commit without rows is of no use any more, unless it is about to be taken back as a batch.
-        gone = [run for run in runs if not run.rows]
-        table, txid = arrow_schema(known.rows).empty_table(), None
         if verdict is not Verdict.SKIP:
-            if verdict is Verdict.REPLACE:
-                gone += [run for run in runs if run.rows and run.txid == ticket.txid]
-            kept, txid = [run for run in runs if run not in gone], ticket.txid
-            table = self._rows_of(ticket, batch, kept, footer)
+            replaced = [run for run in runs if verdict is Verdict.REPLACE and run.rows and run.txid == ticket.txid]
+            rows = partial(self._rows_of, ticket, batch, footer)
+            self._append(runs, footer, marker, rows, txid=ticket.txid, replaced=replaced)
+            return Applied.APPLIED
+        if marker != footer.marker:
+            self._append(runs, footer, marker)
+        return Applied.ALREADY
+
+    def _append(
+        self,
+        runs: Sequence[Run],
+        footer: Footer,
+        marker: Marker,
+        rows: Callable[[Sequence[Run]], pa.Table] | None = None,
+        *,
+        txid: int | None = None,
+        replaced: Sequence[Run] = (),
+    ) -> None:
+        """Commit one more run.
+
+        :param rows: from the runs that stay.
+        """
+        # The marker of a commit without rows is of no use any more, unless it is about to be taken back as a batch.
+        gone = [*(run for run in runs if not run.rows), *replaced]
+        table = arrow_schema(self._runs.rows).empty_table()
+        if rows is not None:
+            table = rows([run for run in runs if run not in gone])
         bounds = footer.bounds
-        if known.adds:
-            bounds = tuple(old + new for old, new in zip(bounds, known.bounds(table), strict=True))
+        if self._runs.adds:
+            bounds = tuple(old + new for old, new in zip(bounds, self._runs.bounds(table), strict=True))
         commit = runs[-1].commit + 1 if runs else 1
         self._commit(table, Footer(marker=marker, bounds=bounds), gone, commit=commit, order=commit, txid=txid)
-        return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
-    def _rows_of(self, ticket: CommitTicket, batch: pa.Table, kept: Sequence[Run], footer: Footer) -> pa.Table:
+    def _rows_of(self, ticket: CommitTicket, batch: pa.Table, footer: Footer, kept: Sequence[Run]) -> pa.Table:
         """What to append, after everything that can raise."""
-
-        def lookup(keys: Sequence[Key]) -> list[Value | None]:
-            with self.place.errors():
-                found = self._runs.look_up(self._files, kept, keys)
-            return [found.get(key) for key in keys]
-
+        lookup = partial(self._stored, kept)
         if not self._runs.adds:
             return self._runs.changes(merge(self._spec, batch, lookup, ticket))
         table = self._runs.partials(batch, ticket)
@@ -234,6 +280,11 @@ class OpenDeltaState(AdmittingState):
         # Only to see that it can be combined: what is appended stays partial, so that it can be taken back.
         merge(self._spec, batch, lookup, ticket)
         return table
+
+    def _stored(self, kept: Sequence[Run], keys: Sequence[Key]) -> list[Value | None]:
+        with self.place.errors():
+            found = self._runs.look_up(self._files, kept, keys)
+        return [found.get(key) for key in keys]
 
     def _commit(self, table: pa.Table, footer: Footer, gone: Sequence[Run], **place: Any) -> None:
         """One commit of a new run without those that are `gone`.

@@ -8,7 +8,7 @@ Counts and sums of longs are added by the server; other aggregators read, merge 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from airflow_trident.errors import (
 from airflow_trident.io.redis import RedisServer, RedisSettings
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
-from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.core.groups import Group, answers
+from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, merge, merge_before
 from airflow_trident.states.redis.map import SPLIT, RedisLayout, overflow, stage
 from airflow_trident.states.redis.open import OpenRedisMap
@@ -52,7 +53,7 @@ class RedisState(RedisSettings, StateFactory):
     fsync: bool = False
     replicas: int = 0
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,16 +122,29 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         """
         :raises OutcomeUnknownError: the answer was lost, and the server did not come back in time.
         """
+        return self._in_one_step(f"transaction {ticket.txid}", partial(self._step, ticket, batch))[0]
+
+    def _apply_group(self, group: Group) -> tuple[Applied, ...]:
+        """
+        :raises OutcomeUnknownError: as :meth:`apply`.
+        """
+        what = f"transactions {group.tickets[0].txid} to {group.tickets[-1].txid}"
+        return self._in_one_step(what, partial(self._group_step, group))
+
+    def _in_one_step(self, what: str, decide: Callable[[Record | None, str], _Step]) -> tuple[Applied, ...]:
+        """
+        :param decide: what to do, given what is known, by the request of this name.
+        """
         op = uuid.uuid4().hex
         sent: list[_Step] = []
 
-        def attempt() -> Applied | None:
+        def attempt() -> tuple[Applied, ...] | None:
             known = self._read()
             if known is not None and known.op == op:  # the answer of an earlier one was lost
                 return self._confirmed(sent[-1].does, op)
-            step = self._step(known, ticket, batch, op)
-            if step is None:
-                return self._confirmed(Applied.ALREADY, op)
+            step = decide(known, op)
+            if step.record is None:
+                return self._confirmed(step.does, op)
             sent.append(step)
             for kind, content in (("stage", step.changes), ("stage-before", step.before)):
                 self._session.call(partial(stage, self._client, f"{self._base}:{kind}:{op}", content))
@@ -138,19 +152,16 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
                 return None
             return self._confirmed(step.does, op)
 
-        return self._session.until_certain(attempt, f"transaction {ticket.txid} of state {self._spec.name!r}")
+        return self._session.until_certain(attempt, f"{what} of state {self._spec.name!r}")
 
-    def _step(self, known: Record | None, ticket: CommitTicket, batch: pa.Table, op: str) -> _Step | None:
-        """What to do, given what is known; None: nothing, it is all there already."""
+    def _step(self, ticket: CommitTicket, batch: pa.Table, known: Record | None, op: str) -> _Step:
         spec = self._spec
         marker, verdict = admit(
             known.marker if known else None, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque
         )
         kept = known.kept if known else 0
         if verdict is Verdict.SKIP:
-            if known is not None and marker == known.marker:
-                return None
-            return _Step(turn=Turn.MARK, record=encode_record(spec, self._layout, marker, op=op, kept=kept))
+            return self._mark(known, marker, (Applied.ALREADY,), op)
         turn = Turn.REPLACE if verdict is Verdict.REPLACE else Turn.HIGHEST
         if ticket.txid < marker.high:
             turn = Turn.LATE
@@ -158,7 +169,38 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         if turn is not Turn.LATE:
             kept = len(changes) if spec.opaque else 0
         record = encode_record(spec, self._layout, marker, op=op, kept=kept)
-        return _Step(turn=turn, record=record, changes=changes, before=before, kept=known.kept if known else 0)
+        return _Step(
+            turn=turn,
+            record=record,
+            does=(Applied.APPLIED,),
+            changes=changes,
+            before=before,
+            kept=known.kept if known else 0,
+            adds=self._map.adds,
+        )
+
+    def _mark(self, known: Record | None, marker: Marker, does: tuple[Applied, ...], op: str) -> _Step:
+        """Of what is there already."""
+        if known is not None and marker == known.marker:
+            return _Step(does=does)
+        kept = known.kept if known else 0
+        return _Step(does=does, record=encode_record(self._spec, self._layout, marker, op=op, kept=kept))
+
+    def _group_step(self, group: Group, known: Record | None, op: str) -> _Step:
+        spec = self._spec
+        before = known.marker if known else None
+        marker, verdicts = admit_group(before, group.tickets, state=spec.name, commutes=spec.commutes)
+        does = answers(verdicts)
+        if Applied.APPLIED not in does:
+            return self._mark(known, marker, does, op)
+        whole = group.as_one(verdicts)
+        adds = self._map.adds and whole is not None
+        if whole is not None and adds:
+            changes = self._map.amounts(whole)
+        else:
+            changes = self._map.texts(group.changes(verdicts, self._lookup))
+        record = encode_record(spec, self._layout, marker, op=op, kept=0)
+        return _Step(turn=Turn.HIGHEST, record=record, does=does, changes=changes, adds=adds)
 
     def _changes(
         self, ticket: CommitTicket, batch: pa.Table, turn: Turn
@@ -182,7 +224,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         """The atomic step."""
         keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
         expected = known.text if known else b""
-        flags = [str(int(self._map.adds)), str(int(self._spec.opaque))]
+        flags = [str(int(step.adds)), str(int(self._spec.opaque))]
         counts = [len(step.changes), len(step.before), step.kept]
         answer = self._client.eval(
             APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts
@@ -209,7 +251,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
             )
         return said
 
-    def _confirmed(self, applied: Applied, op: str) -> Applied:
+    def _confirmed(self, applied: tuple[Applied, ...], op: str) -> tuple[Applied, ...]:
         """When the disks have it, if that is wanted. They speak of what this connection wrote last, so write."""
         factory = self._factory
         if not (factory.fsync or factory.replicas):
@@ -236,14 +278,14 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One request. `changes`, `before`: what to stage. `kept`: how many values must be kept so far."""
+    """One request, and what it does with each transaction. `record`: None: nothing is to be sent, it is all there
+    already. `changes`, `before`: what to stage. `kept`: how many values must be kept so far. `adds`: the changes are
+    amounts, which the server adds."""
 
-    turn: Turn
-    record: bytes
+    does: tuple[Applied, ...]
+    turn: Turn = Turn.MARK
+    record: bytes | None = None
     changes: dict[bytes, bytes] = field(default_factory=dict)
     before: dict[bytes, bytes] = field(default_factory=dict)
     kept: int = 0
-
-    @property
-    def does(self) -> Applied:
-        return Applied.ALREADY if self.turn is Turn.MARK else Applied.APPLIED
+    adds: bool = False

@@ -41,7 +41,7 @@ class PostgresState(StateFactory):
     lock_timeout_s: float = field(default=30.0, kw_only=True)
     statement_timeout_s: float = field(default=600.0, kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
         if self.table is not None:

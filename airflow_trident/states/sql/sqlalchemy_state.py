@@ -60,7 +60,7 @@ class SqlState(StateFactory):
     connection: Connection | None = field(default=None, kw_only=True)
     lock_timeout_s: float = field(default=30.0, kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
         if self.table is not None and (

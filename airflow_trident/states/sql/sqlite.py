@@ -57,7 +57,7 @@ class SqliteState(StateFactory):
     table: str | None = None
     busy_timeout_s: float = 30.0
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
         require_file("SqliteState", self.path, "a state", "MemoryState() keeps states in memory")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Applied, Marker, Verdict
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
+from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.marker import AdmittingState, admit, group_from_json, group_to_json
+from airflow_trident.states.core.groups import Group, answers
+from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
 from airflow_trident.states.sql.dialect import Dialect
 from airflow_trident.types import Json
@@ -156,6 +158,26 @@ class SqlStore(AdmittingState):
         if takes_late:
             db.put_before(merge_before(spec, batch, db.kept(list(changes)), ticket))
         db.put(changes, keeps=spec.opaque and not late)
+
+    def _apply_group(self, group: Group) -> tuple[Applied, ...]:
+        spec, db = self._spec, self.dialect
+        whole = group.merged
+        with db.errors(), db.transaction():
+            db.stage(arrow_schema(spec.staged).empty_table() if whole is None else whole)
+            db.lock()
+            known = self._marker(db.for_update)
+            marker, verdicts = admit_group(known, group.tickets, state=spec.name, commutes=spec.commutes)
+            if Verdict.APPLY in verdicts:
+                self._write_group(group, verdicts)
+            if marker != known:
+                self._write_marker(marker)
+        return answers(verdicts)
+
+    def _write_group(self, group: Group, verdicts: Sequence[Verdict]) -> None:
+        """Apply what is missing, while the marker is locked."""
+        whole = group.as_one(verdicts)
+        if whole is None or not self.dialect.merge_natively(whole):
+            self.dialect.put(group.changes(verdicts, self._lookup), keeps=False)
 
     def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
         # Translated here already: above is the user's code, and the fault is not the user's.

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.state import Capabilities, StateSpec
+from airflow_trident.contracts.state import Capabilities, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.groups import Group
 from airflow_trident.states.core.merge import Key, Value
 from airflow_trident.states.sql.dialect import quote
 from airflow_trident.states.sql.postgres import PostgresState
@@ -32,7 +33,7 @@ class TableSink(PostgresState):
 
     txid_column: str = field(default="txid", kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True, groups=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,6 +105,10 @@ class OpenTableSink(SqlStore):
         rows = batch.append_column(db.txid_column, pa.array([ticket.txid] * batch.num_rows, pa.int64()))
         names = ", ".join(map(quote, names_of(db.fields)))
         db.copy(rows, db.fields, f"COPY {db.data} ({names}) FROM STDIN")
+
+    def _write_group(self, group: Group, verdicts: Sequence[Verdict]) -> None:
+        for ticket, batch in group.missing(verdicts):
+            self._write(ticket, batch, replaces=False, late=False)
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """:raises ConfigurationError: rows of a sink have no keys."""

@@ -1,0 +1,169 @@
+"""Several batches that go into a state in one atomic step (T12): as one, where that gives the same, or one after the
+other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.state import Applied, StateSpec, Verdict
+from airflow_trident.errors import ConfigurationError, InseparableError, UserCodeError
+from airflow_trident.io.arrow import arrow_schema, rows_to_table
+from airflow_trident.operations.api import MergeKind
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.merge import NOBODY, Changes, Key, Lookup, OfAttempt, Value, merge
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ORDERED = (*WHOLE_TYPES, "date", "timestamp")
+_BY_ARROW: dict[MergeKind | None, tuple[str, ...]] = {
+    MergeKind.ADD: tuple(WHOLE_TYPES),
+    MergeKind.MIN: _ORDERED,
+    MergeKind.MAX: _ORDERED,
+}
+_VERBS = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The batches of one step.
+
+    :param batches: one for each ticket; or one for all of them, where they are merged by key already.
+    :raises ConfigurationError: these tickets cannot be one step of this state.
+    """
+
+    spec: StateSpec
+    tickets: Sequence[CommitTicket]
+    batches: Sequence[pa.Table]
+
+    def __post_init__(self) -> None:
+        if wrong := self._wrong():
+            txids = ", ".join(str(one.txid) for one in self.tickets)
+            raise ConfigurationError(
+                f"the transactions {txids} cannot go into state {self.spec.name!r} in one step: {wrong}",
+                "Apply them one by one, lowest first.",
+            )
+
+    def _wrong(self) -> str:
+        tickets, txids = self.tickets, [one.txid for one in self.tickets]
+        if not self.spec.takes_groups:
+            return "it takes none where a newer attempt may bring another batch"
+        if not txids or sorted(set(txids)) != txids:
+            return "their txids do not rise"
+        if len({(one.topology, one.incarnation, one.fence) for one in tickets}) > 1:
+            return "they are of several commits"
+        if any(one.late or one.bars for one in tickets):
+            return "one of them is late, or only bars"
+        if len(self.batches) not in (1, len(tickets)):
+            return f"there are {len(self.batches)} batches"
+        if self.is_inseparable and not self.spec.merges_exactly:
+            return "what was merged by key is not what they would give one after the other"
+        return ""
+
+    @property
+    def is_inseparable(self) -> bool:
+        return len(self.batches) < len(self.tickets)
+
+    @cached_property
+    def merged(self) -> pa.Table | None:
+        """All batches as one that gives the same; None: there is none, or nobody can be sure of it."""
+        return self.batches[0] if len(self.batches) == 1 else merged(self.spec, self.batches)
+
+    def as_one(self, verdicts: Sequence[Verdict]) -> pa.Table | None:
+        """The one batch that is to be applied, if all are missing and can be one; else see :meth:`missing`."""
+        return self.merged if Verdict.SKIP not in verdicts else None
+
+    def changes(self, verdicts: Sequence[Verdict], lookup: Lookup) -> Changes:
+        """What is to be written.
+
+        :raises InseparableError: as :meth:`missing`. :raises UserCodeError: as :func:`merge`.
+        """
+        whole = self.as_one(verdicts)
+        parts = self.missing(verdicts) if whole is None else [(self.tickets[-1], whole)]
+        return merge_in_order(self.spec, parts, lookup)
+
+    def missing(self, verdicts: Sequence[Verdict]) -> list[tuple[CommitTicket, pa.Table]]:
+        """What is to be applied one after the other, as not all of it is missing, or as it cannot be merged.
+
+        :raises InseparableError: it cannot be taken apart, and the state holds a part of it.
+        """
+        if self.is_inseparable:
+            held = [one.txid for one, verdict in zip(self.tickets, verdicts, strict=True) if verdict is Verdict.SKIP]
+            raise InseparableError(
+                f"the transactions {self.tickets[0].txid} to {self.tickets[-1].txid} were staged as one, and state "
+                f"{self.spec.name!r} holds {', '.join(map(str, held))} already",
+                "Nothing was applied; their committer emits them again, one by one.",
+            )
+        parts = zip(self.tickets, self.batches, verdicts, strict=True)
+        return [(ticket, batch) for ticket, batch, verdict in parts if verdict is not Verdict.SKIP]
+
+
+def answers(verdicts: Sequence[Verdict]) -> tuple[Applied, ...]:
+    """What a step did with each ticket."""
+    return tuple(Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED for verdict in verdicts)
+
+
+def merge_in_order(spec: StateSpec, parts: Sequence[tuple[OfAttempt, pa.Table]], lookup: Lookup) -> Changes:
+    """What batches do to the stored map one after the other, each seeing those before it.
+
+    :raises UserCodeError: as :func:`merge`.
+    """
+    changes: Changes = {}
+
+    def so_far(keys: Sequence[Key]) -> list[Value | None]:
+        unknown = [key for key in keys if key not in changes]
+        stored = dict(zip(unknown, lookup(unknown), strict=True)) if unknown else {}
+        return [changes[key] if key in changes else stored[key] for key in keys]
+
+    for whose, batch in parts:
+        changes.update(merge(spec, batch, so_far, whose))
+    return changes
+
+
+def merged(spec: StateSpec, batches: Sequence[pa.Table]) -> pa.Table | None:
+    """One batch that does what these would do one after the other; None where there is none: what is combined is not
+    exact, or a sum of the batches alone might not fit its field although the new value would."""
+    import pyarrow as pa
+
+    if not spec.merges_exactly:
+        return None
+    rows, staged = (*spec.keys, *spec.values), list(names_of(spec.staged))
+    schema = arrow_schema(rows)
+    table = pa.concat_tables([batch.select(list(names_of(rows))).cast(schema) for batch in batches])
+    if _fits_arrow(spec, table):
+        return _by_arrow(spec, table).cast(schema).select(staged)
+    try:
+        changes = merge(spec, table.select(staged), lambda keys: [None] * len(keys), NOBODY)
+    except UserCodeError:
+        return None
+    return rows_to_table(rows, [(*key, *value) for key, value in changes.items() if value is not None]).select(staged)
+
+
+def _fits_arrow(spec: StateSpec, table: pa.Table) -> bool:
+    """Does Arrow do it as we do? It wraps sums round, and knows more than one zero and NaN as keys."""
+    import pyarrow.compute as pc
+
+    if not spec.keys or any(one.type in REAL_TYPES for one in spec.keys):
+        return False
+    for combiner, one in zip(spec.combiners, spec.values, strict=True):
+        if one.type not in _BY_ARROW.get(combiner.merge_kind, ()):
+            return False
+        if combiner.merge_kind is MergeKind.ADD:
+            extremes = pc.min_max(table.column(one.name)).as_py().values()
+            most = max((abs(value) for value in extremes if value is not None), default=0)
+            if most * table.num_rows >= WHOLE_TYPES[one.type]:
+                return False
+    return True
+
+
+def _by_arrow(spec: StateSpec, table: pa.Table) -> pa.Table:
+    keys, values = list(spec.key_names), list(spec.value_names)
+    kinds = [combiner.merge_kind for combiner in spec.combiners]
+    verbs = [(name, _VERBS[kind]) for name, kind in zip(values, kinds, strict=True) if kind is not None]
+    found = table.group_by(keys, use_threads=False).aggregate(verbs)
+    columns = [*keys, *(f"{name}_{verb}" for name, verb in verbs)]
+    return found.select(columns).rename_columns([*keys, *values])
