@@ -30,6 +30,10 @@ class TridentError(Exception):
     may_quote_rows: bool = True
     """May the text hold values of rows, or of what a driver or a user's code says?"""
 
+    def __init_subclass__(cls, *, may_quote_rows: bool | None = None) -> None:
+        if may_quote_rows is not None:
+            cls.may_quote_rows = may_quote_rows
+
     def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message, cure)
         self.message = message
@@ -83,19 +87,15 @@ class RetryableError(TridentError):
     outcome = Outcome.RETRY
 
 
-class LedgerUnavailableError(RetryableError):
+class LedgerUnavailableError(RetryableError, may_quote_rows=False):
     """ZooKeeper did not answer before the deadline."""
 
-    may_quote_rows = False
 
-
-class OutcomeUnknownError(RetryableError):
+class OutcomeUnknownError(RetryableError, may_quote_rows=False):
     """A write may or may not have been applied and the deadline passed before that could be found out.
 
     The caller must not act on either assumption: running the same step again resolves it.
     """
-
-    may_quote_rows = False
 
 
 class SourceUnavailableError(RetryableError):
@@ -122,19 +122,15 @@ class ChildProtocolError(ChildError):
     """The messages that came whole in front of what is no message."""
 
 
-class AttemptTimeoutError(RetryableError):
+class AttemptTimeoutError(RetryableError, may_quote_rows=False):
     """An attempt took longer than it may (`attempt_timeout`) and was cancelled."""
-
-    may_quote_rows = False
 
 
 # ---- somebody newer is at work ---------------------------------------------------------------------------------
 
 
-class FencedError(TridentError):
+class FencedError(TridentError, may_quote_rows=False):
     """A newer attempt or committer has taken over: whoever gets this stops and changes nothing (P4, P7)."""
-
-    may_quote_rows = False
 
 
 class StaleAttemptError(FencedError):
@@ -144,16 +140,12 @@ class StaleAttemptError(FencedError):
 # ---- a person decides ------------------------------------------------------------------------------------------
 
 
-class BlockedError(TridentError):
+class BlockedError(TridentError, may_quote_rows=False):
     """A lower transaction is FAILED: nothing above it may commit until it is replayed or skipped (P6)."""
 
-    may_quote_rows = False
 
-
-class TransitionError(TridentError):
+class TransitionError(TridentError, may_quote_rows=False):
     """The ledger refused a transition; the text says what was expected and what was found."""
-
-    may_quote_rows = False
 
 
 class InvalidatedError(TransitionError):
@@ -211,10 +203,8 @@ class FailedException(TridentError):
 # ---- the plan and the settings ---------------------------------------------------------------------------------
 
 
-class PlanError(TridentError):
+class PlanError(TridentError, may_quote_rows=False):
     """A topology that cannot mean anything; raised on the user's line when the DAG is built."""
-
-    may_quote_rows = False
 
 
 class UnknownNodeError(PlanError):
@@ -243,41 +233,31 @@ class ConfigurationError(TridentError):
     """A setting, connection or argument is wrong."""
 
 
-class LedgerAuthError(ConfigurationError):
+class LedgerAuthError(ConfigurationError, may_quote_rows=False):
     """ZooKeeper refused the credentials or the access list forbids the operation."""
 
-    may_quote_rows = False
 
-
-class UnknownTopologyError(ConfigurationError):
+class UnknownTopologyError(ConfigurationError, may_quote_rows=False):
     """No topology of this name has a ledger."""
 
-    may_quote_rows = False
 
-
-class DefinitionChangedError(ConfigurationError):
+class DefinitionChangedError(ConfigurationError, may_quote_rows=False):
     """The name belongs to a topology with another definition."""
-
-    may_quote_rows = False
 
 
 class UnseenFilesError(ConfigurationError):
     """What executors staged is not in the staging folder as the driver sees it: they write to another one."""
 
 
-class MissingExtraError(ConfigurationError):
+class MissingExtraError(ConfigurationError, may_quote_rows=False):
     """An optional library is not installed; the text names the extra to install."""
-
-    may_quote_rows = False
 
 
 # ---- nothing unreadable is guessed at (P11) --------------------------------------------------------------------
 
 
-class CorruptError(TridentError):
+class CorruptError(TridentError, may_quote_rows=False):
     """Something durable cannot be read or contradicts what else is known."""
-
-    may_quote_rows = False
 
 
 class CorruptRecordError(CorruptError):
@@ -301,10 +281,8 @@ class SourceChangedError(CorruptError):
     """The source no longer holds what the recorded metadata names, so the batch cannot be replayed."""
 
 
-class DamagedInputError(CorruptError):
+class DamagedInputError(CorruptError, may_quote_rows=True):
     """An input of the source cannot be read."""
-
-    may_quote_rows = True
 
 
 class StagingError(CorruptError):

@@ -123,7 +123,8 @@ def _engine(task: dict[str, Any]) -> Engine:
         from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 
         return SparkEngine(ConnectSessions(task["connect"]))
-    from airflow_trident.engine.spark.submit import SparkSubmitProcess, SubmitEngine
+    from airflow_trident.engine.spark.submit import SubmitEngine
+    from tests.fixtures.spark_submit import SparkSubmitProcess
 
     submit = SparkSubmitProcess(f"local[{CORES}]", common_conf())
     return SubmitEngine(submit, submit.cancel)

@@ -26,7 +26,8 @@ from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef, StateDefinition
+from airflow_trident.protocol.records import Claim, StagedRef
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from benchmarks.measure import environment
 
 DEFINITION = Definition(

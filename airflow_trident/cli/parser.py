@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
+    ActionCommand,
     Arg,
     CLICommand,
     GroupCommand,
@@ -49,38 +50,43 @@ ARG_PORT = Arg(
     metavar="PORT",
 )
 
-_ZOOKEEPER = GroupCommand(
-    name="zookeeper",
-    help="A ZooKeeper server on this machine",
-    description="A real ZooKeeper server of one node on this machine, from the jars that pyspark brings; needs Java. "
+
+def _server(
+    name: str, help: str, description: str, folder: Arg, start: tuple[Arg, ...], stopped: str, does: str, example: str
+) -> GroupCommand:
+    """
+    :param start: what else a start is given.
+    :param stopped: what is so when it is stopped.
+    :param does: what `status` asks about.
+    :param example: arguments of a start.
+    """
+    module = name.replace("-", "_")
+    text = "Start the server and return when it answers. It goes on in the background; one that runs already is left."
+    look = f"Show whether the server {does}, and where. Exit code 1 if it does not."
+    asked = (folder, ARG_VERBOSE)
+    examples = f"{name} start", f"{name} start {example}"
+    return GroupCommand(
+        name=name,
+        help=help,
+        description=description,
+        subcommands=(
+            _command("start", module, "start", text, (folder, *start, ARG_VERBOSE), *examples),
+            _command("stop", module, "stop", f"Stop the server. {stopped}", asked, f"{name} stop"),
+            _command("status", module, "status", look, asked, f"{name} status"),
+        ),
+    )
+
+
+_ZOOKEEPER = _server(
+    "zookeeper",
+    "A ZooKeeper server on this machine",
+    "A real ZooKeeper server of one node on this machine, from the jars that pyspark brings; needs Java. "
     "For development: run an ensemble of three or more for production.",
-    subcommands=(
-        _command(
-            "start",
-            "zookeeper",
-            "start",
-            "Start the server and return when it answers. It goes on in the background; one that runs already is left.",
-            (ARG_DATA_DIR, ARG_PORT, ARG_VERBOSE),
-            "zookeeper start",
-            "zookeeper start --data-dir /var/lib/trident-zookeeper --port 2182",
-        ),
-        _command(
-            "stop",
-            "zookeeper",
-            "stop",
-            "Stop the server. Its data stay.",
-            (ARG_DATA_DIR, ARG_VERBOSE),
-            "zookeeper stop",
-        ),
-        _command(
-            "status",
-            "zookeeper",
-            "status",
-            "Show whether the server runs, and where. Exit code 1 if it does not.",
-            (ARG_DATA_DIR, ARG_VERBOSE),
-            "zookeeper status",
-        ),
-    ),
+    ARG_DATA_DIR,
+    (ARG_PORT,),
+    stopped="Its data stay.",
+    does="runs",
+    example="--data-dir /var/lib/trident-zookeeper --port 2182",
 )
 
 # ---- Spark Connect server --------------------------------------------------------------------------------------
@@ -100,38 +106,16 @@ ARG_HEAP_MB = Arg(
 )
 ARG_MASTER = Arg(("--master",), help="Where its jobs run (default: local[*])", default="local[*]", metavar="URL")
 
-_CONNECT_SERVER = GroupCommand(
-    name="connect-server",
-    help="A Spark Connect server on this machine",
-    description="A Spark Connect server on this machine, from the installed pyspark; needs Java. Tasks with a "
+_CONNECT_SERVER = _server(
+    "connect-server",
+    "A Spark Connect server on this machine",
+    "A Spark Connect server on this machine, from the installed pyspark; needs Java. Tasks with a "
     "connection of type spark_connect then start no Spark of their own.",
-    subcommands=(
-        _command(
-            "start",
-            "connect_server",
-            "start",
-            "Start the server and return when it answers. It goes on in the background; one that runs already is left.",
-            (ARG_SERVER_DIR, ARG_CONNECT_PORT, ARG_HEAP_MB, ARG_MASTER, ARG_SPARK_CONF, ARG_VERBOSE),
-            "connect-server start",
-            "connect-server start --heap-mb 4096 --master 'local[4]' --spark-conf spark.sql.shuffle.partitions=4",
-        ),
-        _command(
-            "stop",
-            "connect_server",
-            "stop",
-            "Stop the server. Tasks that use it fail and may be retried.",
-            (ARG_SERVER_DIR, ARG_VERBOSE),
-            "connect-server stop",
-        ),
-        _command(
-            "status",
-            "connect_server",
-            "status",
-            "Show whether the server answers, and where. Exit code 1 if it does not.",
-            (ARG_SERVER_DIR, ARG_VERBOSE),
-            "connect-server status",
-        ),
-    ),
+    ARG_SERVER_DIR,
+    (ARG_CONNECT_PORT, ARG_HEAP_MB, ARG_MASTER, ARG_SPARK_CONF),
+    stopped="Tasks that use it fail and may be retried.",
+    does="answers",
+    example="--heap-mb 4096 --master 'local[4]' --spark-conf spark.sql.shuffle.partitions=4",
 )
 _SPARK_ARCHIVE = _command(
     "spark-archive",
@@ -296,38 +280,18 @@ _WORKERS = _command(
     (ARG_TOPOLOGY, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
     "workers word_count",
 )
-_PAUSE = _command(
-    "pause",
-    "lifecycle",
-    "pause",
-    "Begin no new transactions. Those that were begun are finished.",
-    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
-    "pause word_count",
+
+
+def _lifecycle(name: str, help: str) -> ActionCommand:
+    return _command(name, "lifecycle", name, help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
+
+
+_PAUSE = _lifecycle("pause", "Begin no new transactions. Those that were begun are finished.")
+_SHUTDOWN = _lifecycle(
+    "shutdown", "Begin no new transactions, for good. Those that were begun are finished; `run` takes it back."
 )
-_SHUTDOWN = _command(
-    "shutdown",
-    "lifecycle",
-    "shutdown",
-    "Begin no new transactions, for good. Those that were begun are finished; `run` takes it back.",
-    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
-    "shutdown word_count",
-)
-_RUN = _command(
-    "run",
-    "lifecycle",
-    "run",
-    "Begin new transactions: takes `pause` and `shutdown` back.",
-    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
-    "run word_count",
-)
-_RESUME = _command(
-    "resume",
-    "lifecycle",
-    "resume",
-    "Begin new transactions again after a pause.",
-    (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
-    "resume word_count",
-)
+_RUN = _lifecycle("run", "Begin new transactions: takes `pause` and `shutdown` back.")
+_RESUME = _lifecycle("resume", "Begin new transactions again after a pause.")
 
 # ---- the rest --------------------------------------------------------------------------------------------------
 

@@ -59,18 +59,22 @@ class QueryFunction(Operation, ABC):
         """
 
 
-class MapGet(QueryFunction):
-    """The value fields of the key that the input fields are; null where there is none."""
-
-    def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
-        nothing = (None,) * len(state.values)
-        return [nothing if found is None else found for found in state.multi_get(list(args))]
+class _ValueGet(QueryFunction):
+    """Appends the value fields of one row."""
 
     def execute(self, args: Row, result: Row) -> Iterable[Row]:
         yield result
 
     def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
         return tuple(field.type for field in values)
+
+
+class MapGet(_ValueGet):
+    """The value fields of the key that the input fields are; null where there is none."""
+
+    def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
+        nothing = (None,) * len(state.values)
+        return [nothing if found is None else found for found in state.multi_get(list(args))]
 
     def require_fit(self, keys: Schema, inputs: Schema) -> None:
         own = type(self).batch_retrieve is not MapGet.batch_retrieve
@@ -81,18 +85,12 @@ class MapGet(QueryFunction):
             )
 
 
-class SnapshotGet(QueryFunction):
+class SnapshotGet(_ValueGet):
     """The one row of a state without keys, the same for every tuple of the partition; null where there is none."""
 
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
         found = state.get()
         return [(None,) * len(state.values) if found is None else found] * len(args)
-
-    def execute(self, args: Row, result: Row) -> Iterable[Row]:
-        yield result
-
-    def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
-        return tuple(field.type for field in values)
 
     def require_fit(self, keys: Schema, inputs: Schema) -> None:
         if keys and type(self).batch_retrieve is SnapshotGet.batch_retrieve:

@@ -219,14 +219,6 @@ class StagingArea:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         return len(old)
 
-    def remove_other_attempts(self, slot: Slot) -> int:
-        """Delete what lower attempts of the same transaction left, best effort: they can never commit (P4)."""
-        folder = os.path.dirname(os.path.join(_absolute(self.root), slot.path))
-        old = [name for name in _names(folder) if name.isdecimal() and int(name) < slot.attempt]
-        for name in old:
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        return len(old)
-
 
 def _require_staged(manifest: Manifest, state: str, schema: Schema) -> None:
     """:raises StagingError: it was not staged for this state with these fields. No rows would be a guess."""

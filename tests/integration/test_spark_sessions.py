@@ -21,11 +21,12 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.java import java_version, require_java
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
-from airflow_trident.engine.spark.submit import SparkSubmitProcess, SubmitEngine
+from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
 from airflow_trident.staging.manifest import Manifest, Slot
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, run
 from tests.fixtures.spark import free_port, wait_for
+from tests.fixtures.spark_submit import SparkSubmitProcess
 
 pytestmark = pytest.mark.spark
 
@@ -353,9 +354,9 @@ def test_sessions_are_made_without_starting_anything() -> None:
         "import sys; from airflow_trident.engine.spark.engine import SparkEngine;"
         "from airflow_trident.engine.spark.sessions.local import LocalSessions;"
         "from airflow_trident.engine.spark.sessions.connect import ConnectSessions;"
-        "from airflow_trident.engine.spark.submit import SubmitEngine, SparkSubmitProcess;"
+        "from airflow_trident.engine.spark.submit import SubmitEngine;"
         "SparkEngine(LocalSessions()); SparkEngine(ConnectSessions('sc://nowhere'));"
-        "SubmitEngine(SparkSubmitProcess());"
+        "SubmitEngine(lambda application, arguments: None);"
         "print([name for name in ('pyspark', 'pyarrow', 'grpc', 'pandas', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -301,11 +301,3 @@ def test_only_lower_transactions_of_the_same_topology_are_removed(area: StagingA
         gone = (slot.topology, slot.incarnation) == ("words", "i1") and slot.txid < 3
         assert (Path(area.root) / slot.path).exists() is not gone
     assert (Path(area.root) / "words" / "i1" / "notes").exists()
-
-
-def test_lower_attempts_of_a_transaction_are_removed_and_the_current_one_stays(area: StagingArea) -> None:
-    slots = [Slot(topology="words", incarnation="i1", txid=1, attempt=attempt) for attempt in (0, 1, 2, 10)]
-    for slot in slots:
-        area.publish(staged(area, words(("a", 1)), slot=slot))
-    assert area.remove_other_attempts(slots[2]) == 2
-    assert [(Path(area.root) / slot.path).exists() for slot in slots] == [False, False, True, True]

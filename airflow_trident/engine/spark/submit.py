@@ -1,17 +1,15 @@
 """A job as a Spark application of its own, by spark-submit: any master, any deploy mode.
 
 The job travels as a file in the attempt's staging folder, the answer comes back as another. Whoever starts the
-application is a parameter: the official Spark hook in Airflow, a plain process elsewhere.
+application is a parameter: in Airflow the official Spark hook.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,12 +19,7 @@ from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
 from airflow_trident.engine.spark.sessions.archive import archive_options
-from airflow_trident.engine.spark.sessions.java import (
-    ONE_SHOT_JAVA_OPTIONS,
-    require_java,
-    submit_command,
-    submit_environment,
-)
+from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
 from airflow_trident.plan.graph import SinkNode
@@ -43,7 +36,6 @@ APPLICATION = os.path.abspath(spark_app.__file__)
 Submit = Callable[[str, list[str]], None]
 """``submit(application, arguments)``: run it to its end; raise if it failed."""
 
-_TAIL_LINES = 200
 _ANSWER = Format(
     noun="the result of the Spark application",
     version=1,
@@ -173,44 +165,3 @@ def _without_store(sink: SinkNode) -> SinkNode:
     if not isinstance(sink, PersistNode):
         return sink
     return replace(sink, state=replace(sink.state, factory=_NoStore(), updater=None))
-
-
-# ---- without Airflow -------------------------------------------------------------------------------------------
-
-
-class SparkSubmitProcess:
-    """Starts the spark-submit that belongs to the installed pyspark, in a process group of its own.
-
-    :param conf: settings that win over :func:`submit_conf`.
-    """
-
-    def __init__(self, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> None:
-        self._master = master
-        self._conf = {**submit_conf(), **(conf or {})}
-        self._process: subprocess.Popen[str] | None = None
-
-    def __call__(self, application: str, arguments: list[str]) -> None:
-        """:raises SparkJobError: it ended with another code than 0. :raises ConfigurationError: there is no Java."""
-        require_java()
-        with subprocess.Popen(
-            [*submit_command(self._master, self._conf), application, *arguments],
-            env=submit_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            self._process = process
-            assert process.stdout is not None
-            tail = process.stdout.read().splitlines()[-_TAIL_LINES:]
-        self._process = None
-        if process.returncode:
-            text = "\n".join(tail)
-            raise SparkJobError(f"spark-submit ended with code {process.returncode}: {root_cause(text)}", cure_of(text))
-
-    def cancel(self) -> None:
-        process = self._process
-        if process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)

@@ -92,30 +92,22 @@ def _function_of(typed: Typed) -> Callable[..., Any]:
 # ---- what is not strict about nulls ----------------------------------------------------------------------------
 
 
-def _and(arguments: list[Evaluator]) -> Evaluator:
-    left, right = arguments
+def _three_valued(*, decisive: bool) -> Callable[[list[Evaluator]], Evaluator]:
+    """``&`` or ``|``: one decisive side is enough, whatever the other is; the right one is then not even looked at."""
 
-    def run(values: Values) -> Any:
-        first = left(values)
-        if first is False:
-            return False
-        second = right(values)
-        return False if second is False else (None if first is None or second is None else True)
+    def build(arguments: list[Evaluator]) -> Evaluator:
+        left, right = arguments
 
-    return run
+        def run(values: Values) -> Any:
+            first = left(values)
+            if first is decisive:
+                return decisive
+            second = right(values)
+            return decisive if second is decisive else (None if first is None or second is None else not decisive)
 
+        return run
 
-def _or(arguments: list[Evaluator]) -> Evaluator:
-    left, right = arguments
-
-    def run(values: Values) -> Any:
-        first = left(values)
-        if first is True:
-            return True
-        second = right(values)
-        return True if second is True else (None if first is None or second is None else False)
-
-    return run
+    return build
 
 
 def _coalesce(arguments: list[Evaluator]) -> Evaluator:
@@ -141,8 +133,8 @@ def _case(arguments: list[Evaluator]) -> Evaluator:
 
 
 _LAZY: dict[str, Callable[[list[Evaluator]], Evaluator]] = {
-    "&": _and,
-    "|": _or,
+    "&": _three_valued(decisive=False),
+    "|": _three_valued(decisive=True),
     "coalesce": _coalesce,
     "is_null": _is_null,
     "case": _case,

@@ -21,6 +21,7 @@ An error in a value that nothing uses afterwards may pass unseen in Spark, which
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -77,23 +78,16 @@ class ExpressionOp(StrEnum):
     ENDS_WITH = "ends_with"
 
 
-INFIX = frozenset(
-    {
-        ExpressionOp.ADD,
-        ExpressionOp.SUBTRACT,
-        ExpressionOp.MULTIPLY,
-        ExpressionOp.DIVIDE,
-        ExpressionOp.REMAINDER,
-        ExpressionOp.EQUAL,
-        ExpressionOp.NOT_EQUAL,
-        ExpressionOp.LESS,
-        ExpressionOp.LESS_EQUAL,
-        ExpressionOp.GREATER,
-        ExpressionOp.GREATER_EQUAL,
-        ExpressionOp.AND,
-        ExpressionOp.OR,
-    }
-)
+INFIX = frozenset(op for op in ExpressionOp if not op.isidentifier())
+
+
+def _operator(op: ExpressionOp) -> Callable[[Expression, Operand], Expression]:
+    return lambda left, right: _call(op, left, right)
+
+
+def _reflected(op: ExpressionOp) -> Callable[[Expression, Operand], Expression]:
+    """What Python calls on the right side, where the left one is a plain value."""
+    return lambda right, left: _call(op, left, right)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -147,65 +141,19 @@ class Expression:
 
     __hash__ = object.__hash__
 
-    def __add__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.ADD, self, other)
-
-    def __radd__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.ADD, other, self)
-
-    def __sub__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.SUBTRACT, self, other)
-
-    def __rsub__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.SUBTRACT, other, self)
-
-    def __mul__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.MULTIPLY, self, other)
-
-    def __rmul__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.MULTIPLY, other, self)
-
-    def __truediv__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.DIVIDE, self, other)
-
-    def __rtruediv__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.DIVIDE, other, self)
-
-    def __mod__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.REMAINDER, self, other)
-
-    def __rmod__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.REMAINDER, other, self)
-
-    def __eq__(self, other: Operand) -> Expression:  # type: ignore[override]
-        return _call(ExpressionOp.EQUAL, self, other)
-
-    def __ne__(self, other: Operand) -> Expression:  # type: ignore[override]
-        return _call(ExpressionOp.NOT_EQUAL, self, other)
-
-    def __lt__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.LESS, self, other)
-
-    def __le__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.LESS_EQUAL, self, other)
-
-    def __gt__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.GREATER, self, other)
-
-    def __ge__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.GREATER_EQUAL, self, other)
-
-    def __and__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.AND, self, other)
-
-    def __rand__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.AND, other, self)
-
-    def __or__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.OR, self, other)
-
-    def __ror__(self, other: Operand) -> Expression:
-        return _call(ExpressionOp.OR, other, self)
+    __add__, __radd__ = _operator(ExpressionOp.ADD), _reflected(ExpressionOp.ADD)
+    __sub__, __rsub__ = _operator(ExpressionOp.SUBTRACT), _reflected(ExpressionOp.SUBTRACT)
+    __mul__, __rmul__ = _operator(ExpressionOp.MULTIPLY), _reflected(ExpressionOp.MULTIPLY)
+    __truediv__, __rtruediv__ = _operator(ExpressionOp.DIVIDE), _reflected(ExpressionOp.DIVIDE)
+    __mod__, __rmod__ = _operator(ExpressionOp.REMAINDER), _reflected(ExpressionOp.REMAINDER)
+    __and__, __rand__ = _operator(ExpressionOp.AND), _reflected(ExpressionOp.AND)
+    __or__, __ror__ = _operator(ExpressionOp.OR), _reflected(ExpressionOp.OR)
+    __eq__ = _operator(ExpressionOp.EQUAL)  # type: ignore[assignment]
+    __ne__ = _operator(ExpressionOp.NOT_EQUAL)  # type: ignore[assignment]
+    __lt__ = _operator(ExpressionOp.LESS)
+    __le__ = _operator(ExpressionOp.LESS_EQUAL)
+    __gt__ = _operator(ExpressionOp.GREATER)
+    __ge__ = _operator(ExpressionOp.GREATER_EQUAL)
 
     def __invert__(self) -> Expression:
         return _call(ExpressionOp.NOT, self)

@@ -7,10 +7,18 @@ A store only says how prepared and committed text is kept; see :class:`LayeredSt
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
-from airflow_trident.protocol.checkpoint import Step
+from airflow_trident.protocol.checkpoint import (
+    Marks,
+    Step,
+    admit_commit,
+    admit_direct,
+    admit_prepare,
+    admit_rollback,
+)
 from airflow_trident.states.keyvalue.base import KeyValueState
 from airflow_trident.states.keyvalue.codec import decode_key, decode_value, encode_key, encode_value
 
@@ -18,6 +26,20 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Writes: TypeAlias = "Mapping[str, str | None]"
+Admit: TypeAlias = "Callable[[Marks], tuple[Marks, Step]]"
+
+
+class Act(StrEnum):
+    """What a step does to the data."""
+
+    PREPARE = "prepare"
+    """Adds writes to what is prepared."""
+    COMMIT = "commit"
+    """Makes what is prepared the committed data."""
+    DIRECT = "direct"
+    """Makes writes committed data, past the prepared layer, which is empty."""
+    ROLLBACK = "rollback"
+    """Drops what is prepared."""
 
 
 class LayeredState(KeyValueState[K, V]):
@@ -38,16 +60,8 @@ class LayeredState(KeyValueState[K, V]):
         """Keys with values, ascending: of the prepared over the committed layer, or of the committed one alone."""
 
     @abstractmethod
-    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step: ...
-
-    @abstractmethod
-    def _commit(self, txid: int, fence: int) -> Step: ...
-
-    @abstractmethod
-    def _commit_directly(self, fence: int, writes: Writes) -> None: ...
-
-    @abstractmethod
-    def _rollback(self, fence: int) -> None: ...
+    def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
+        """One atomic step: read the marks, decide, change the data if that says DONE, and write the new marks."""
 
     # ---- reads and writes --------------------------------------------------------------------------------------
 
@@ -86,19 +100,19 @@ class LayeredState(KeyValueState[K, V]):
     # ---- steps -------------------------------------------------------------------------------------------------
 
     def prepare_commit(self, txid: int, *, fence: int) -> Step:
-        step = self._prepare(txid, fence, self._pending)
+        step = self._step(Act.PREPARE, lambda marks: admit_prepare(marks, txid, fence, self.namespace), self._pending)
         self._pending = {}
         return step
 
     def commit(self, txid: int | None = None, *, fence: int) -> Step:
-        if txid is None:
-            self._commit_directly(fence, self._pending)
-            self._pending = {}
-            return Step.DONE
-        return self._commit(txid, fence)
+        if txid is not None:
+            return self._step(Act.COMMIT, lambda marks: admit_commit(marks, txid, fence, self.namespace), {})
+        self._step(Act.DIRECT, lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), self._pending)
+        self._pending = {}
+        return Step.DONE
 
     def rollback(self, *, fence: int) -> None:
-        self._rollback(fence)
+        self._step(Act.ROLLBACK, lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), {})
         self._pending = {}
 
     def discard(self) -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
-from airflow_trident.protocol.checkpoint import (
-    Marks,
-    Step,
-    admit_commit,
-    admit_direct,
-    admit_prepare,
-    admit_rollback,
-)
+from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import StateProvider
-from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
 
 
 @dataclass
@@ -91,35 +84,23 @@ class MemoryKeyValueState(LayeredState[Any, Any]):
 
     # ---- steps: whatever can raise does so before the first write ----------------------------------------------
 
-    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step:
-        def keep() -> None:
-            self._kept.prepared.update(writes)
-
-        return self._step(lambda marks: admit_prepare(marks, txid, fence, self.namespace), keep)
-
-    def _commit(self, txid: int, fence: int) -> Step:
-        return self._step(lambda marks: admit_commit(marks, txid, fence, self.namespace), self._move)
-
-    def _move(self) -> None:
-        prepared, self._kept.prepared = self._kept.prepared, {}
-        self._write(prepared)
-
-    def _commit_directly(self, fence: int, writes: Writes) -> None:
-        self._step(lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), lambda: self._write(writes))
-
-    def _rollback(self, fence: int) -> None:
-        def drop() -> None:
-            self._kept.prepared = {}
-
-        self._step(lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), drop)
-
-    def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], write: Callable[[], None]) -> Step:
+    def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
         with self._lock:
             marks, step = admit(self._kept.marks)
             if step is Step.DONE:
-                write()
+                self._change(act, writes)
             self._kept.marks = marks
         return step
+
+    def _change(self, act: Act, writes: Writes) -> None:
+        if act is Act.PREPARE:
+            self._kept.prepared.update(writes)
+        elif act is Act.DIRECT:
+            self._write(writes)
+        else:
+            prepared, self._kept.prepared = self._kept.prepared, {}
+            if act is Act.COMMIT:
+                self._write(prepared)
 
     def _write(self, writes: Writes) -> None:
         for key, value in writes.items():

@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.errors import CorruptRecordError, NewerRecordError, StoreUnavailableError
 from airflow_trident.io.redis import RedisServer, RedisSettings
-from airflow_trident.protocol.checkpoint import (
-    Marks,
-    Step,
-    admit_commit,
-    admit_direct,
-    admit_prepare,
-    admit_rollback,
-)
+from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import StateProvider
-from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
 from airflow_trident.states.redis.encoding import GONE
 from airflow_trident.states.redis.map import AT_ONCE, parts, stage
 from airflow_trident.states.redis.retrying import Session
@@ -36,14 +28,8 @@ from airflow_trident.states.redis.scripts import COMMON, Said
 VERSION = 1
 
 
-class _Act(StrEnum):
-    MARK = "mark"
-    PREPARE = "prepare"
-    COMMIT = "commit"
-    DIRECT = "direct"
-    ROLLBACK = "rollback"
-
-
+_MARK = "mark"
+"""An act that changes the marks alone."""
 _STEP = (
     COMMON
     + """
@@ -184,19 +170,7 @@ class RedisKeyValueState(LayeredState[Any, Any]):
 
     # ---- steps -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step:
-        return self._step(lambda marks: admit_prepare(marks, txid, fence, self.namespace), _Act.PREPARE, writes)
-
-    def _commit(self, txid: int, fence: int) -> Step:
-        return self._step(lambda marks: admit_commit(marks, txid, fence, self.namespace), _Act.COMMIT)
-
-    def _commit_directly(self, fence: int, writes: Writes) -> None:
-        self._step(lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), _Act.DIRECT, writes)
-
-    def _rollback(self, fence: int) -> None:
-        self._step(lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), _Act.ROLLBACK)
-
-    def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], act: _Act, writes: Writes | None = None) -> Step:
+    def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
         op = uuid.uuid4().hex
         name = f"{self._base}:stage:{op}"
         decided: list[Step] = []
@@ -210,10 +184,10 @@ class RedisKeyValueState(LayeredState[Any, Any]):
                 return step
             decided.append(step)
             done = step is Step.DONE
-            content = {key.encode(): GONE if text is None else text.encode() for key, text in (writes or {}).items()}
+            content = {key.encode(): GONE if text is None else text.encode() for key, text in writes.items()}
             content = content if done else {}
             self._session.call(partial(stage, self._client, name, content))
-            request = (known.text, _encode(marks, op), (act if done else _Act.MARK).value, len(content))
+            request = (known.text, _encode(marks, op), str(act) if done else _MARK, len(content))
             keys = (self._record, name, self._prepared, self._committed)
             said = Said(self._session.send(lambda: self._client.eval(_STEP, len(keys), *keys, *request)).decode())
             if said is Said.UNSTAGED:

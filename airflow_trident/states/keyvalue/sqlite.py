@@ -8,22 +8,15 @@ prepared rows only, never the rest of the committed ones.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.errors import CorruptRecordError, NewerRecordError, OutcomeUnknownError
-from airflow_trident.protocol.checkpoint import (
-    Marks,
-    Step,
-    admit_commit,
-    admit_direct,
-    admit_prepare,
-    admit_rollback,
-)
+from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import StateProvider
-from airflow_trident.states.keyvalue.layers import LayeredState, Writes
+from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
 from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file
 
 VERSION = 1
@@ -143,32 +136,18 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
 
     # ---- steps -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, txid: int, fence: int, writes: Writes) -> Step:
-        def keep() -> None:
+    def _change(self, act: Act, writes: Writes) -> None:
+        """What is committed directly goes by way of the prepared layer, which is empty."""
+        if act in (Act.PREPARE, Act.DIRECT):
             self._connection.executemany(
                 f"INSERT INTO {_PREPARED} (namespace, key, value) VALUES (?, ?, ?) "
                 "ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value",
                 ((self.namespace, key, value) for key, value in writes.items()),
             )
-
-        return self._step(lambda marks: admit_prepare(marks, txid, fence, self.namespace), keep)
-
-    def _commit(self, txid: int, fence: int) -> Step:
-        return self._step(lambda marks: admit_commit(marks, txid, fence, self.namespace), self._move)
-
-    def _commit_directly(self, fence: int, writes: Writes) -> None:
-        def write() -> None:
-            """By way of the prepared layer, which is empty."""
-            self._connection.executemany(
-                f"INSERT INTO {_PREPARED} (namespace, key, value) VALUES (?, ?, ?)",
-                ((self.namespace, key, value) for key, value in writes.items()),
-            )
+        if act in (Act.COMMIT, Act.DIRECT):
             self._move()
-
-        self._step(lambda marks: (admit_direct(marks, fence, self.namespace), Step.DONE), write)
-
-    def _rollback(self, fence: int) -> None:
-        self._step(lambda marks: (admit_rollback(marks, fence, self.namespace), Step.DONE), self._drop)
+        elif act is Act.ROLLBACK:
+            self._drop()
 
     def _move(self) -> None:
         me = (self.namespace,)
@@ -188,13 +167,12 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
     def _drop(self) -> None:
         self._connection.execute(f"DELETE FROM {_PREPARED} WHERE namespace = ?", (self.namespace,))
 
-    def _step(self, admit: Callable[[Marks], tuple[Marks, Step]], write: Callable[[], None]) -> Step:
-        """One transaction: read the marks, decide, write data and marks."""
+    def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
         with self._file.errors(), self._file.transaction(self._unknown):
             known = self._marks()
             marks, step = admit(known)
             if step is Step.DONE:
-                write()
+                self._change(act, writes)
             if marks != known:
                 self._connection.execute(
                     f"INSERT INTO {_MARKS} (namespace, prepared, committed, fence) VALUES (?, ?, ?, ?) "

@@ -27,7 +27,6 @@ _NOT_OF_LIBPQ = frozenset(
 _REFUSED_LOGIN = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
 _DEAD_AFTER_S = 60
 _CONNECTION_LOST = ("08", "57P01", "57P02", "57P03", "40003")
-_NOW_IMPOSSIBLE = ("53", "40", "55", "57", "25", "58")
 _NOT_AS_MADE = ("42", "3F", "3D", "28", "22", "23", "0A")
 
 
