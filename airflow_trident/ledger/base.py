@@ -67,12 +67,8 @@ from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
-from airflow_trident.protocol.records import (
-    Definition,
-    LedgerView,
-    TopologyRecord,
-    TxRecord,
-)
+from airflow_trident.protocol.records import LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.types import Json
 
 __all__ = [

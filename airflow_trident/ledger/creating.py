@@ -1,4 +1,4 @@
-"""What a new incarnation of a topology begins with."""
+"""The nodes of a new incarnation of a topology, and of a transaction that is not begun but put in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import uuid
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import CommitPointer, Definition, Exceptions, TopologyRecord
+from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
+from airflow_trident.protocol.topology_definition import Definition
 
 
 def new_topology(
@@ -34,3 +35,12 @@ def new_topology(
         Create(paths.exceptions, codec.encode_exceptions(Exceptions())),
     ]
     return record, [Create(path, codec.encode_topology(record, op=op)), *folders, *records]
+
+
+def nodes_of(paths: LedgerPaths, tx: TxRecord) -> list[Create]:
+    """Its record, and its metadata where they are too large for that."""
+    ref, chunks = codec.pack_metadata(tx) or (None, [])
+    nodes = [Create(paths.tx(tx.txid), codec.encode_tx(tx, ref))]
+    if ref is not None:
+        nodes += [Create(paths.chunk(codec.chunk_name(tx.txid, ref, at)), chunk) for at, chunk in enumerate(chunks)]
+    return nodes

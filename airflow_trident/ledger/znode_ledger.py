@@ -11,7 +11,8 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths, topologies_folder
 from airflow_trident.ledger.znodes import Set
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import Definition, TopologyRecord
+from airflow_trident.protocol.records import TopologyRecord
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.types import Json
 
 

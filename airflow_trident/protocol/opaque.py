@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from airflow_trident.errors import ConfigurationError, InvalidatedError
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Definition, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, TxRecord
 from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.types import Json
 
 Position = dict[str, Json]

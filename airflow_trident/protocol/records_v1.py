@@ -9,8 +9,9 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from airflow_trident.protocol.records import Owner, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.protocol.topology_definition import SpoutDefinition, StateDefinition
 
 # The id of a DAG or a task has no slash; that of a run may have anything.
 _TASK = re.compile(

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from airflow_trident.contracts.state import Marker, State
 from airflow_trident.errors import LedgerBehindStateError, TridentError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import Definition, LedgerView, Loss
+from airflow_trident.protocol.records import LedgerView, Loss
 from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.topology.topology import Topology
 

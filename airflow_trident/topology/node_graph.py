@@ -19,8 +19,8 @@ from airflow_trident.plan.joins import join_notes
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
-from airflow_trident.protocol.records import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.topology.names import at_least_one, positive, require_name
 from airflow_trident.topology.query_streams import QueryStreams
 

@@ -21,8 +21,9 @@ from airflow_trident.ledger.base import Begun, Ledger, NothingNew
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import Blocked, Full, Paused
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition, Owner, SpoutDefinition
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, Owner
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from tests.fixtures.ledger import (
     DEFINITION,
     OTHER_STAGED,

@@ -10,9 +10,10 @@ import pytest
 from airflow_trident.errors import ConfigurationError, FencedError, InvalidatedError, StaleAttemptError, TransitionError
 from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
 from airflow_trident.protocol.decide import EmitAgain, Full, decide_commit
-from airflow_trident.protocol.records import Definition, Exceptions, SpoutDefinition, TxRecord
+from airflow_trident.protocol.records import Exceptions, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from airflow_trident.types import Json
 from tests.fixtures.ledger import OTHER_STAGED, STAGED, Place, claim
 

@@ -7,8 +7,9 @@ import pytest
 
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import Definition, Loss, StateDefinition
+from airflow_trident.protocol.records import Loss
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition, StateDefinition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures.ledger import DEFINITION, begun, commit, gated
 

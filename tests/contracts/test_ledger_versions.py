@@ -16,8 +16,9 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.paths import LedgerPaths, topology_path
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
-from airflow_trident.protocol.records import Claim, Command, Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from tests.fixtures.ledger import STAGED
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "records"

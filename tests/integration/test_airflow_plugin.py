@@ -20,7 +20,8 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.plugin import reading
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
-from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
 from tools.local_airflow.services import LocalAirflow

@@ -21,7 +21,8 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim, Definition, SpoutDefinition, StagedRef
+from airflow_trident.protocol.records import Claim, StagedRef
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from airflow_trident.tasks.waits import Until
 from airflow_trident.triggers import shared_watch as hub
 from airflow_trident.triggers import turn

@@ -18,8 +18,9 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, Definition
+from airflow_trident.protocol.records import NO_ATTEMPT, Command
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition
 from tests.faults.proxy import FaultProxy, Frame, Verdict, cut_once, pass_all
 from tests.fixtures.ledger import (
     DEFINITION,

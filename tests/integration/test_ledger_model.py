@@ -16,18 +16,10 @@ from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
-from airflow_trident.protocol.records import (
-    Claim,
-    Command,
-    CommitTicket,
-    Definition,
-    LedgerView,
-    SpoutDefinition,
-    TopologyRecord,
-    TxRecord,
-)
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, TopologyRecord, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from airflow_trident.types import Json
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
 from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED

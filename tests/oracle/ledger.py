@@ -56,7 +56,6 @@ from airflow_trident.protocol.records import (
     Command,
     CommitPointer,
     CommitTicket,
-    Definition,
     LedgerView,
     Owner,
     StagedRef,
@@ -65,6 +64,7 @@ from airflow_trident.protocol.records import (
 )
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.types import Json
 from tests.oracle.ledger_groups import OracleGroups
 from tests.oracle.ledger_states import OracleStates

@@ -9,7 +9,8 @@ from unittest import mock
 
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.verbs import attempts, begin, manual, opaque, parts
-from airflow_trident.protocol.records import Definition, TxRecord
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.pieces import Rows, Store

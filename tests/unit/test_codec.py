@@ -19,17 +19,15 @@ from airflow_trident.protocol.records import (
     Claim,
     Command,
     CommitPointer,
-    Definition,
     Exceptions,
     Owner,
-    SpoutDefinition,
     StagedRef,
-    StateDefinition,
     TopologyRecord,
     TxRecord,
 )
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.protocol.txids import Txids
 from tests.fixtures.record import (
     BASE,

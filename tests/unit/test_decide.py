@@ -28,7 +28,6 @@ from airflow_trident.protocol.records import (
     Claim,
     Command,
     CommitPointer,
-    Definition,
     Exceptions,
     LedgerView,
     StagedRef,
@@ -36,6 +35,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import Txids
 
 STAGED = StagedRef(manifest="m", rows_read=1, rows={"s": 1}, bytes=1)

@@ -6,7 +6,8 @@ import pytest
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import LedgerBehindStateError
-from airflow_trident.protocol.records import CommitPointer, Definition, Exceptions, LedgerView, TopologyRecord
+from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.runtime.agreement import require_ledger_ahead
 
 VIEW = LedgerView(

@@ -20,7 +20,7 @@ SAME_FILE = {
     "base.py": "what everything in the room derives from",
     "checkpoints.py": "the checkpoints of stateful functions: driven, and reported",
     "checks.py": "what is asked of the arguments when something is built",
-    "client.py": "the one module of the room that imports the driver",
+    "client.py": "talks to the server, through its driver",
     "codec.py": "values to bytes and back",
     "connections.py": "Airflow connections: their fields, and how a task looks them up",
     "drain.py": "the operator, and the loop that it runs",

@@ -9,8 +9,9 @@ import pytest
 
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.protocol.records import NOBODY, Claim, Definition, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.tasks.liveness import (
     Gone,
     TaskOfRun,

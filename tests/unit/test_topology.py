@@ -13,7 +13,7 @@ import pytest
 from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.tree import col, explode, split
-from airflow_trident.protocol.records import StateDefinition
+from airflow_trident.protocol.topology_definition import StateDefinition
 from airflow_trident.topology.stream import Stream
 from airflow_trident.types import ddl
 from tests.fixtures.plan import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout

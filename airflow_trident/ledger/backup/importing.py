@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TransitionError
 from airflow_trident.ledger.backup.export import VERSION
+from airflow_trident.ledger.creating import nodes_of
 from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec
@@ -168,12 +169,7 @@ def _creates(path: str, contents: Contents) -> Iterator[Op]:
     yield Create(paths.commit, codec.encode_pointer(contents.pointer))
     yield Create(paths.exceptions, codec.encode_exceptions(contents.exceptions))
     for tx in contents.transactions:
-        packed = codec.pack_metadata(tx)
-        yield Create(paths.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None))
-        if packed:
-            ref, chunks = packed
-            for index, chunk in enumerate(chunks):
-                yield Create(paths.chunk(codec.chunk_name(tx.txid, ref, index)), chunk)
+        yield from nodes_of(paths, tx)
     for claim in contents.claims:
         yield Create(paths.claim(claim.key), codec.encode_claim(claim))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
+from airflow_trident.ledger.creating import nodes_of
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
@@ -18,7 +19,6 @@ from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
     CommitPointer,
-    Definition,
     Exceptions,
     Loss,
     Owner,
@@ -27,6 +27,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import Ranges, Txids
 from airflow_trident.types import Json
 
@@ -142,11 +143,7 @@ def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, o
         _put(read.nodes, paths.exceptions, codec.encode_exceptions(Exceptions())),
     ]
     for tx in _records(seed, op, now_ms):
-        packed = codec.pack_metadata(tx)
-        ops.append(Create(paths.tx(tx.txid), codec.encode_tx(tx, packed[0] if packed else None)))
-        if packed:
-            ref, chunks = packed
-            ops += [Create(paths.chunk(codec.chunk_name(tx.txid, ref, at)), chunk) for at, chunk in enumerate(chunks)]
+        ops += nodes_of(paths, tx)
     return ops
 
 

@@ -10,8 +10,9 @@ from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import Command, Definition, Loss, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition
 
 
 def redefine(

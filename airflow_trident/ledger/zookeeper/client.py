@@ -1,4 +1,4 @@
-"""ZooKeeper through kazoo, wrapped once. The only file that imports kazoo.
+"""ZooKeeper through kazoo, wrapped once.
 
 What kazoo does not do by itself, and this file does: a deadline on every call (its own wait for ever); refusals of
 a `multi` raised (it returns them in a list); a lost answer told apart from a refusal; a fresh client in a forked child
@@ -26,19 +26,17 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.ephemeral import Ephemerals
 from airflow_trident.ledger.znodes import (
-    Check,
     Create,
-    Delete,
     Op,
     ReadResult,
     Refusal,
     WriteRefusedError,
     ZNode,
-    refused,
     require_sizes,
 )
 from airflow_trident.ledger.zookeeper.connect_watchdog import ConnectWatchdog
 from airflow_trident.ledger.zookeeper.connection_log import ConnectionLog
+from airflow_trident.ledger.zookeeper.multi import add, raise_first
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
@@ -259,14 +257,14 @@ class ZooKeeperZNodes:
         deadline = time.monotonic() + self.settings.op_deadline_s
         self.round_trips += 1
         with self._translated(f"to write {ops[-1].path}"):
-            _raise_first(ops, self._send(ops, deadline).get(timeout=_left_s(deadline)))
+            raise_first(ops, self._send(ops, deadline).get(timeout=_left_s(deadline)))
 
     def _send(self, ops: Sequence[Op], deadline: float) -> Any:
         client = self._ready(deadline)
         self._ephemerals.forget(ops)
         transaction = client.transaction()
         for op in ops:
-            _add(transaction, op)
+            add(transaction, op)
         answer = transaction.commit_async()
         self._ephemerals.sent(ops, client)
         return answer
@@ -324,39 +322,6 @@ class ZooKeeperZNodes:
             f"{self.describe()} denies access: {what} (user: {user}){self._connection_log.text()}",
             "Use the credentials that created the ledger: every worker needs the same.",
         )
-
-
-def _raise_first(ops: Sequence[Op], results: Sequence[object]) -> None:
-    """:raises WriteRefusedError: for the operation whose condition did not hold; or what else it answered."""
-    from kazoo import exceptions as kz
-
-    refusals = {
-        kz.BadVersionError: Refusal.BAD_VERSION,
-        kz.NodeExistsError: Refusal.NODE_EXISTS,
-        kz.NoNodeError: Refusal.NO_NODE,
-        kz.NotEmptyError: Refusal.NOT_EMPTY,
-    }
-    # Operations before the one that failed say "rolled back", those after it "inconsistency".
-    fillers = (kz.RolledBackError, kz.RuntimeInconsistency)
-    failures = [(op, result) for op, result in zip(ops, results, strict=True) if isinstance(result, Exception)]
-    for op, failure in failures:
-        if type(failure) in refusals:
-            raise refused(op, refusals[type(failure)])
-        if not isinstance(failure, fillers):
-            raise failure
-    if failures:
-        raise failures[0][1]
-
-
-def _add(transaction: Any, op: Op) -> None:
-    if isinstance(op, Check):
-        transaction.check(op.path, op.version)
-    elif isinstance(op, Create):
-        transaction.create(op.path, op.data, ephemeral=op.ephemeral)
-    elif isinstance(op, Delete):
-        transaction.delete(op.path, version=op.version)
-    else:
-        transaction.set_data(op.path, op.data, version=op.version)
 
 
 def _tls_arguments(tls: Tls) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""What a topology must not change silently: its spouts and its states, as frozen records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from airflow_trident.protocol.spout_kinds import SpoutKind
+
+
+def _in_new_names(text: str) -> str:
+    """Version 0.1 recorded some classes by other names."""
+    return re.sub(r"\bJdbc(State|Spout)\b", r"Sql\1", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoutDefinition:
+    """`text`: what the spout is, for people; `kind`: what a replay of it gives."""
+
+    text: str
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _in_new_names(self.text))
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDefinition:
+    """`text`: place, fields and how they are merged; `notes`: what it falls short of, such as exactly once; `inputs`:
+    what its aggregators, its updater or its function read of the stream, None if that was not recorded."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _in_new_names(self.text))
+
+    def __str__(self) -> str:
+        of = f" of ({'; '.join(self.inputs)})" if self.inputs else ""
+        return "; ".join([f"{self.text}{of}", *self.notes])
+
+    def beside(self, other: StateDefinition | None) -> StateDefinition:
+        """As it is compared with another one: what that did not record is no change."""
+        return replace(self, inputs=None) if other is not None and other.inputs is None else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """The parts of a topology that its ledger and states depend on, by name: changing them needs a person's consent.
+
+    `spouts`: by the name of the stream; `states`: by the name of the state. User functions are not part of it: fixing
+    a function is no new topology.
+    """
+
+    spouts: dict[str, SpoutDefinition]
+    states: dict[str, StateDefinition]
+
+    @property
+    def opaque(self) -> frozenset[str]:
+        """The names of the streams whose spouts are opaque."""
+        return frozenset(name for name, spout in self.spouts.items() if spout.kind is SpoutKind.OPAQUE)
+
+    def differences(self, other: Definition) -> list[str]:
+        """What changed from `self` to `other`, one line each; empty if nothing did."""
+        return [
+            *_changed("stream", self.spouts, other.spouts),
+            *_changed("state", _beside(self.states, other.states), _beside(other.states, self.states)),
+        ]
+
+    def same_state(self, other: Definition, name: str) -> bool:
+        """Is the state in both, and unchanged?"""
+        old, new = self.states.get(name), other.states.get(name)
+        return old is not None and new is not None and old.beside(new) == new.beside(old)
+
+
+def _beside(states: Mapping[str, StateDefinition], others: Mapping[str, StateDefinition]) -> dict[str, StateDefinition]:
+    return {name: state.beside(others.get(name)) for name, state in states.items()}
+
+
+def _changed(what: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    changed = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
+    return [f"{what} {name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}" for name in changed]
