@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.operations.api import Aggregator, Collector, Operation, OperationContext, TransactionAttempt
-from airflow_trident.operations.bolt_wiring import Input, Outputs
+from airflow_trident.operations.bolt_wiring import BoltInput, Outputs
 from airflow_trident.operations.bolts import (
     BaseBatchBolt,
     BasicBolt,
@@ -25,7 +25,7 @@ class BoltOfTopology:
 
     id: str
     bolt: Bolt
-    inputs: tuple[Input, ...]
+    inputs: tuple[BoltInput, ...]
     outputs: Outputs
     conf: Mapping[str, Any]
 

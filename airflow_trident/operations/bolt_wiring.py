@@ -22,7 +22,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class BoltInput:
     """A stream that a component gets. `fields`: all of its names, that of the TransactionAttempt first."""
 
     component: str

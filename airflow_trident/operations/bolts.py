@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.api import OperationContext, TransactionAttempt
-from airflow_trident.operations.bolt_wiring import Input, Output, Outputs
+from airflow_trident.operations.bolt_wiring import BoltInput, Output, Outputs
 from airflow_trident.types import FieldSpec, names_of, parse_declared, require_distinct, split_spec
 
 Id = TypeVar("Id")
@@ -44,7 +44,7 @@ class BoltTuple(Sequence[Any]):
 
     __slots__ = ("_input", "_values")
 
-    def __init__(self, given: Input, values: tuple[Any, ...]) -> None:
+    def __init__(self, given: BoltInput, values: tuple[Any, ...]) -> None:
         self._input = given
         self._values = values
 

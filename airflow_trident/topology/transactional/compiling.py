@@ -15,7 +15,7 @@ from airflow_trident.operations.bolt_calls import (
     CommitterGrouping,
     JoiningBoltCalls,
 )
-from airflow_trident.operations.bolt_wiring import TAG, Input, Output, Outputs, tagged
+from airflow_trident.operations.bolt_wiring import TAG, BoltInput, Output, Outputs, tagged
 from airflow_trident.operations.bolts import DEFAULT_STREAM, BasicBolt
 from airflow_trident.operations.comparing import groupable
 from airflow_trident.operations.expr.tree import col
@@ -92,9 +92,9 @@ class Compiling:
         node = self._committer(bolt, of) if bolt.committer else self._processing(bolt, of)
         self.made[bolt.id] = Made(self._streams(of.outputs, node))
 
-    def _input(self, one: Subscription) -> Input:
+    def _input(self, one: Subscription) -> BoltInput:
         output = self._declared[one.component][one.stream]
-        return Input(one.component, one.stream, (output.attempt, *names_of(output.schema)))
+        return BoltInput(one.component, one.stream, (output.attempt, *names_of(output.schema)))
 
     # ---- bolts of the processing phase, and behind committers ---------------------------------------------------
 

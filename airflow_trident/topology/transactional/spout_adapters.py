@@ -20,13 +20,13 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.api import TransactionAttempt
 from airflow_trident.operations.bolt_wiring import Outputs
 from airflow_trident.operations.bolts import DEFAULT_STREAM, BatchOutputCollector, OutputFieldsDeclarer, TopologyContext
+from airflow_trident.operations.queries import Row
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row: TypeAlias = tuple[Any, ...]
 AnyTransactionalSpout: TypeAlias = (
     TransactionalSpout[Any] | PartitionedTransactionalSpout[Any] | OpaquePartitionedTransactionalSpout[Any]
 )
