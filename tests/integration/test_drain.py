@@ -20,7 +20,9 @@ from airflow_trident.errors import BlockedError, TridentError, UserCodeError
 from airflow_trident.ledger.base import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
@@ -34,7 +36,7 @@ from tests.fixtures.runtime import ALL, World
 
 def drain(world: World, on_failure: OnFailure = OnFailure.BLOCK, **limits: object) -> DrainResult:
     return Drain(
-        ledger=world.ledger,
+        ledger=limits.pop("ledger", world.ledger),  # type: ignore[arg-type]
         topology=world.topology,
         engine=limits.pop("engine", LocalEngine()),  # type: ignore[arg-type]
         staging_root=world.staging,
@@ -155,8 +157,10 @@ def test_two_drains_at_once_commit_everything_once(world: World) -> None:
     errors: list[Exception] = []
 
     def one() -> None:
+        # A ledger is one thread's: each drain has its own client of the same tree.
+        ledger = ZNodeLedger(MemoryZNodes(world.ledger.znodes.tree), world.ledger.topology_name)
         try:
-            results.append(drain(world, max_pending=3))
+            results.append(drain(world, max_pending=3, ledger=ledger))
         except TridentError as error:
             errors.append(error)
 
@@ -209,7 +213,9 @@ import sys
 from pathlib import Path
 import airflow_trident.operators.committer
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.runtime.commit import Committer
