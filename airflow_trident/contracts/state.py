@@ -179,7 +179,7 @@ class StateSpec:
     batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
     a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
     others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
-    `emits`: the fields of what a `committer` emits, which is what streams go on with.
+    `emits`: the fields of what a `committer` or a `stateful` function emits, which is what streams go on with.
     `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
     that an updater or a stateful function gets, as texts; none where keys and values say it.
     """
@@ -239,7 +239,8 @@ class StateSpec:
         if self.committer is not None:
             return self.committer.describe()
         if self.stateful is not None:
-            return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}"
+            emits = f" -> ({', '.join(map(str, self.emits))})" if self.emits else ""
+            return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}{emits}"
         return f"{self.factory.describe()} ({keys}) -> ({values}) by {how or 'updater'}"
 
     @property

@@ -53,8 +53,8 @@ class StatefulFunction(Operation, ABC, Generic[K, V]):
         """Called before the first tuple; keep `state` for `execute`."""
 
     @abstractmethod
-    def execute(self, *values: Any) -> None:
-        """Take one tuple. There is no output stream: it must return nothing and not be a generator."""
+    def execute(self, *values: Any) -> Any:
+        """Take one tuple. With outputs it yields them, as `Function.execute` does; without it returns nothing."""
 
     def pre_prepare(self, txid: int) -> None:
         """The state's writes of `txid` are about to be prepared."""

@@ -39,15 +39,19 @@ def require_factory(state: object) -> StateFactory:
     return state
 
 
-def require_stateful(function: object) -> None:
-    """:raises PlanError: no object of a StatefulFunction, or one whose `execute` would never run."""
+def require_stateful(function: object, *, emits: bool) -> None:
+    """
+    :param emits: does it have outputs?
+    :raises PlanError: no object of a StatefulFunction, or one whose `execute` would never run, or not emit.
+    """
     if not isinstance(function, StatefulFunction):
         made = function.__name__ if isinstance(function, type) else repr(function)
         raise PlanError(f"stateful got {made}", "Give an object of a subclass of StatefulFunction.")
-    if inspect.isgeneratorfunction(function.execute) or inspect.iscoroutinefunction(function.execute):
+    yields = inspect.isgeneratorfunction(function.execute)
+    if (yields and not emits) or inspect.iscoroutinefunction(function.execute):
         raise PlanError(
-            f"{type(function).__qualname__}.execute() yields or awaits, and a stateful function has no output stream",
-            "Let it change its state only; what it should emit can be computed by another verb.",
+            f"{type(function).__qualname__}.execute() yields or awaits, and the stateful function has no output stream",
+            'Name what it emits, as in stateful(..., outputs="word string, n long"), or let it change its state only.',
         )
 
 

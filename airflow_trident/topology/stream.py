@@ -235,20 +235,23 @@ class Stream(StreamBase):
         *,
         provider: StateFactory,
         keys: FieldSpec = (),
+        outputs: FieldSpec = (),
         partitions: int = 1,
         name: str | None = None,
     ) -> TridentState:
         """Run a function with a key-value state of its own over every batch, in the commit phase (Storm:
-        IStatefulBolt). Exactly once, in the order of transactions; it has no output stream.
+        IStatefulBolt). Exactly once, in the order of transactions.
 
         ``stateful("word", CountWords(), provider=KeyValueStates("sqlite", {"path": "counts.db"}))``
 
         :param inputs: the fields that `execute` gets.
         :param keys: those of `inputs` by which tuples are spread over the partitions.
+        :param outputs: the fields, with types, of what `execute` yields; `new_values_stream()` goes on with it, exactly
+            once: it is kept with the checkpoint.
         :param partitions: how many states the function has; part of the topology's definition.
         :param name: of the state; default: the name of the function's class.
         """
-        return TridentState(self, persist.stateful(self, inputs, function, provider, keys, partitions, name))
+        return TridentState(self, persist.stateful(self, inputs, function, provider, keys, outputs, partitions, name))
 
     def state_query(
         self,
@@ -401,12 +404,30 @@ class TridentState(StateHandle):
     def __repr__(self) -> str:
         return f"TridentState({self.name}: {self.spec.describe()})"
 
+    def parallelism_hint(self, partitions: int) -> TridentState:
+        """As `Stream.parallelism_hint`, of the last step before the state: of an aggregation, its partitions."""
+        repartition.parallelism_hint(self._last(), partitions)
+        return self
+
+    def set_cpu_load(self, percent: float) -> TridentState:
+        """As `Stream.set_cpu_load`, of the last step before the state."""
+        repartition.set_cpu_load(self._last(), percent)
+        return self
+
+    def set_memory_load(self, megabytes: float) -> TridentState:
+        """As `Stream.set_memory_load`, of the last step before the state."""
+        repartition.set_memory_load(self._last(), megabytes)
+        return self
+
+    def _last(self) -> Stream:
+        return replace(self._stream, node=self._sink.input)
+
     def new_values_stream(self) -> Stream:
         """What each batch changes in the state: key and value fields of its keys, after the batch (Trident:
-        newValuesStream). A key that the batch removed is not in it.
+        newValuesStream). A key that the batch removed is not in it. Of a stateful function, what it emitted.
 
         Everything downstream runs in the commit phase, and states that it ends in are updated exactly once as well.
 
-        :raises PlanError: the state is that of a stateful function, which has no output.
+        :raises PlanError: the state is that of a stateful function that has no outputs.
         """
         return persist.new_values(self._stream, self._sink)

@@ -28,6 +28,7 @@ from airflow_trident.states.keyvalue.part import Part
 from airflow_trident.types import Json
 
 _KEY = "__state"
+_EMITTED = "__emitted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,16 @@ class Journal:
         self.state.discard()
         self.state.commit(fence=fence)
 
-    def write(self, saved: Saved, fence: int) -> None:
+    def emitted(self) -> Json:
+        """What was kept with the last checkpoint that was decided; None if nothing was ever."""
+        emitted: Json = self.state.get(_EMITTED)
+        return emitted
+
+    def write(self, saved: Saved, fence: int, emitted: Json = None) -> None:
         marker = None if saved.marker is None else replace(saved.marker, fence=fence)
         self.state.put(_KEY, {"checkpoint": encode_checkpoint(saved.record), "marker": _encode_marker(marker)})
+        if emitted is not None:
+            self.state.put(_EMITTED, emitted)
         self.state.commit(fence=fence)
 
 
@@ -103,17 +111,19 @@ class Checkpoints:
             saved = replace(saved, record=step.then)
             self._journal.write(saved, fence)
 
-    def run(self, saved: Saved, txid: int, marker: Marker, fence: int) -> None:
+    def run(self, saved: Saved, txid: int, marker: Marker, fence: int, emitted: Json = None) -> None:
         """Make what the functions have written the committed state as of `txid`.
 
         :param marker: what is applied once this is decided.
+        :param emitted: what to keep in the very step that decides; None: nothing.
         """
         record = begin(saved.record, txid)
         self._journal.write(replace(saved, record=record), fence)
         while (step := decide(record, Mode.NORMAL)) is not None:
             self._all(step.action, txid, fence)
             record = step.then
-            self._journal.write(Saved(record=record, marker=marker), fence)
+            decides = record.state is CheckpointState.COMMITTING
+            self._journal.write(Saved(record=record, marker=marker), fence, emitted if decides else None)
 
     def note(self, saved: Saved, marker: Marker, fence: int) -> None:
         """Keep a marker that only has a higher fence."""

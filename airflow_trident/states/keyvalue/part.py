@@ -35,12 +35,20 @@ class Part:
     def prepare(self) -> None:
         self._call("prepare", self._function.prepare, self._context)
 
-    def execute(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """:raises UserCodeError: the function raised, or returned something."""
+    def execute(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """What the function emits.
+
+        :raises UserCodeError: the function raised, or gave what it did not declare.
+        """
+        emits = self._border.outputs
+        if emits:
+            call = self._function.execute
+            return [given for row in rows for given in self._border.many(call, row, len(emits))]
         for row in rows:
             given = self._border.one(self._function.execute, row)
             if given is not None:
                 raise self._border.error(row, f"returned {given!r:.80}, where nothing is expected: it has no output")
+        return []
 
     def cleanup(self) -> None:
         self._call("cleanup", self._function.cleanup)

@@ -26,6 +26,7 @@ from airflow_trident.states.core.marker import admit
 from airflow_trident.states.core.merge import canonical_key
 from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, namespace_of
 from airflow_trident.states.keyvalue.checkpoints import Checkpoints, Journal, Saved, shows_prepared
+from airflow_trident.states.keyvalue.emitted import decode_emitted, encode_emitted
 from airflow_trident.states.keyvalue.part import Part
 from airflow_trident.states.keyvalue.providers import make_provider
 from airflow_trident.types import names_of
@@ -111,8 +112,9 @@ class OpenStateful(State):
                 if marker != saved.marker:
                     checkpoints.note(saved, marker, ticket.fence)
                 return Applied.ALREADY
-            self._execute(parts, batch, ticket)
-            checkpoints.run(saved, ticket.txid, marker, ticket.fence)
+            emitted = self._execute(parts, batch, ticket)
+            kept = encode_emitted(ticket.txid, self._spec.emits, emitted) if self._spec.emits else None
+            checkpoints.run(saved, ticket.txid, marker, ticket.fence, kept)
         return Applied.APPLIED
 
     def bar(self, ticket: CommitTicket) -> None:
@@ -126,10 +128,19 @@ class OpenStateful(State):
         marker, _ = admit(saved.marker, ticket, state=self._spec.name, commutes=False)
         checkpoints.note(saved, marker, ticket.fence)
 
-    def _execute(self, parts: Sequence[Part], batch: pa.Table, ticket: CommitTicket) -> None:
+    def emitted(self, ticket: CommitTicket) -> pa.Table:
+        """As it was kept with the checkpoint: the function is not run again.
+
+        :raises FencedError: a later transaction was applied meanwhile.
+        """
+        return decode_emitted(self._journal.emitted(), ticket.txid, self._journal.state.namespace)
+
+    def _execute(self, parts: Sequence[Part], batch: pa.Table, ticket: CommitTicket) -> list[tuple[Any, ...]]:
+        emitted: list[tuple[Any, ...]] = []
         try:
             for part, rows in zip(parts, self._partitioned(batch), strict=True):
-                part.execute(rows)
+                emitted += part.execute(rows)
+            return emitted
         except UserCodeError:
             # Overtaken meanwhile, the function has seen a state that changed under it: its error says nothing.
             journal = self._journal.state
@@ -142,7 +153,7 @@ class OpenStateful(State):
             partition_index=index, num_partitions=len(self._states), txid=ticket.txid, attempt=ticket.attempt
         )
         names = names_of(self._spec.staged)
-        border = Border(f"state {self._spec.name}", type(function).__qualname__, names, ticket.txid)
+        border = Border(f"state {self._spec.name}", type(function).__qualname__, names, ticket.txid, self._spec.emits)
         return Part(function, self._states[index], context, border)
 
     def _partitioned(self, batch: pa.Table) -> list[list[tuple[Any, ...]]]:

@@ -128,10 +128,12 @@ def stateful(
     function: StatefulFunction[Any, Any],
     provider: StateFactory,
     keys: FieldSpec,
+    outputs: FieldSpec,
     partitions: int,
     name: str | None,
 ) -> PersistNode:
-    require_stateful(function)
+    emits = parse_declared(outputs)
+    require_stateful(function, emits=bool(emits))
     staged = select(stream.schema, named(stream, "stateful", inputs), "stateful")
     key_fields = select(staged, parse_names(keys), "stateful keys")
     if partitions < 1 or (partitions > 1 and not key_fields):
@@ -147,6 +149,7 @@ def stateful(
         staged=staged,
         factory=require_factory(provider),
         stateful=Stateful(function=function, partitions=partitions),
+        emits=emits,
         inputs=(", ".join(names_of(staged)),),
     )
     return persist(keeping(stream, names_of(staged)), spec)
@@ -203,13 +206,13 @@ def persist(stream: S, spec: StateSpec) -> PersistNode:
 def new_values(stream: S, sink: PersistNode) -> S:
     """What each batch changes in the state that a stream ends in."""
     spec = sink.state
-    if spec.stateful is not None:
+    if spec.stateful is not None and not spec.emits:
         raise PlanError(
             f"state {spec.name!r} belongs to a stateful function and gives no new values",
-            "Only persistent_aggregate() and partition_persist() do.",
+            'Name what it emits, as in stateful(..., outputs="word string, n long").',
         )
     fired = spec.updater.fired if isinstance(spec.updater, WindowUpdater) else None
-    schema = fired if fired is not None else (*spec.keys, *spec.values)
+    schema = spec.emits or (fired if fired is not None else (*spec.keys, *spec.values))
     require_distinct(field.name for field in schema)
     name = stream.topology.next_name("new_values")
     return replace(stream, node=NewValuesNode(name=name, schema=schema, inputs=(sink,)), label="")

@@ -1,0 +1,66 @@
+"""The stateful bolts of seed 003: its WordCountBolt, and its picture, statefulbolt1 > bolt1 > statefulbolt2.
+
+``python -m tests.programs.stateful_chain`` runs the picture where crash tests kill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_trident import FixedBatchSpout, KeyValueStates, SqliteState, StatefulFunction, Topology
+from airflow_trident.operations.stateful import KeyValues
+
+WORDS = ["storm", "spark", "storm", "kafka", "storm", "spark", "redis", "storm", "spark"]
+BATCH = 2
+
+
+class WordCountBolt(StatefulFunction[str, int]):
+    def init_state(self, state: KeyValues[str, int]) -> None:
+        self.word_counts = state
+
+    def execute(self, word: str) -> Iterator[tuple[str, int]]:
+        count = self.word_counts.get(word, 0)
+        count += 1
+        self.word_counts.put(word, count)
+        yield word, count
+
+
+class HighestBolt(StatefulFunction[str, Any]):
+    """Says when a word is the most frequent one so far."""
+
+    def init_state(self, state: KeyValues[str, Any]) -> None:
+        self.state = state
+
+    def execute(self, word: str, count: int) -> Iterator[tuple[str, int]]:
+        self.state.put("seen", self.state.get("seen", 0) + 1)
+        if count > self.state.get("highest", 0):
+            self.state.put("highest", count)
+            yield word, count
+
+
+def topology(folder: Path) -> Topology:
+    made = Topology("stateful_words")
+    words = made.new_stream("words", FixedBatchSpout("word string", WORDS, BATCH, splits=1))
+    states = KeyValueStates("sqlite", {"path": str(folder / "stateful.db")})
+    outputs = "word string, count long"
+    counts = words.stateful("word", WordCountBolt(), provider=states, keys="word", outputs=outputs, partitions=2)
+    upper = counts.new_values_stream().map(str_upper, "word string, count long")
+    highest = upper.stateful("word, count", HighestBolt(), provider=states, outputs="word string, count long")
+    store = SqliteState(str(folder / "words.db"))
+    highest.new_values_stream().partition_persist(store, "word, count", keys="count", name="records")
+    return made
+
+
+def str_upper(word: str, count: int) -> tuple[str, int]:
+    return word.upper(), count
+
+
+def contents(folder: Path) -> dict[str, list[Any]]:
+    """What the states hold, sorted."""
+    found = {}
+    for name, spec in topology(folder).states.items():
+        with spec.factory.make_state(spec) as state:
+            found[name] = sorted(state.items())
+    return found
