@@ -11,12 +11,12 @@ import shutil
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_trident.errors import ConfigurationError, StagingError, UnseenFilesError
+from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
@@ -94,9 +94,12 @@ class StagingArea:
         looked at first: what this process cannot see, no committer will.
 
         :raises UnseenFilesError: a file is not there, or not whole: whoever wrote it has another staging folder.
-        :raises StagingError: the attempt has published other files already: it has two owners.
+        :raises StagingError: the attempt has published other files already: it has two owners. Or the manifest
+            contradicts itself.
         """
         _require_names(manifest.slot.topology, manifest.slot.incarnation)
+        if why := manifest.damage():
+            raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", _AGAIN)
         content = encode(manifest)
         relative = f"{manifest.slot.path}/{MANIFEST}"
         path = os.path.join(_absolute(self.root), relative)
@@ -113,6 +116,22 @@ class StagingArea:
                     "An attempt has one owner: start a new attempt.",
                 )
         return reference(manifest)
+
+    def publish_group(self, manifest: Manifest) -> dict[int, StagedRef]:
+        """As :meth:`publish`, of a group: what the ledger keeps for each of its transactions.
+
+        What cannot be told apart (bytes of files, rows of a group that is inseparable) is with the last one.
+
+        :raises UnseenFilesError, StagingError: as :meth:`publish`.
+        """
+        whole = self.publish(manifest)
+        parts = {one.txid: {state: many for state, (_, many) in one.rows.items()} for one in manifest.members}
+        found = {
+            one.txid: replace(whole, rows_read=one.rows_read, rows=parts[one.txid], bytes=0) for one in manifest.members
+        }
+        last = manifest.slot.txid
+        rows = whole.rows if manifest.inseparable else parts[last]
+        return {**found, last: replace(found[last], rows=rows, bytes=whole.bytes)}
 
     def _require_seen(self, manifest: Manifest) -> None:
         for file in manifest.files:
@@ -152,11 +171,47 @@ class StagingArea:
         return decode(content, path)
 
     def read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
-        """The rows staged for one state, of all its files.
+        """The rows staged for one state, of all its files. Those of a group: :meth:`read_each`.
 
         :raises StagingError: a file is missing, damaged, or differs from what the manifest or `schema` says; or nothing
             was staged for the state, because the topology had no such state then.
         """
+        if manifest.group:
+            raise StagingError(
+                f"the staged batch {manifest.slot.path!r} is of the transactions {manifest.group[0].txid} to "
+                f"{manifest.slot.txid} together, and one transaction is asked for",
+                _AGAIN,
+            )
+        return self._read(manifest, state, schema)
+
+    def read_each(self, manifest: Manifest, attempts: Mapping[int, int], state: str, schema: Schema) -> list[pa.Table]:
+        """The rows staged for one state, of each of these transactions; or one table of all of them, where they were
+        merged by key.
+
+        :param attempts: txid -> attempt, lowest first: all, or some, that the manifest is of.
+        :raises InseparableError: they were merged by key, and these are not all of them, under those attempts.
+        :raises StagingError: as :meth:`read`; or the manifest is of others.
+        """
+        found = {one.txid: one for one in manifest.members}
+        if manifest.inseparable and dict(attempts) != {one.txid: one.attempt for one in manifest.group}:
+            raise InseparableError(
+                f"the staged batch {manifest.slot.path!r} counts for the transactions {_listed(manifest)} together, "
+                f"and not for {_shown(attempts)}",
+                _AGAIN,
+            )
+        for txid, attempt in attempts.items():
+            if txid not in found or found[txid].attempt != attempt:
+                raise StagingError(
+                    f"the staged batch {manifest.slot.path!r} is of the transactions {_listed(manifest)}, and not of "
+                    f"{_shown({txid: attempt})}",
+                    _AGAIN,
+                )
+        table = self._read(manifest, state, schema)
+        if manifest.inseparable:
+            return [table]
+        return [table.slice(*found[txid].rows.get(state, (0, 0))) for txid in attempts]
+
+    def _read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
         import pyarrow as pa
 
         _require_staged(manifest, state, schema)
@@ -218,6 +273,14 @@ class StagingArea:
         for name in old:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         return len(old)
+
+
+def _listed(manifest: Manifest) -> str:
+    return _shown({one.txid: one.attempt for one in manifest.members})
+
+
+def _shown(attempts: Mapping[int, int]) -> str:
+    return ", ".join(f"{txid} (attempt {attempt})" for txid, attempt in attempts.items())
 
 
 def _require_staged(manifest: Manifest, state: str, schema: Schema) -> None:

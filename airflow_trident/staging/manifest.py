@@ -9,6 +9,10 @@ Files are written under names that nobody else uses; the manifest is published l
 the files that count: what a killed or duplicated worker left beside them is never read. Overwriting a folder instead
 mixes a zombie's rows with the new ones, appending doubles them.
 
+A group of transactions that one pass processed together is staged in the slot of its last one: a file for each state
+with the rows of all of them, in order, and one manifest that says which rows are whose; or, where they were merged by
+key, that nobody's rows can be told from another's (`inseparable`).
+
 The manifest is versioned JSON, because a newer package may have to read it.
 """
 
@@ -21,8 +25,9 @@ from typing import Any
 from airflow_trident.errors import StagingError
 from airflow_trident.protocol.durable_format import Format, short
 
-VERSION = 2
-"""Version 1 did not name the sinks."""
+VERSION = 3
+"""Version 1 did not name the sinks, version 2 knew no groups; it is written still for what is no group."""
+_WITHOUT_GROUPS = 2
 _FORMAT = Format(
     noun="the manifest",
     version=VERSION,
@@ -58,24 +63,79 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedMember:
+    """One transaction of a group. `rows`: state -> the first of its rows in the state's file, and how many they are;
+    none where the group is inseparable. `rows_read`: as :attr:`Manifest.rows_read`."""
+
+    txid: int
+    attempt: int
+    rows_read: int
+    rows: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What one attempt staged. `rows_read`: rows that came out of the spouts, -1 if the engine did not count them.
 
     `sinks`: all that was staged for, name -> fields as DDL, those without any rows too: what is not among them was not
     staged, which is another thing than no rows. None: a manifest of version 1, which did not say.
+    `group`: the transactions of a group, lowest first; the last one has the slot. `inseparable`: their rows were merged
+    by key, so they count for all of them together, under these very attempts, or not at all.
     """
 
     slot: Slot
     files: tuple[StagedFile, ...]
     rows_read: int
     sinks: dict[str, str] | None = None
+    group: tuple[StagedMember, ...] = ()
+    inseparable: bool = False
+
+    @property
+    def members(self) -> tuple[StagedMember, ...]:
+        """Those of the group, or the one transaction that it is of."""
+        if self.group:
+            return self.group
+        alone = {state: (0, rows) for state, rows in self.rows.items()}
+        return (StagedMember(txid=self.slot.txid, attempt=self.slot.attempt, rows_read=self.rows_read, rows=alone),)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """State -> rows in its files."""
+        found: dict[str, int] = {}
+        for file in self.files:
+            found[file.state] = found.get(file.state, 0) + file.rows
+        return found
+
+    def damage(self) -> str:
+        """Why its group contradicts itself; "" where it does not."""
+        if not self.group:
+            return "it is inseparable and has no group" if self.inseparable else ""
+        last, txids = self.group[-1], [one.txid for one in self.group]
+        if sorted(set(txids)) != txids or (last.txid, last.attempt) != (self.slot.txid, self.slot.attempt):
+            return f"its group of the transactions {txids} does not end with its own"
+        if self.sinks is None:
+            return "it has a group and no sinks"
+        if len({file.state for file in self.files}) < len(self.files):
+            return "a state has several files of one group"
+        if self.inseparable:
+            return "it is inseparable and says whose rows are whose" if any(one.rows for one in self.group) else ""
+        for state in {*self.sinks, *self.rows}:
+            begin = 0
+            for one in self.group:
+                first, many = one.rows.get(state, (begin, 0))
+                if first != begin or many < 0:
+                    return f"the rows of {state!r} of transaction {one.txid} begin at {first} instead of {begin}"
+                begin += many
+            if begin != self.rows.get(state, 0):
+                return f"its group has {begin} of the {self.rows.get(state, 0)} rows of {state!r}"
+        return ""
 
 
 def encode(manifest: Manifest) -> bytes:
     """Canonical: equal manifests have equal bytes."""
     slot = manifest.slot
     record: dict[str, Any] = {
-        "version": 1 if manifest.sinks is None else VERSION,
+        "version": _version(manifest),
         "topology": slot.topology,
         "incarnation": slot.incarnation,
         "txid": slot.txid,
@@ -88,7 +148,24 @@ def encode(manifest: Manifest) -> bytes:
     }
     if manifest.sinks is not None:
         record["sinks"] = dict(sorted(manifest.sinks.items()))
+    if manifest.group:
+        record["inseparable"] = manifest.inseparable
+        record["group"] = [
+            {
+                "txid": one.txid,
+                "attempt": one.attempt,
+                "rows_read": one.rows_read,
+                "rows": {state: list(rows) for state, rows in sorted(one.rows.items())},
+            }
+            for one in manifest.group
+        ]
     return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def _version(manifest: Manifest) -> int:
+    if manifest.group:
+        return VERSION
+    return 1 if manifest.sinks is None else _WITHOUT_GROUPS
 
 
 def decode(content: bytes, where: str) -> Manifest:
@@ -103,4 +180,8 @@ def decode(content: bytes, where: str) -> Manifest:
     manifest = _FORMAT.build(Manifest, body, place)
     if (manifest.sinks is None) != (version == 1):
         raise _FORMAT.damaged(place, f"the field 'sinks' is {short(manifest.sinks)} in version {version}")
+    if bool(manifest.group) != (version == VERSION):
+        raise _FORMAT.damaged(place, f"version {version} has a group of {len(manifest.group)} transactions")
+    if why := manifest.damage():
+        raise _FORMAT.damaged(place, why)
     return manifest

@@ -225,8 +225,8 @@ def test_a_manifest_with_a_wrong_field_is_refused(name: str) -> None:
 
 
 def test_a_newer_manifest_is_refused_by_name() -> None:
-    with pytest.raises(NewerRecordError, match=r"'m\.json' has version 3, and this airflow-trident reads up to 2"):
-        decode(b'{"version": 3, "other": []}', "m.json")
+    with pytest.raises(NewerRecordError, match=r"'m\.json' has version 4, and this airflow-trident reads up to 3"):
+        decode(b'{"version": 4, "other": []}', "m.json")
 
 
 def test_version_1_loads_for_ever() -> None:
