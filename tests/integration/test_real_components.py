@@ -1,0 +1,62 @@
+"""Components on the libraries that they are written for, unmodified: pystorm from PyPI, qtopology from npm."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_trident import NodeBolt, ShellBolt
+from airflow_trident.errors import ChildError, UserCodeError
+from tests.fixtures.child import COMPONENTS, emits, lines, values, words
+
+
+def pystorm(kind: str, **options: Any) -> ShellBolt:
+    pytest.importorskip("pystorm", reason="needs pystorm: it is in requirements/dev.lock")
+    return ShellBolt([sys.executable, os.path.join(COMPONENTS, "with_pystorm.py"), kind], **options)
+
+
+@pytest.mark.parametrize("kind", ["Split", "Ids"])
+def test_a_bolt_of_pystorm_splits_lines(kind: str) -> None:
+    rows = lines(1200)
+    found = emits(pystorm(kind), rows)
+    assert values(found) == words(rows)
+    assert [emit.row for emit in found] == [number for number in range(1200) for _ in range(2)]
+
+
+def test_a_batching_bolt_of_pystorm_gives_its_groups() -> None:
+    found = emits(pystorm("Counts"), [("a",), ("b",), ("a",)], matched=False)
+    assert sorted(values(found)) == ["a=2", "b=1"]
+
+
+def test_a_bolt_of_pystorm_may_print_and_name_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    assert values(emits(pystorm("Prints"), lines(3))) == [line for (line,) in lines(3)]
+    assert "printed by mistake" in caplog.text
+
+
+def test_an_exception_in_a_bolt_of_pystorm_names_the_row_and_has_its_traceback() -> None:
+    with pytest.raises((UserCodeError, ChildError), match=r"(?s)gave the row up: .*ValueError: no such word"):
+        emits(pystorm("Raises"), lines(3))
+
+
+def test_a_standard_node_of_qtopology_routes_by_stream_id(qtopology_folder: str) -> None:
+    routes = {"red": {"color": "red"}, "warm": {"color": ["red", "orange"]}}
+    bolt = NodeBolt("router", working_dir=qtopology_folder, type="sys", init={"routes": routes})
+    streams = {"red": "color string, n long", "warm": "color string, n long"}
+    rows = [("red", 1), ("blue", 2), ("orange", 3)]
+    found = emits(bolt, rows, fields=("color", "n"), streams=streams)
+    assert [(emit.row, list(streams)[emit.stream], emit.values) for emit in found] == [
+        (0, "red", ("red", 1)),
+        (0, "warm", ("red", 1)),
+        (2, "warm", ("orange", 3)),
+    ]
+
+
+def test_a_filter_of_qtopology_keeps_what_matches(qtopology_folder: str) -> None:
+    bolt = NodeBolt("filter", working_dir=qtopology_folder, type="sys", init={"filter": {"name": {"$like": "^x"}}})
+    assert values(emits(bolt, [("xy",), ("yx",), ("x",)], fields=("name",), streams={"default": "name string"})) == [
+        "xy",
+        "x",
+    ]
