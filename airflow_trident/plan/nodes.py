@@ -126,9 +126,10 @@ class MapNode(ProcessorNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProjectNode(ProcessorNode):
-    """Keeps the fields of its schema, in that order."""
+    """Keeps the fields of its schema, in that order. `implied`: nobody wrote it, another verb or a rewrite needs it."""
 
     narrows = True
+    implied: bool = False
 
     @property
     def what(self) -> str:
@@ -170,7 +171,7 @@ class PartitionNode(Node):
         kept = tuple(one for one in self.input.schema if one.name in self.needs(self.input.schema, used))
         if kept == self.input.schema:
             return self.with_schema(kept)
-        before = ProjectNode(name=f"{self.name}.project", schema=kept, inputs=(self.input,))
+        before = ProjectNode(name=f"{self.name}.project", schema=kept, inputs=(self.input,), implied=True)
         return replace(self, schema=kept, inputs=(before,))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, Sinks, ordered, readers_of
 from airflow_trident.plan.groupings import Grouping
-from airflow_trident.plan.nodes import PartitionNode, SourceNode
+from airflow_trident.plan.nodes import PartitionNode, ProjectNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.stages import Stage
 
@@ -57,8 +57,15 @@ def _total(stage: Stage, settings: PlanSettings, what: str) -> float | None:
     for node in (stage.source, *stage.nodes):
         if node is not None:
             own: float | None = getattr(settings.of(node.name), what)
-            total += (default if own is None else own) or 0.0
+            if own is None and _is_written(node):
+                own = default
+            total += own or 0.0
     return total or None
+
+
+def _is_written(node: Node) -> bool:
+    """Did somebody write it? Of an aggregation that is its last step."""
+    return not node.name.endswith(".partial") and not (isinstance(node, ProjectNode) and node.implied)
 
 
 class _Fusion:

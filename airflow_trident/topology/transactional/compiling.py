@@ -211,7 +211,9 @@ class Compiling:
             name=f"{name}.only", schema=node.schema, inputs=(node,), reads=(TAG,), expression=col(TAG) == place
         )
         fields = outputs.fields_of(stream)
-        narrow = ProjectNode(name=f"{name}.fields", schema=select(node.schema, fields, name), inputs=(kept,))
+        narrow = ProjectNode(
+            name=f"{name}.fields", schema=select(node.schema, fields, name), inputs=(kept,), implied=True
+        )
         declared = tuple(
             replace(one, name=own.name) for one, own in zip(narrow.schema, outputs.streams[stream].schema, strict=True)
         )

@@ -80,12 +80,16 @@ def map(stream: S, verb: str, function: Any, outputs: FieldSpec | None) -> S:
 def project(stream: S, keep: FieldSpec) -> S:
     names = some(stream, "project", keep, "Name one at least: a tuple without fields cannot be moved.")
     require_distinct(names)
-    return then(stream, ProjectNode, "project", select(stream.schema, names, "project"))
+    return _projected(stream, names, implied=False)
+
+
+def _projected(stream: S, names: tuple[str, ...], *, implied: bool) -> S:
+    return then(stream, ProjectNode, "project", select(stream.schema, names, "project"), implied=implied)
 
 
 def keeping(stream: S, names: tuple[str, ...]) -> S:
     """As `project`, if it would change anything."""
-    return stream if names == stream.fields else project(stream, list(names))
+    return stream if names == stream.fields else _projected(stream, names, implied=True)
 
 
 def peek(stream: S, inputs: Any, consumer: Any = None) -> S:
