@@ -220,6 +220,19 @@ def test_l15_p6_a_group_goes_over_a_skipped_transaction(ledger: Ledger) -> None:
     assert list(statuses(ledger).values()) == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED, Status.SKIPPED]
 
 
+def test_l15_p6_a_group_that_goes_over_a_skipped_transaction_finds_out_that_it_is_replayed_meanwhile(
+    place: Place,
+) -> None:
+    ledger, other = place.registered(), place.registered()
+    begun_many(ledger, 1, 3)
+    ledger.skip(2, "x")
+    other.start_attempt(2, owner="a backfill")
+    before = everything(other)
+    with pytest.raises(TransitionError, match="transaction 2 is not committed yet"):
+        ledger.processed_and_gate(staged([1, 3]), owner="drain")
+    assert everything(other) == before
+
+
 @pytest.mark.parametrize("group", [(2, 1), (1, 1)])
 def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger, group: Sequence[int]) -> None:
     begun_many(ledger, 1, 2)
