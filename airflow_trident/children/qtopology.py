@@ -59,6 +59,8 @@ class NodeTalk(BoltTalk):
         self._init = init
         self._opened = False
         self.beat_s = beat_s
+        self.whole = False
+        """Are its rows a stream id (or "") and the JSON text of an object?"""
 
     def _say(self, command: str, data: object = None) -> int:
         return self._channel.send({"cmd": command} if data is None else {"cmd": command, "data": data})
@@ -85,8 +87,13 @@ class NodeTalk(BoltTalk):
     def _heard(self, command: object, data: Any) -> bool:
         """Tell the listener; False: it is unknown."""
 
-    def _fields(self, values: tuple[Any, ...]) -> dict[str, Any]:
+    def _data(self, values: tuple[Any, ...]) -> dict[str, Any] | msgspec.Raw:
+        if self.whole:
+            return msgspec.Raw(values[1].encode())
         return dict(zip(self._place.fields, values, strict=True))
+
+    def _stream(self, values: tuple[Any, ...]) -> str | None:
+        return (values[0] or None) if self.whole else None
 
     def beat(self) -> None:
         self._say("heartbeat")
@@ -121,7 +128,7 @@ class SeedTalk(NodeTalk):
         self._say("init", self._init)
 
     def give(self, row: int, values: tuple[Any, ...]) -> int:
-        return self._say("data", self._fields(values))
+        return self._say("data", self._data(values))
 
     def _heard(self, command: object, data: Any) -> bool:
         if command != "data":
@@ -151,7 +158,7 @@ class ProgramTalk(NodeTalk):
 
     def give(self, row: int, values: tuple[Any, ...]) -> int:
         self._open = row
-        return self._say("data", {"data": self._fields(values), "stream_id": None, "ack_id": row})
+        return self._say("data", {"data": self._data(values), "stream_id": self._stream(values), "ack_id": row})
 
     def _heard(self, command: object, data: Any) -> bool:
         if not isinstance(data, dict):
@@ -193,7 +200,7 @@ class ModuleTalk(NodeTalk):
         self._beats = 0
 
     def give(self, row: int, values: tuple[Any, ...]) -> int:
-        data = msgspec.json.encode([row, self._fields(values), None])
+        data = msgspec.json.encode([row, self._data(values), self._stream(values)])
         self._rows.append(msgspec.Raw(data))
         self._bytes += len(data)
         if len(self._rows) >= BATCH_ROWS or self._bytes >= _FIRST_BYTES:

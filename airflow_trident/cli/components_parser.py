@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow.cli.cli_config import ARG_VERBOSE, Arg, GroupCommand, positive_int
 
 from airflow_trident.cli.parser_parts import command
+from airflow_trident.cli.query_parser import ARG_FORMAT
 
 ARG_FILE = Arg(("file",), help="Topology file of qtopology", metavar="FILE")
 ARG_SET = Arg(
@@ -14,6 +15,14 @@ ARG_SET = Arg(
     default=[],
     metavar="VAR=VALUE",
 )
+ARG_FIELDS_OF = Arg(
+    ("--fields-of",),
+    help='Fields of what a node emits (default: one field, "data string"); may be repeated',
+    action="append",
+    default=[],
+    metavar="NODE=FIELDS",
+)
+
 QTOPOLOGY = GroupCommand(
     name="qtopology",
     help="Topology files of qtopology",
@@ -27,6 +36,15 @@ QTOPOLOGY = GroupCommand(
             (ARG_FILE, ARG_SET, ARG_VERBOSE),
             "qtopology check topology.json",
             "qtopology check topology.json --set DATA=/data --set LEVEL=2",
+        ),
+        command(
+            "plan",
+            "components",
+            "plan",
+            "Print the plan of a topology file. Bolts whose output nobody reads are sinks in it.",
+            (ARG_FILE, ARG_SET, ARG_FIELDS_OF, ARG_FORMAT, ARG_VERBOSE),
+            "qtopology plan topology.json",
+            "qtopology plan topology.json --fields-of splitter='word string' --format mermaid",
         ),
     ),
 )

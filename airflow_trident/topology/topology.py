@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Spout
@@ -62,6 +63,48 @@ class Topology(NodeGraph):
         :raises ConfigurationError: the store cannot have such fields.
         """
         return StaticState(query.static(topology or self.name, state, name, keys, values))
+
+    @classmethod
+    def from_qtopology(
+        cls,
+        file: str,
+        *,
+        name: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        fields: Mapping[str, FieldSpec] | None = None,
+        spool_dir: str,
+        states: Mapping[str, Callable[[Stream], Any]] | None = None,
+        working_dir: str | None = None,
+        protocol: str = "0.7",
+    ) -> Topology:
+        """The topology of a file of qtopology, with its spouts and bolts as they are.
+
+        ``Topology.from_qtopology("topology.json", spool_dir="/shared/spool", fields={"split": "word string"},
+        states={"split": lambda words: words.group_by("word").persistent_aggregate(state, Count(), "n")})``
+
+        :param name: default: that of the file's ``general``, or the file's.
+        :param overrides: values of variables that count instead of the file's.
+        :param fields: node -> the fields of what it emits; default: one, ``data string``, the JSON text of the object.
+        :param spool_dir: a folder for the spools of the spouts, durable and shared.
+        :param states: node -> what ends its default stream in a state. A bolt that nobody reads and that is not here is
+            a sink: it gets its rows in the commit phase, and the topology is not exactly once.
+        :param working_dir: what the nodes' folders begin at; default: the file's folder.
+        :param protocol: what programs (`type` subproc) speak, "0.7" or "seed".
+        :raises ConfigurationError: the file cannot be meant, or not be kept; names file, node and cure.
+        """
+        # By name: spouts and states stand above topologies.
+        importing = import_module("airflow_trident.runtime.qtopology_import")
+        made: Topology = importing.import_file(
+            file,
+            name=name,
+            overrides=overrides,
+            fields=fields,
+            spool_dir=spool_dir,
+            states=states,
+            working_dir=working_dir,
+            protocol=protocol,
+        )
+        return made
 
     # ---- several streams ---------------------------------------------------------------------------------------
 

@@ -68,11 +68,13 @@ def test_a_topology_file_is_checked_and_what_is_wrong_is_one_line(airflow_home: 
     good.write_text(json.dumps(FILE))
     bad.write_text(json.dumps({**FILE, "bolts": [{**FILE["bolts"][0], "inputs": [{"source": "pomp"}]}]}))
     site = Site(airflow_home, sys.modules[__name__])
-    fine, wrong, unset, odd = site.tridents(
+    fine, wrong, unset, odd, plan, drawn = site.tridents(
         f"qtopology check {good} --set DIR=/b",
         f"qtopology check {bad}",
         f"qtopology check {good} --set DIRR=/b",
         f"qtopology check {good} --set DIR",
+        f"qtopology plan {good} --fields-of 'pump=n long, text string'",
+        f"qtopology plan {good} --format mermaid",
     )
     assert fine.out.splitlines() == [
         f"{good}: 1 spouts, 1 bolts, 1 workers",
@@ -85,6 +87,11 @@ def test_a_topology_file_is_checked_and_what_is_wrong_is_one_line(airflow_home: 
     assert f"{bad}: Bolt 'odd' is using unknown input source 'pomp'. The nodes are: odd, pump." in wrong.error
     assert "Did you mean 'dir'?" in unset.error
     assert odd.code == 2
+    assert plan.out.startswith("topology first\n")
+    assert "NodeSpout 'numbers.js 3' (subproc, 0.7) through /spool/first/pump" in plan.out
+    assert "BoltSink(NodeBolt 'forward' (sys))" in plan.out
+    assert "not exactly once: state odd with stream pump" in plan.out
+    assert drawn.out.startswith("flowchart")
 
 
 def test_a_bolt_is_driven_by_hand_line_by_line(airflow_home: AirflowHome) -> None:

@@ -96,6 +96,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "state get",
             "plan",
             "qtopology check",
+            "qtopology plan",
             "child try",
             "doctor",
         )

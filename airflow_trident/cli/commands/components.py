@@ -17,6 +17,8 @@ from airflow_trident.children.shell_spout import ShellProgram
 from airflow_trident.children.talk import ChildLimits
 from airflow_trident.children.trying import try_bolt, try_spout
 from airflow_trident.cli.console import OK, PROBLEM, UsageError, trident_command
+from airflow_trident.plan.show.explain import explain
+from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Schema, names_of, parse_declared
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from airflow_trident.children.polling import ChildSpout
 
 _MAX_S, _IDLE_S = 30.0, 0.5
+_SPOOL_DIR = "/spool"
+"""In plans, which open nothing."""
 
 
 # ---- qtopology -------------------------------------------------------------------------------------------------
@@ -33,6 +37,18 @@ _MAX_S, _IDLE_S = 30.0, 0.5
 def check(args: Namespace) -> int | None:
     for line in _described(read_definition(args.file, _pairs("--set", args.set))):
         print(line)
+    return OK
+
+
+@trident_command
+def plan(args: Namespace) -> int | None:
+    topology = Topology.from_qtopology(
+        args.file,
+        overrides=_pairs("--set", args.set),
+        fields=_pairs("--fields-of", args.fields_of),
+        spool_dir=_SPOOL_DIR,
+    )
+    print(explain(topology.compile(), args.format), end="")
     return OK
 
 

@@ -1,0 +1,54 @@
+"""A bolt of a topology file: what goes in and comes out are whole objects, as JSON texts, with their streams."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_trident.children.channel import Channel
+from airflow_trident.children.node_bolt import NodeBolt
+from airflow_trident.children.qtopology import NodeTalk
+from airflow_trident.children.talk import BoltListener, BoltPlace
+from airflow_trident.types import Field
+
+
+class ImportedBolt(NodeBolt):
+    """Its rows are a stream id (empty: the default stream) and the JSON text of an object. What it emits on a stream
+    with the one field `data string` is such a text, too; on others its fields are taken apart."""
+
+    def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> NodeTalk:
+        whole = frozenset(name for name, schema in place.streams.items() if schema == WHOLE)
+        talk = super().talk(channel, _WholeListener(listener, whole), place)
+        talk.whole = True
+        return talk
+
+
+WHOLE = (Field("data", "string"),)
+"""The fields of a stream whose tuples are whole objects."""
+
+
+def text_of(data: Any) -> str:
+    """Of an object, as JSON."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+class _WholeListener:
+    """Passes on what it hears; what is emitted on some streams as texts."""
+
+    def __init__(self, listener: BoltListener, streams: frozenset[str]) -> None:
+        self._listener, self._streams = listener, streams
+
+    def ready(self) -> None:
+        self._listener.ready()
+
+    def refused(self, text: str, *, missing: bool = False) -> None:
+        self._listener.refused(text, missing=missing)
+
+    def emitted(self, rows: tuple[int, ...], stream: str, values: Any) -> None:
+        self._listener.emitted(rows, stream, [text_of(values)] if stream in self._streams else values)
+
+    def done(self, row: int) -> None:
+        self._listener.done(row)
+
+    def failed(self, row: int, text: str) -> None:
+        self._listener.failed(row, text)
