@@ -142,7 +142,7 @@ class MultilangTalk(BoltTalk):
         if not isinstance(values, list):
             raise self.error(f"emitted {values!r}, which is no list of values")
         anchors = message.get("anchors") or ()
-        rows = tuple(self._row(one) for one in ([anchors] if isinstance(anchors, str) else anchors))
+        rows = tuple(map(self._row, (anchors,) if isinstance(anchors, str) else anchors))
         if not message.get("task") and message.get("need_task_ids", True):
             self._channel.send(_TASK_IDS)
         self._listener.emitted(rows, message.get("stream") or DEFAULT_STREAM, values)

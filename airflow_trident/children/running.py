@@ -277,23 +277,20 @@ class _Run:
             self._dropped_emits[stream] = self._dropped_emits.get(stream, 0) + 1
             return
         number, read = known
-        row = max(rows, default=NO_ROW)
         if self._place.matched and len(rows) != 1:
             raise ChildProtocolError(
                 f"{self._channel.what} emitted {_of(rows)}, and each() needs to know of which one",
                 "Use flat_map() or bolt(), which replace the tuple.",
             )
-        for one in rows:
-            self._row(one)
+        given = [self._row(row) for row in sorted(rows)] if len(rows) > 1 else [self._row(row) for row in rows]
         try:
             whole = read(values)
         except ValueError as error:
-            of = self._row(row).values if row != NO_ROW else ()
-            raise self._error_of(of, f"gave {error}") from error
-        if row == NO_ROW:
-            self._out.append(Emit(NO_ROW, number, whole))
+            raise self._error_of(given[-1].values if given else (), f"gave {error}") from error
+        if given:
+            given[-1].emits.append((number, whole))
         else:
-            self._row(row).emits.append((number, whole))
+            self._out.append(Emit(NO_ROW, number, whole))
 
     def done(self, row: int) -> None:
         self._close(row)
