@@ -14,6 +14,7 @@ from airflow_trident.children.framing import MAX_MESSAGE_BYTES
 from airflow_trident.children.qtopology import ModuleTalk, NodeTalk, ProgramTalk, SeedTalk, script
 from airflow_trident.children.talk import BoltListener, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import require_local_path
 
 
 class NodeType(StrEnum):
@@ -85,7 +86,7 @@ class NodeBolt(ChildBolt):
         fail: str = "attempt",
     ) -> None:
         self.cmd = cmd
-        self.working_dir = working_dir
+        self.working_dir = require_local_path("NodeBolt", working_dir)
         self.args = tuple(map(str, args))
         self.init = dict(init or {})
         self.type = _one_of(NodeType, "type", type)

@@ -15,6 +15,7 @@ from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.qtopology import MISSING, said, script
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
+from airflow_trident.io.local_paths import require_local_path
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -147,7 +148,8 @@ class NodeProgram(ChildSpout):
         node: str,
         limits: ChildLimits,
     ) -> None:
-        self.cmd, self.working_dir, self.args = cmd, working_dir, tuple(map(str, args))
+        self.cmd, self.args = cmd, tuple(map(str, args))
+        self.working_dir = require_local_path("NodeSpout", working_dir)
         self.init, self.subtype, self.node, self.limits = dict(init or {}), subtype, node, limits
         self.type = _one_of(NodeType, "type", type)
         self.protocol = _one_of(NodeProtocol, "protocol", protocol)

@@ -12,6 +12,7 @@ from airflow_trident.children.framing import MAX_MESSAGE_BYTES
 from airflow_trident.children.multilang import MultilangTalk
 from airflow_trident.children.talk import BoltListener, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import require_local_path
 
 
 class ShellBolt(ChildBolt):
@@ -56,7 +57,7 @@ class ShellBolt(ChildBolt):
         self.command = tuple(shlex.split(command) if isinstance(command, str) else map(str, command))
         if not self.command:
             raise ConfigurationError("a ShellBolt needs a command", 'As in ShellBolt("python split.py").')
-        self.cwd = cwd
+        self.cwd = None if cwd is None else require_local_path("ShellBolt", cwd)
         self.env = dict(env or {})
         self.conf = dict(conf or {})
         self.ticks = ticks

@@ -14,6 +14,7 @@ from airflow_trident.children.framing import Message
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.types import Json
 
 _TASK = 1
@@ -124,7 +125,8 @@ class ShellProgram(ChildSpout):
         self.command = tuple(shlex.split(command) if isinstance(command, str) else map(str, command))
         if not self.command:
             raise ConfigurationError("a ShellSpout needs a command", 'As in ShellSpout("python feed.py", ...).')
-        self.cwd, self.env, self.conf = cwd, dict(env or {}), dict(conf or {})
+        self.cwd = None if cwd is None else require_local_path("ShellSpout", cwd)
+        self.env, self.conf = dict(env or {}), dict(conf or {})
         self.acks_by_id, self.limits = ids, limits
         if not ids:
             self.note = "what its child gave is lost if it is killed before that is spooled (ids=False)"

@@ -24,6 +24,10 @@ from airflow_trident import (
     FileSpout,
     FixedBatchSpout,
     KeyValueStates,
+    NodeBolt,
+    NodeSpout,
+    ShellBolt,
+    ShellSpout,
     SpooledSpout,
     SqliteState,
     Topology,
@@ -41,7 +45,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.states.keyvalue.providers import BUILT_IN, provider_class
 
-PATHS = ("path", "folder", "dir", "file", "root", "uri")
+PATHS = ("path", "folder", "dir", "file", "root", "uri", "cwd")
 """A parameter that is one of these words, or ends with one behind ``_``, is a path."""
 
 
@@ -65,6 +69,12 @@ LOCAL: dict[str, Callable[[Any], object]] = {
     "FileSink.path": FileSink,
     "SqliteState.path": SqliteState,
     "SpooledSpout.folder": lambda path: SpooledSpout(CallableSource(lambda rows: None, "a long"), path),
+    "ShellSpout.folder": lambda path: ShellSpout("feed", "a long", path),
+    "ShellSpout.cwd": lambda path: ShellSpout("feed", "a long", "spool", cwd=path),
+    "NodeSpout.folder": lambda path: NodeSpout("feed.js", "a long", path),
+    "NodeSpout.working_dir": lambda path: NodeSpout("feed.js", "a long", "spool", working_dir=path),
+    "ShellBolt.cwd": lambda path: ShellBolt("bolt", cwd=path),
+    "NodeBolt.working_dir": lambda path: NodeBolt("bolt.js", working_dir=path),
     "provider sqlite.path": lambda path: KeyValueStates("sqlite", {"path": path}),
     "TridentEmitterOperator.staging_dir": task(TridentEmitterOperator, txid=1),
     "TridentCommitterOperator.staging_dir": task(TridentCommitterOperator, txid=1),
@@ -73,6 +83,8 @@ LOCAL: dict[str, Callable[[Any], object]] = {
     "trident_transaction.staging_dir": group,
 }
 """By class and parameter: made with a path."""
+NODES = {"MemoryLedger.root"}
+"""Paths of znodes."""
 OTHERS: dict[str, Callable[[Any], object]] = {
     "a rendered staging_dir": settings.staging_root,
     "LocalRunner": lambda path: LocalRunner(
@@ -103,7 +115,7 @@ def takers_of_paths() -> Iterator[str]:
 
 
 def test_every_public_parameter_that_is_a_path_is_asked_here() -> None:
-    assert set(takers_of_paths()) == {*LOCAL, *ANYWHERE}
+    assert set(takers_of_paths()) == {*LOCAL, *ANYWHERE, *NODES}
 
 
 @pytest.mark.parametrize(
