@@ -7,6 +7,7 @@ import logging
 import pickle
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,24 @@ def fails(spout: ShellSpout | NodeSpout, kind: type[Exception], said: str) -> No
         begin(coordinator, begin(coordinator))
 
 
+def processes() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Servers of other tests are children of this process, too."""
+    _OTHERS.update(processes())
+    yield
+    _OTHERS.clear()
+
+
+_OTHERS: set[int] = set()
+
+
 def children() -> list[int]:
-    return [child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    """Those that were started in this test."""
+    return sorted(processes() - _OTHERS)
 
 
 # ---- Storm's multilang -----------------------------------------------------------------------------------------
