@@ -294,7 +294,7 @@ def test_a_program_of_qtopology_gives_a_batch_until_it_is_empty_and_hears_spout_
 ) -> None:
     with caplog.at_level(logging.INFO):
         assert once(program(tmp_path, "3", init={"a": 1})) == [(3, "č 3"), (2, "č 2"), (1, "č 1")]
-    heard = [record.getMessage().split("): ", 1)[1] for record in caplog.records if "numbers.js" in record.message]
+    heard = [record.getMessage().split("): ", 1)[1] for record in caplog.records if "numbers.js" in record.getMessage()]
     assert [json.loads(heard[0].removeprefix("init "))["a"], *heard[1:]] == [1, "spout_ack"]
 
 
