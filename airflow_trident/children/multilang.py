@@ -10,11 +10,12 @@ import keyword
 import logging
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_trident.children.channel import Channel
+from airflow_trident.children.channel import Carrier, Channel, Program
 from airflow_trident.children.framing import Message
-from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk, ChildLimits
 
 INPUT = "input"
 """What a bolt's input is called to it."""
@@ -183,3 +184,17 @@ class MultilangTalk(BoltTalk):
 def _may_name(name: str) -> bool:
     """May it be a field of a namedtuple, which pystorm makes?"""
     return not name.startswith("_") and not keyword.iskeyword(name)
+
+
+def multilang_program(
+    command: Sequence[str], cwd: str | None, env: Mapping[str, str], limits: ChildLimits, place: BoltPlace
+) -> Program:
+    """What is started for a spout or a bolt of this protocol."""
+    return Program(
+        argv=tuple(command),
+        carrier=Carrier.MULTILANG,
+        cwd=cwd,
+        env={**env, **place.environment},
+        max_message_bytes=limits.max_message_bytes,
+        strict=limits.strict,
+    )

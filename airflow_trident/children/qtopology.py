@@ -49,16 +49,24 @@ def said(error: object) -> str:
 class NodeTalk(BoltTalk):
     """What all three have in common.
 
-    :param name: what the node is called.
+    :param window: rows that it may have at a time.
     """
 
     def __init__(
-        self, channel: Channel, listener: BoltListener, place: BoltPlace, *, init: dict[str, Any], beat_s: float | None
+        self,
+        channel: Channel,
+        listener: BoltListener,
+        place: BoltPlace,
+        *,
+        init: dict[str, Any],
+        beat_s: float | None,
+        window: int,
     ) -> None:
         super().__init__(channel, listener, place)
         self._init = init
         self._opened = False
         self.beat_s = beat_s
+        self.window = window
         self.whole = False
         """Are its rows a stream id (or "") and the JSON text of an object?"""
 
@@ -111,19 +119,6 @@ class SeedTalk(NodeTalk):
 
     acknowledges: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        channel: Channel,
-        listener: BoltListener,
-        place: BoltPlace,
-        *,
-        init: dict[str, Any],
-        beat_s: float | None,
-        window: int,
-    ) -> None:
-        super().__init__(channel, listener, place, init=init, beat_s=beat_s)
-        self.window = window
-
     def open(self) -> None:
         self._say("init", self._init)
 
@@ -151,8 +146,7 @@ class ProgramTalk(NodeTalk):
         window: int,
         parallel: bool,
     ) -> None:
-        super().__init__(channel, listener, place, init=init, beat_s=beat_s)
-        self.window = window if parallel else 1
+        super().__init__(channel, listener, place, init=init, beat_s=beat_s, window=window if parallel else 1)
         self._parallel = parallel
         self._open: int | None = None
 
@@ -193,8 +187,7 @@ class ModuleTalk(NodeTalk):
         beat_s: float | None,
         window: int,
     ) -> None:
-        super().__init__(channel, listener, place, init=init, beat_s=beat_s)
-        self.window = window
+        super().__init__(channel, listener, place, init=init, beat_s=beat_s, window=window)
         self._rows: list[msgspec.Raw] = []
         self._bytes = 0
         self._beats = 0

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_trident.children.bolt import ChildBolt, on_fail
-from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.channel import Channel, Program
 from airflow_trident.children.framing import MAX_MESSAGE_BYTES
-from airflow_trident.children.multilang import MultilangTalk
+from airflow_trident.children.multilang import MultilangTalk, multilang_program
 from airflow_trident.children.talk import BoltListener, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
@@ -76,14 +76,7 @@ class ShellBolt(ChildBolt):
         return f"ShellBolt {shlex.join(self.command)!r}"
 
     def program(self, place: BoltPlace) -> Program:
-        return Program(
-            argv=self.command,
-            carrier=Carrier.MULTILANG,
-            cwd=self.cwd,
-            env={**self.env, **place.environment},
-            max_message_bytes=self.limits.max_message_bytes,
-            strict=self.limits.strict,
-        )
+        return multilang_program(self.command, self.cwd, self.env, self.limits, place)
 
     def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> MultilangTalk:
         return MultilangTalk(channel, listener, place, window=self.limits.max_pending, conf=self.conf, ticks=self.ticks)

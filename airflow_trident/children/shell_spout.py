@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.channel import Channel, Program
 from airflow_trident.children.framing import Message
+from airflow_trident.children.multilang import multilang_program
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
@@ -132,14 +133,7 @@ class ShellProgram(ChildSpout):
             self.note = "what its child gave is lost if it is killed before that is spooled (ids=False)"
 
     def program(self, place: BoltPlace) -> Program:
-        return Program(
-            argv=self.command,
-            carrier=Carrier.MULTILANG,
-            cwd=self.cwd,
-            env={**self.env, **place.environment},
-            max_message_bytes=self.limits.max_message_bytes,
-            strict=self.limits.strict,
-        )
+        return multilang_program(self.command, self.cwd, self.env, self.limits, place)
 
     def talk(self, channel: Channel, place: BoltPlace) -> ShellTalk:
         return ShellTalk(channel, place, self.conf)
