@@ -83,28 +83,35 @@ def adapted(id: str, spout: AnyTransactionalSpout, conf: Mapping[str, Any], task
     return OpaquePartitionedSource(spout, where)
 
 
-# ---- ITransactionalSpout ---------------------------------------------------------------------------------------
+class _OfStorm(Spout):
+    """What all three adapters say of their spout."""
 
-
-@dataclass(frozen=True)
-class TransactionalSource(Spout):
-    """Metadata: ``{"txid": of the batch, "meta": what the coordinator gave}``."""
-
-    spout: TransactionalSpout[Any]
+    spout: AnyTransactionalSpout
     where: SpoutOfTopology
 
     @property
     def schema(self) -> Schema:
         return self.where.schema
 
+    def describe(self) -> str:
+        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
+
+
+# ---- ITransactionalSpout ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TransactionalSource(_OfStorm):
+    """Metadata: ``{"txid": of the batch, "meta": what the coordinator gave}``."""
+
+    spout: TransactionalSpout[Any]
+    where: SpoutOfTopology
+
     def coordinator(self) -> Coordinator:
         return _Coordinator(self)
 
     def emitter(self) -> Emitter:
         return _Emitter(self)
-
-    def describe(self) -> str:
-        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
 
     def read(self, metadata: Json) -> tuple[int, Any]:
         if isinstance(metadata, dict) and metadata.keys() == {"txid", "meta"} and isinstance(metadata["txid"], int):
@@ -157,16 +164,12 @@ class _Emitter(Emitter):
 
 
 @dataclass(frozen=True)
-class PartitionedSource(PartitionedSpout):
+class PartitionedSource(_OfStorm, PartitionedSpout):
     """A part's metadata: ``{"meta": what the emitter gave, "rows": their number, "digest": of them}``: that the
     partition gives the same tuples again is not only believed."""
 
     spout: PartitionedTransactionalSpout[Any]
     where: SpoutOfTopology
-
-    @property
-    def schema(self) -> Schema:
-        return self.where.schema
 
     def partitions(self) -> list[str]:
         with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
@@ -195,20 +198,13 @@ class PartitionedSource(PartitionedSpout):
         _require_same(rows, recorded, partition, self.describe())
         yield from self.where.batches(rows)
 
-    def describe(self) -> str:
-        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
-
 
 @dataclass(frozen=True)
-class OpaquePartitionedSource(OpaquePartitionedSpout):
+class OpaquePartitionedSource(_OfStorm, OpaquePartitionedSpout):
     """A part's metadata: as of :class:`PartitionedSource`, and ``"last"``: that of the part before."""
 
     spout: OpaquePartitionedTransactionalSpout[Any]
     where: SpoutOfTopology
-
-    @property
-    def schema(self) -> Schema:
-        return self.where.schema
 
     def partitions(self) -> list[str]:
         with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
@@ -239,9 +235,6 @@ class OpaquePartitionedSource(OpaquePartitionedSpout):
         with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
             meta = emitter.emit_partition_batch(attempt, collector, int(partition), before)
         return rows, self.spout.to_json(meta)
-
-    def describe(self) -> str:
-        return type(self.spout).__qualname__.rpartition("<locals>.")[2]
 
 
 def _part(recorded: Json, spout: str) -> dict[str, Any]:
