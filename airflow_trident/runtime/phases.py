@@ -336,3 +336,15 @@ def unknown_transaction(topology: str, decision: Unknown) -> TransitionError:
         f"topology {topology!r} never began transaction {decision.txid} ({begun})",
         f"See `airflow trident ledger list {topology}`.",
     )
+
+
+def kept_record(view: LedgerView, topology: str, txid: int) -> TxRecord:
+    """The record of transaction `txid`, of which `view` is.
+
+    :raises TransitionError: it was never begun, or is committed and pruned.
+    """
+    if view.tx is not None:
+        return view.tx
+    if txid >= view.next_txid or txid < 1:
+        raise unknown_transaction(topology, Unknown(txid, view.next_txid))
+    raise TransitionError(f"transaction {txid} is committed and its record is pruned", "Choose a later one.")

@@ -16,8 +16,7 @@ from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.stages import Plan
-from airflow_trident.protocol.decide import Unknown
-from airflow_trident.runtime.phases import Progress, unknown_transaction
+from airflow_trident.runtime.phases import Progress, kept_record
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json, Schema
@@ -55,24 +54,21 @@ def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progre
     :raises SourceChangedError: the source no longer holds the batch.
     """
     view = ledger.view(txid)
-    if view.tx is None:
-        if txid >= view.next_txid or txid < 1:
-            raise unknown_transaction(topology.name, Unknown(txid, view.next_txid))
-        raise TransitionError(f"transaction {txid} is committed and its record is pruned", "Choose a later one.")
-    if view.tx.invalidated:
+    record = kept_record(view, topology.name, txid)
+    if record.invalidated:
         raise TransitionError(
             f"transaction {txid} has no batch since a lower one was attempted again", "Let it be attempted first."
         )
-    slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=view.tx.attempt)
-    search = _Search(topology.compile(), slot, view.tx.metadata, engine, progress)
+    slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=record.attempt)
+    search = _Search(topology.compile(), slot, record.metadata, engine, progress)
     whole = search.error_of({})
     if whole is None:
         return None
-    for stream in view.tx.metadata:
+    for stream in record.metadata:
         found = search.narrow(stream)
         if found is not None:
             return found
-    stream = next(iter(view.tx.metadata))
+    stream = next(iter(record.metadata))
     return search.poison(stream, 0, search.rows_of(stream), whole, alone=False)
 
 

@@ -14,8 +14,7 @@ from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.errors import StagingError, TransitionError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.decide import Unknown
-from airflow_trident.runtime.phases import Progress, unknown_transaction
+from airflow_trident.runtime.phases import Progress, kept_record
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
@@ -52,20 +51,17 @@ def dry_replay(
     :raises SourceChangedError: the source no longer holds the batch.
     """
     view = ledger.view(txid)
-    if view.tx is None:
-        if txid >= view.next_txid or txid < 1:
-            raise unknown_transaction(topology.name, Unknown(txid, view.next_txid))
-        raise TransitionError(f"transaction {txid} is committed and its record is pruned", "Choose a later one.")
-    if view.tx.staged is None:
+    record = kept_record(view, topology.name, txid)
+    if record.staged is None:
         raise TransitionError(f"transaction {txid} has no staged batch to compare with", "Let it be processed first.")
     area = StagingArea(staging_root)
-    manifest = area.load(view.tx.staged)
-    slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=view.tx.attempt)
+    manifest = area.load(record.staged)
+    slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=record.attempt)
     with tempfile.TemporaryDirectory(prefix="trident-replay-") as folder:
         job = Job(
             plan=topology.compile(),
             slot=slot,
-            metadata=view.tx.metadata,
+            metadata=record.metadata,
             staging_root=folder,
             progress=progress,
             trial=True,
