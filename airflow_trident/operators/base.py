@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.triggers.turn import TridentTurnTrigger
+
+_log = logging.getLogger(__name__)
 
 INCARNATION = "incarnation"
 """XCom key of a coordinator: the life of the topology that its txids are of."""
@@ -74,26 +77,32 @@ def topology_name(topology: Topology | str) -> str:
     return require_topology(topology).name if isinstance(topology, Topology) else require_name("topology", topology)
 
 
-@contextmanager
-def airflow_outcome() -> Iterator[None]:
+class airflow_outcome:  # noqa: N801 - used as contextlib's own are
     """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry; its
     text then begins with the error's class, by which the reference of errors is sorted. Inside, states and spouts find
     Airflow's connections.
 
+    Airflow prints an error above its stack, then its causes with theirs: the log would end in frames of a driver or of
+    Java. So what led to the error is logged before, and what Airflow prints last is its text, its cure and few frames.
+
     Of a FailedException Airflow logs the text alone: it takes a SystemExit for a failure like any other, but prints no
-    stack trace, which would be ours. Callbacks find the FailedException as its ``__cause__``.
+    stack trace, which would be ours. Callbacks find what ended the task as the ``__cause__``.
     """
-    install_resolver()
-    try:
-        yield
-    except FailedException as error:
-        if error.outcome is Outcome.RETRY:
-            raise SystemExit(str(error)) from error
-        raise AirflowFailException(str(error)) from None
-    except TridentError as error:
-        if error.outcome is Outcome.RETRY:
-            raise
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+    def __enter__(self) -> None:
+        install_resolver()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, TridentError):
+            return
+        again = error.outcome is Outcome.RETRY
+        if isinstance(error, FailedException):
+            raise (SystemExit if again else AirflowFailException)(str(error)) from error.with_traceback(None)
+        _log.info("what led to the %s below", type(error).__name__, exc_info=error)
+        error.__cause__, error.__suppress_context__ = None, True
+        if again:
+            raise error.with_traceback(None)
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from error.with_traceback(None)
 
 
 class LedgerTask:

@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
+from structlog.tracebacks import ExceptionDictTransformer
 
 from airflow_trident import (
     Count,
@@ -158,6 +159,30 @@ def test_errors_that_may_pass_are_left_to_airflows_retries_and_all_others_end_th
     with pytest.raises(AirflowFailException, match=r"PlanError: no such plan. Mend it.") as failed, airflow_outcome():
         raise PlanError("no such plan", "Mend it.")
     assert isinstance(failed.value.__cause__, PlanError)
+
+
+@pytest.mark.parametrize("kind", [PlanError, LedgerUnavailableError])
+def test_what_airflow_prints_of_a_failed_task_ends_with_the_error_and_its_cure(
+    kind: type[TridentError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Airflow logs an exception as structlog's transformer makes it: from the error to its first cause, the text of each
+    above its frames."""
+
+    def execute() -> None:
+        try:
+            raise OSError("pages of a driver")
+        except OSError as error:
+            raise kind("it is not there", "Look for it.") from error
+
+    caplog.set_level("INFO")
+    with pytest.raises((AirflowFailException, kind)) as failed, airflow_outcome():
+        execute()
+    (printed,) = ExceptionDictTransformer()((failed.type, failed.value, failed.tb))
+    assert printed["exc_value"].endswith("it is not there. Look for it.")
+    assert len(printed["frames"]) == 2, "the task's, and where the error is handed to Airflow"
+    (before,) = caplog.records
+    assert before.exc_info is not None
+    assert "pages of a driver" in caplog.text
 
 
 def test_a_callback_finds_the_exception_by_which_a_function_failed_its_attempt() -> None:
