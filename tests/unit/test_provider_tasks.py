@@ -165,8 +165,7 @@ def test_errors_that_may_pass_are_left_to_airflows_retries_and_all_others_end_th
 def test_what_airflow_prints_of_a_failed_task_ends_with_the_error_and_its_cure(
     kind: type[TridentError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Airflow logs an exception as structlog's transformer makes it: from the error to its first cause, the text of each
-    above its frames."""
+    """Airflow logs an exception as structlog's transformer makes it: each error above its frames, then its causes."""
 
     def execute() -> None:
         try:

@@ -82,6 +82,13 @@ class SparkEngine(Engine):
             attached.release()
 
     def _opened(self, job: Job) -> Attached:
+        try:
+            return self._open(job)
+        except Exception as error:  # noqa: BLE001 - as in a job
+            typed = translate(error, _what(job))
+            raise typed from _cause(typed, error)
+
+    def _open(self, job: Job) -> Attached:
         what = self._sessions.opening()
         with self._lock:  # of several threads one says it
             told, self._opening = self._opening == what, what

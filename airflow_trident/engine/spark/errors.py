@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from airflow_trident import errors
-from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
+from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, error_text
 from airflow_trident.types import Json
 
 _MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
@@ -76,6 +76,12 @@ def translate(error: BaseException, what: str) -> TridentError:
         return ConfigurationError(
             f"{what}: the Python workers of Spark run another Python version than this process",
             "Set spark.pyspark.python to a Python of the same minor version.",
+        )
+    if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
+        return SparkJobError(
+            f"{what} failed: the JVM of Spark ended while it was at work, or does not answer ({error_text(error)})",
+            "Killed with 9 it was short of memory more often than not: give the machine or the container more, or make "
+            "the batches smaller. A retry starts another one.",
         )
     return SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text))
 

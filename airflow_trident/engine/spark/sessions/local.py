@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 _LOCK = RLock()
 
@@ -91,14 +94,19 @@ class LocalSessions(Sessions):
 
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         with _LOCK:
+            _forget_killed()
+            if self._session is None or not _runs(self._session):
+                self._session, self._sibling, self._mine = self._existing(), None, False
             if self._session is None:
-                self._session = self._existing() or self._start()
+                self._session = self._start()
             if self._sibling is None:
                 self._sibling = Sibling.of(self._session)
             return attach_classic(self._sibling, slot)
 
     def opening(self) -> str:
-        return "" if self._session is not None or _runs() else f"starting Spark ({self._master})"
+        with _LOCK:
+            _forget_killed()
+            return "" if _runs() else f"starting Spark ({self._master})"
 
     def _existing(self) -> SparkSession | None:
         from pyspark.sql import SparkSession
@@ -127,15 +135,36 @@ class LocalSessions(Sessions):
 
     def close(self) -> None:
         session, self._session, self._sibling = self._session, None, None
-        if session is not None and self._mine:
-            session.stop()
+        with _LOCK:
+            _forget_killed()
+            if session is not None and self._mine and _runs(session):
+                session.stop()
 
 
-def _runs() -> bool:
-    """Is there an application in this process, whoever started it?"""
+def _runs(session: SparkSession | None = None) -> bool:
+    """Is there an application in this process, whoever started it? :param session: it has to be this one's."""
     from pyspark import SparkContext
 
-    return SparkContext._active_spark_context is not None
+    active = SparkContext._active_spark_context
+    return active is not None and (session is None or session.sparkContext is active)
+
+
+def _forget_killed() -> None:
+    """Make pyspark forget a JVM that ended without it, killed perhaps: the next job starts another one, where every
+    call to this one would be refused."""
+    from pyspark import SparkContext
+
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None or process.poll() is None:
+        return
+    log.warning("the JVM of Spark has ended (exit code %s) and this process did not ask it to", process.returncode)
+    if context is not None:
+        context._jsc = None  # there is nobody to be told
+        context.stop()
+    with suppress(Exception):  # its sockets lead nowhere
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def _launch(conf: Mapping[str, str]) -> None:
