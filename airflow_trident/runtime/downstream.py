@@ -115,7 +115,8 @@ def note_overlooked(spec: StateSpec, state: State, txid: int, progress: Progress
     if found.late:
         progress(
             f"transaction {txid}: {found.late} tuples came too late for all their windows of state {spec.name} and are "
-            f"left out ({found.late_in_all} so far); a longer lag takes later ones"
+            f"left out ({found.late_in_all} so far); a longer lag takes later ones, and reopen= opens windows that "
+            "a wrong clock has closed"
         )
     if found.ahead:
         progress(

@@ -309,6 +309,8 @@ class Stream(StreamBase):
         :param max_ahead: with `time`: a tuple whose time is later than the beginning of its transaction by more than
             this (default: 5 minutes) fires no window: its clock may be wrong. It is kept, and is in the window of its
             time. None: every time is believed.
+        :param reopen: with a duration: windows that end after this time are open again, where a wrong clock has closed
+            them. The first transaction that runs with it does so, once.
         :param bounds: put the fields ``window_start`` and ``window_end`` before the outputs: times (the end is
             exclusive), or numbers of tuples.
         :param name: of the state; default: that of the first output and ``_window``.

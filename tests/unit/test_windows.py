@@ -187,6 +187,34 @@ def test_one_wrong_clock_ends_no_window_before_its_time(trusting: bool) -> None:
         assert fired == [5, 8, 9, 2], "what was ahead of its time has come to it"
 
 
+def test_windows_that_a_wrong_clock_has_closed_are_opened_again_once(tmp_path: Path) -> None:
+    """By the verb, in a state that is there; each tuple is in one window, and what was left out before stays out."""
+    state = SqliteState(str(tmp_path / "w.db"))
+
+    def spec_with(**options: Any) -> StateSpec:
+        stream = Topology("windows").new_stream("numbers", PaperSpout("n long, at long"))
+        length = timedelta(seconds=1)
+        window = stream.tumbling_window(length, state, "n", Sum(), "total", time="at", bounds=True, **options)
+        window.partition_persist(PaperState(), "window_start, total", keys="window_start")
+        return window.topology.states["total_window"]
+
+    def fired(spec: StateSpec, txid: int, *rows: tuple[int, int]) -> tuple[list[int], int]:
+        assert isinstance(spec.updater, WindowUpdater)
+        with spec.factory.make_state(spec) as store:
+            store.apply(ticket(txid), batch_of(spec, rows))
+            late = spec.updater.overlooked(store.get_many).late
+            return [row[2] for row in table_to_rows(spec.updater.emitted(store.get_many))], late
+
+    trusting, open_again = spec_with(max_ahead=None), spec_with(max_ahead=None, reopen=_time(4_000))
+    assert fired(trusting, 1, (1, 1_000), (2, YEAR_2099)) == ([1], 0)
+    assert fired(trusting, 2, (3, 5_000)) == ([], 1)
+    assert fired(open_again, 3, (4, 3_900), (5, 5_100), (6, 6_000)) == ([5], 1)
+    assert fired(open_again, 4, (7, 5_200), (8, 7_000)) == ([6], 1)
+    assert fired(trusting, 5, (9, 8_000)) == ([8], 0)
+    assert fired(open_again, 6, (10, 7_100), (11, 9_000)) == ([9], 1), "it was opened once"
+    assert fired(open_again, 7, (12, YEAR_2099 + 1_000)) == ([11, 2], 0), "what came too early has waited for its time"
+
+
 def test_what_a_committed_window_left_out_is_said(tmp_path: Path) -> None:
     rows = [("a", 1_000), ("a", 61_000), ("a", 500), ("b", YEAR_2099), ("b", 62_000), ("b", 121_000)]
     topology = Topology("said")
@@ -200,7 +228,7 @@ def test_what_a_committed_window_left_out_is_said(tmp_path: Path) -> None:
         LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=staging, progress=lines.append).run()
     assert [line for line in lines if "too late" in line or "after the transaction began" in line] == [
         "transaction 2: 1 tuples came too late for all their windows of state n_window and are left out (1 so far); a "
-        "longer lag takes later ones",
+        "longer lag takes later ones, and reopen= opens windows that a wrong clock has closed",
         "transaction 2: 1 tuples of state n_window are of a time more than 300 s after the transaction began; they are "
         "kept, and fire no window",
     ]
@@ -256,6 +284,10 @@ def test_windows_that_cannot_be_are_refused_on_the_users_line() -> None:
         stream.tumbling_window(
             timedelta(seconds=1), state, "n", Sum(), "total", time="n", max_ahead=-timedelta(seconds=1)
         )
+    with pytest.raises(PlanError, match="windows of time, and no others"):
+        stream.tumbling_window(2, state, "n", Sum(), "total", reopen=EPOCH)
+    with pytest.raises(PlanError, match="with its zone"):
+        stream.tumbling_window(timedelta(seconds=1), state, "n", Sum(), "total", reopen=EPOCH.replace(tzinfo=None))
     with pytest.raises(FieldError, match="is no time"):
         stream.tumbling_window(timedelta(seconds=1), state, "n", Sum(), "total", time="name")
     with pytest.raises(PlanError, match="whole milliseconds"):

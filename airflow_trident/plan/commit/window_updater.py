@@ -47,6 +47,8 @@ class WindowUpdater:
     :param lag_ms: so much later than the latest tuple a tuple may come and still be in all its windows.
     :param max_ahead_ms: so much later than the beginning of its transaction a tuple's time may be and still say how far
         the stream is; None: any time does. Not part of the definition: it only says when windows fire.
+    :param reopen_ms: the first transaction that runs with it takes the stream for being no further than this, so that
+        windows that end later are open again. Not part of the definition, either.
     """
 
     config: WindowConfig
@@ -56,6 +58,7 @@ class WindowUpdater:
     time: str = ""
     lag_ms: int = 0
     max_ahead_ms: int | None = None
+    reopen_ms: int | None = None
 
     def describe(self) -> str:
         """Part of the topology's definition: a stored window cannot become another one."""
@@ -68,7 +71,7 @@ class WindowUpdater:
         return (*self.bounds, *self.kept)
 
     def __call__(self, state: MapState, tuples: Iterable[Row]) -> None:
-        book = replace(_Book.load(state.multi_get), late_now=0, ahead_now=0)
+        book = replace(_Book.load(state.multi_get).opened_from(self.reopen_ms), late_now=0, ahead_now=0)
         before = book.last_end(self.config)
         coming = self._take(book, list(tuples))
         mark = book.mark
@@ -162,7 +165,7 @@ def bounds_of(config: WindowConfig) -> Schema:
 class _Book:
     """How far the stream is. `mark`: below which place everything has come, None at first; `panes`: live pane -> number
     of its chunks; `late`: tuples that came too late for all their windows; `windows`: how many have fired. `late_now`,
-    `ahead_now`: those of the highest transaction."""
+    `ahead_now`: those of the highest transaction. `reopened`: the last time from which windows were opened again."""
 
     mark: int | None = None
     panes: dict[int, int] = field(default_factory=dict)
@@ -170,6 +173,7 @@ class _Book:
     windows: int = 0
     late_now: int = 0
     ahead_now: int = 0
+    reopened: int | None = None
 
     @staticmethod
     def load(lookup: _Lookup) -> _Book:
@@ -183,9 +187,17 @@ class _Book:
             panes=panes,
             late=record["late"],
             windows=record["windows"],
-            late_now=record.get("late_now", 0),  # absent from books of 0.1
+            late_now=record.get("late_now", 0),  # absent from books of 0.1, as what follows
             ahead_now=record.get("ahead_now", 0),
+            reopened=record.get("reopened"),
         )
+
+    def opened_from(self, place: int | None) -> _Book:
+        """With the windows that end after `place` open, once for each place that a person gives: later the stream may
+        well be further."""
+        if place is None or place == self.reopened:
+            return self
+        return replace(self, reopened=place, mark=None if self.mark is None else min(self.mark, place))
 
     def last_end(self, config: WindowConfig) -> int | None:
         return None if self.mark is None else config.last_end(self.mark)
@@ -199,6 +211,7 @@ class _Book:
             "windows": self.windows,
             "late_now": self.late_now,
             "ahead_now": self.ahead_now,
+            "reopened": self.reopened,
         }
         state.multi_put([_BOOK], [(json.dumps(record).encode(),)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 from airflow_trident.contracts.state import StateFactory, StateSpec
@@ -25,6 +25,7 @@ class WindowOptions(TypedDict, total=False):
     time: str | None
     lag: timedelta
     max_ahead: timedelta | None
+    reopen: datetime | None
     bounds: bool
     name: str | None
 
@@ -39,6 +40,7 @@ def window(
     time: str | None = None,
     lag: timedelta = timedelta(0),
     max_ahead: timedelta | None = DEFAULT_MAX_AHEAD,
+    reopen: datetime | None = None,
     bounds: bool = False,
     name: str | None = None,
 ) -> S:
@@ -58,6 +60,7 @@ def window(
         time="" if field is None else field.name,
         lag_ms=milliseconds(lag),
         max_ahead_ms=None if max_ahead is None else milliseconds(max_ahead),
+        reopen_ms=_reopened(config, reopen),
     )
     outputs = [output.name for one in several for output in one.output]
     spec = StateSpec(
@@ -93,6 +96,18 @@ def _time_field(
     if field.type not in ("timestamp", "long"):
         raise FieldError(f"window: the time field {field} is no time", "Give a timestamp, or a long in ms.")
     return field
+
+
+def _reopened(config: WindowConfig, reopen: datetime | None) -> int | None:
+    """In milliseconds since 1970. :raises PlanError: not of windows of time, or nobody knows in which zone it is."""
+    if reopen is None:
+        return None
+    if not config.timed or reopen.tzinfo is None:
+        raise PlanError(
+            f"a {config} got reopen={reopen!r}",
+            "Give windows of time, and no others, a datetime with its zone: datetime(2026, 3, 1, 12, tzinfo=UTC).",
+        )
+    return (reopen - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def _require_atomic(state: object) -> StateFactory:
