@@ -8,8 +8,10 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Any
 
-FIRST_S, EVERY_S = 10.0, 30.0
+FIRST_S, EVERY_S = 10.0, 20.0
 """A job that takes so long says what it is at, and again and again."""
+COUNT_EVERY_S = 5.0
+"""So often a worker says how much of a split it has read."""
 
 
 @contextmanager

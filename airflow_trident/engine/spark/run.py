@@ -16,9 +16,9 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.jvm_nodes import Columns, may_run_in_jvm
-from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import read_text
@@ -34,6 +34,7 @@ from airflow_trident.engine.spark.worker import (
     dealt,
     made_twice,
     partitions_for,
+    rows_so_far,
 )
 from airflow_trident.engine.spout_reader import emitter_of
 from airflow_trident.errors import SparkJobError
@@ -115,7 +116,7 @@ class PlanRun:
                     done += 1
                     self._attached.describe(_told(sink))
                     what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
-                    with watched(what, self._attached.tasks, self._job.progress):
+                    with progress.watched(what, self._so_far, self._job.progress):
                         staged = self._stage_rows(sink, flow)
                     rows = sum(file.rows for file in staged)
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
@@ -223,6 +224,7 @@ class PlanRun:
                 schema=source.schema,
                 given=source.spout.schema,
                 counts=self._counts,
+                say_every_s=progress.COUNT_EVERY_S,
             ),
             nodes=FusedPass.of(fused, source.schema) if fused else None,
         )
@@ -339,6 +341,11 @@ class PlanRun:
     def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         parts = self._parts(sink, flow).toArrow().to_pylist()
         return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
+
+    def _so_far(self) -> str:
+        """How far it is, for people."""
+        rows = rows_so_far(self._counts)
+        return ", ".join(filter(None, (f"{rows:,} rows read so far" if rows else "", self._attached.tasks())))
 
     def _require_same(self) -> None:
         for files in self._texts:

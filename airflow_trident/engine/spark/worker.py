@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,8 @@ PARTITION_BYTES = 32 * 2**20
 
 PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
 """What :class:`WriteParts` gives: one row per file."""
+
+COUNTED, SO_FAR = ".rows", ".so-far"
 
 MARKER = "is a row"
 """A last column that is false for a row that only keeps its partition alive. No field can have this name."""
@@ -119,6 +122,9 @@ class ReadSplits:
 
     A counter of Spark's would count a recomputed split twice, and Connect has none; a file that is written again holds
     the same number. A folder that workers do not see only means that nobody knows the count.
+
+    While a split is read another file says now and then how far it is, for people: two tasks may read the same split,
+    and what the slower one says of itself must not replace the count.
     """
 
     stream: str
@@ -127,6 +133,7 @@ class ReadSplits:
     schema: Schema
     given: Schema
     counts: str
+    say_every_s: float
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -135,11 +142,18 @@ class ReadSplits:
 
     def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
         wanted = arrow_schema(self.schema)
-        rows = 0
+        rows, said_s = 0, time.monotonic()
         for batch in self.emitter.read(split):
             rows += batch.num_rows
+            if time.monotonic() - said_s >= self.say_every_s:
+                self._count(split, rows, SO_FAR)
+                said_s = time.monotonic()
             yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
-        with suppress(OSError), open(count_path(self.counts, self.stream, split.index), "w", encoding="ascii") as file:
+        self._count(split, rows)
+
+    def _count(self, split: Split, rows: int, ending: str = "") -> None:
+        path = count_path(self.counts, self.stream, split.index) + ending
+        with suppress(OSError), open(path, "w", encoding="ascii") as file:
             file.write(str(rows))
 
 
@@ -171,7 +185,16 @@ def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
 
 
 def count_path(folder: str, stream: str, split: int) -> str:
-    return os.path.join(folder, f"{stream}-{split}.rows")
+    return os.path.join(folder, f"{stream}-{split}{COUNTED}")
+
+
+def rows_so_far(folder: str) -> int:
+    """The sum of what was read of all splits by now, as far as it was said."""
+    rows: dict[str, int] = {}
+    for name in sorted(os.listdir(folder), reverse=True):  # the count of a whole split comes after what was said before
+        with suppress(OSError, ValueError), open(os.path.join(folder, name), encoding="ascii") as file:
+            rows[name.removesuffix(SO_FAR)] = int(file.read())
+    return sum(rows.values())
 
 
 # ---- what several use ------------------------------------------------------------------------------------------
