@@ -8,13 +8,16 @@ a higher one is handed over whole.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from airflow_trident.plan.commit.nodes import CarriedNode, GivenTuples, NewValuesNode, StateQueryNode
 from airflow_trident.plan.commit.partitioned_again import Again, partitioned_again
 from airflow_trident.plan.graph import Node, SinkNode, Sinks, ordered
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fusion import fuse
-from airflow_trident.plan.stages import CommitLevel
+from airflow_trident.plan.stages import CommitLevel, Stage
 
 
 def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[CommitLevel, ...]:
@@ -31,6 +34,41 @@ def in_commit_phase(node: Node) -> bool:
     return any(
         isinstance(one, NewValuesNode) or (isinstance(one, StateQueryNode) and one.after_commit)
         for one in ordered([node])
+    )
+
+
+def leading_to(levels: tuple[CommitLevel, ...], states: Collection[str]) -> tuple[CommitLevel, ...]:
+    """What of the commit phase these states need. The rest is neither run nor asked: a committer that is not run has
+    emitted nothing, and a state that has gone on no longer knows what was new then."""
+    wanted, kept = set(states), []
+    for level in reversed(levels):
+        sinks = tuple(sink for sink in level.sinks if sink.name in wanted)
+        stages = _stages_to(level.stages, wanted)
+        sources = {stage.source.name for stage in stages if stage.source is not None}
+        carried = tuple(name for name in level.carried if name in sources)
+        news = {source: state for source, state in level.new_values.items() if source in sources}
+        wanted.update(carried)
+        if sinks:
+            kept.append(replace(level, new_values=news, carried=carried, sinks=sinks, stages=stages))
+    return tuple(reversed(kept))
+
+
+def _stages_to(stages: tuple[Stage, ...], wanted: Collection[str]) -> tuple[Stage, ...]:
+    """The stages that lead to these sinks, with their new places."""
+    needed: set[int] = set()
+    for stage in reversed(stages):
+        if stage.index in needed or any(sink.name in wanted for sink in stage.sinks):
+            needed |= {stage.index, *stage.upstreams}
+    kept = [stage for stage in stages if stage.index in needed]
+    places = {stage.index: place for place, stage in enumerate(kept)}
+    return tuple(
+        replace(
+            stage,
+            index=places[stage.index],
+            upstreams=tuple(places[one] for one in stage.upstreams),
+            sinks=tuple(sink for sink in stage.sinks if sink.name in wanted),
+        )
+        for stage in kept
     )
 
 

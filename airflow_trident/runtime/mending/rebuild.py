@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Marker, StateSpec
@@ -24,6 +24,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.backup.seeding import GONE
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.plan.commit.levels import leading_to
 from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
 from airflow_trident.plan.graph import ordered
 from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, TxRecord
@@ -116,16 +117,27 @@ class Rebuild:
             )
         view = self.ledger.view(0)
         markers = markers_of(self.topology)
-        blind = sorted(set(states) - markers.keys())
-        if blind:
-            raise ConfigurationError(
-                f"state {blind[0]!r} does not know which transactions are in it, so nobody can say what it lacks",
-                "Use a state that is at least transactional.",
-            )
+        for name in sorted(set(states) - markers.keys()):
+            raise self._blind(name)
+        for name, spec in self.topology.states.items():
+            if spec.committer is not None:
+                self.progress(f"committer {name} keeps what it does in a database of its own: it is not looked at")
         require_ledger_ahead(self.topology.name, markers, view)
         chosen = {name: markers[name] for name in markers if not states or name in states}
         found = {name: lacking(name, marker, view) for name, marker in chosen.items()}
         return {name: txids for name, txids in found.items() if txids}, markers
+
+    def _blind(self, name: str) -> ConfigurationError:
+        if self.topology.states[name].committer is not None:
+            return ConfigurationError(
+                f"{name!r} is a committer with a database of its own: nobody but that database knows what it lacks, "
+                "and running it again could do twice what it has done",
+                "Restore its database, and bring in by hand what it lacks: what is above the txid that it keeps.",
+            )
+        return ConfigurationError(
+            f"state {name!r} does not know which transactions are in it, so nobody can say what it lacks",
+            "Use a state that is at least transactional.",
+        )
 
     def _records(self, lack: Mapping[str, Txids]) -> dict[int, TxRecord]:
         every = Txids.joined(part for txids in lack.values() for part in txids.ranges)
@@ -296,7 +308,8 @@ class Rebuild:
         for name, batch in staged.items():
             apply(name, batch)
         if set(into) - staged.keys():
-            apply_downstream(plan, ticket, opened, batches, apply, self.progress)
+            needed = replace(plan, commit=leading_to(plan.commit, into))
+            apply_downstream(needed, ticket, opened, batches, apply, self.progress)
 
 
 _REPLAYABLE = (SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE)
