@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from airflow_trident.operations.queries import SnapshotGet as SnapshotGet
     from airflow_trident.operations.queries import TupleCollectionGet as TupleCollectionGet
     from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
+    from airflow_trident.operations.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
+    from airflow_trident.operations.stateful_bolts import BasicOutputCollector as BasicOutputCollector
+    from airflow_trident.operations.stateful_bolts import FieldsDeclarer as FieldsDeclarer
     from airflow_trident.operations.vectors import VectorFilter as VectorFilter
     from airflow_trident.operations.vectors import VectorFunction as VectorFunction
     from airflow_trident.operations.windows import SlidingCountWindow as SlidingCountWindow

@@ -76,4 +76,9 @@ class Stateful:
     partitions: int = 1
 
     def describe(self) -> str:
-        return f"{type(self.function).__qualname__} in {self.partitions} partition{'s' * (self.partitions != 1)}"
+        return f"{self.name} in {self.partitions} partition{'s' * (self.partitions != 1)}"
+
+    @property
+    def name(self) -> str:
+        """Of the user's class."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))

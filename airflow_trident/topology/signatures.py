@@ -15,6 +15,7 @@ from airflow_trident.plan.nodes import Aggregation
 from airflow_trident.types import (
     FieldSpec,
     Schema,
+    ddl,
     names_of,
     parse_declared,
     parse_names,
@@ -46,13 +47,30 @@ def require_stateful(function: object, *, emits: bool) -> None:
     """
     if not isinstance(function, StatefulFunction):
         made = function.__name__ if isinstance(function, type) else repr(function)
-        raise PlanError(f"stateful got {made}", "Give an object of a subclass of StatefulFunction.")
+        raise PlanError(
+            f"stateful got {made}", "Give an object of a subclass of StatefulFunction, or of BaseStatefulBolt."
+        )
     yields = inspect.isgeneratorfunction(function.execute)
     if (yields and not emits) or inspect.iscoroutinefunction(function.execute):
         raise PlanError(
             f"{type(function).__qualname__}.execute() yields or awaits, and the stateful function has no output stream",
             'Name what it emits, as in stateful(..., outputs="word string, n long"), or let it change its state only.',
         )
+
+
+def bolt_outputs(name: str, declared: Schema, outputs: Schema) -> Schema:
+    """What a stateful bolt emits.
+
+    :param outputs: what the call says of it, besides.
+    :raises PlanError: the two differ.
+    """
+    if outputs and outputs != declared:
+        said = ddl(declared) or "nothing"
+        raise PlanError(
+            f"stateful got outputs ({ddl(outputs)}) for {name}, which declares {said} in declare_output_fields()",
+            "Leave outputs out: the bolt says it.",
+        )
+    return declared
 
 
 def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bool) -> Schema:

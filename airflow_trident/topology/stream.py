@@ -19,6 +19,7 @@ from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.operations.queries import QueryFunction
 from airflow_trident.operations.stateful import StatefulFunction
+from airflow_trident.operations.stateful_bolts import BaseStatefulBolt
 from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PersistNode
@@ -231,7 +232,7 @@ class Stream(StreamBase):
     def stateful(
         self,
         inputs: FieldSpec,
-        function: StatefulFunction[Any, Any],
+        function: StatefulFunction[Any, Any] | BaseStatefulBolt[Any, Any],
         *,
         provider: StateFactory,
         keys: FieldSpec = (),
@@ -247,7 +248,7 @@ class Stream(StreamBase):
         :param inputs: the fields that `execute` gets.
         :param keys: those of `inputs` by which tuples are spread over the partitions.
         :param outputs: the fields, with types, of what `execute` yields; `new_values_stream()` goes on with it, exactly
-            once: it is kept with the checkpoint.
+            once: it is kept with the checkpoint. A BaseStatefulBolt declares them itself.
         :param partitions: how many states the function has; part of the topology's definition.
         :param name: of the state; default: the name of the function's class.
         """

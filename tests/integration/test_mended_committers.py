@@ -89,9 +89,9 @@ class Bench:
             words.group_by("word").persistent_aggregate(states, Count(), "fed")
 
         def stateful(words: Stream) -> None:
-            done = words.stateful("word", WordCountBolt(), provider=kept, outputs="word string, n long", name="kept")
+            done = words.stateful("word", WordCountBolt(), provider=kept, name="kept")
             trail = SqliteState(str(folder / "trail.db"))
-            done.new_values_stream().partition_persist(trail, "word, n", keys="word", name="trail")
+            done.new_values_stream().partition_persist(trail, "word, count", keys="word", name="trail")
 
         builder.end_stream("spout", first_and_second)
         builder.end_stream("spout", stateful)

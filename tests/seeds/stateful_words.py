@@ -9,26 +9,42 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import FixedBatchSpout, KeyValueStates, SqliteState, StatefulFunction, Topology
+from airflow_trident import (
+    BaseStatefulBolt,
+    BasicOutputCollector,
+    BoltTuple,
+    FieldsDeclarer,
+    FixedBatchSpout,
+    KeyValueStates,
+    SqliteState,
+    StatefulFunction,
+    Topology,
+)
 from airflow_trident.operations.stateful import KeyValues
 
 WORDS = ["storm", "spark", "storm", "kafka", "storm", "spark", "redis", "storm", "spark"]
 BATCH = 2
 
 
-class WordCountBolt(StatefulFunction[str, int]):
+class WordCountBolt(BaseStatefulBolt[str, int]):
+    """As the text writes it."""
+
     def init_state(self, state: KeyValues[str, int]) -> None:
         self.word_counts = state
 
-    def execute(self, word: str) -> Iterator[tuple[str, int]]:
+    def execute(self, tuple: BoltTuple, collector: BasicOutputCollector) -> None:
+        word = tuple.get_string(0)
         count = self.word_counts.get(word, 0)
         count += 1
         self.word_counts.put(word, count)
-        yield word, count
+        collector.emit([word, count])
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        declarer.declare("word string, count long")
 
 
 class HighestBolt(StatefulFunction[str, Any]):
-    """Says when a word is the most frequent one so far."""
+    """Says when a word is the most frequent one so far; a function, as verbs take them."""
 
     def init_state(self, state: KeyValues[str, Any]) -> None:
         self.state = state
@@ -44,8 +60,7 @@ def topology(folder: Path) -> Topology:
     made = Topology("stateful_words")
     words = made.new_stream("words", FixedBatchSpout("word string", WORDS, BATCH, splits=1))
     states = KeyValueStates("sqlite", {"path": str(folder / "stateful.db")})
-    outputs = "word string, count long"
-    counts = words.stateful("word", WordCountBolt(), provider=states, keys="word", outputs=outputs, partitions=2)
+    counts = words.stateful("word", WordCountBolt(), provider=states, keys="word", partitions=2)
     upper = counts.new_values_stream().map(str_upper, "word string, count long")
     highest = upper.stateful("word, count", HighestBolt(), provider=states, outputs="word string, count long")
     store = SqliteState(str(folder / "words.db"))

@@ -74,7 +74,12 @@ def _is_module(parts: list[str]) -> bool:
     return any(PACKAGE.joinpath(*parts[:count]).with_suffix(".py").is_file() for count in range(1, len(parts) + 1))
 
 
-OF_STORM = ("topology.max.spout.pending", "topology.max.task.parallelism", "topology.message.timeout.secs")
+OF_STORM = (
+    "topology.max.spout.pending",
+    "topology.max.task.parallelism",
+    "topology.message.timeout.secs",
+    "topology.name",
+)
 """Options of Storm, which has a room of that name, too."""
 
 

@@ -12,6 +12,9 @@ from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.protocol.checkpoint import Action, require_fence
 from airflow_trident.states.keyvalue.base import KeyValueState
+from airflow_trident.states.keyvalue.forms import AS_THEY_ARE, Forms
+
+_NOTHING = object()
 
 
 class Part:
@@ -23,11 +26,12 @@ class Part:
         state: KeyValueState[Any, Any],
         context: OperationContext,
         border: Border,
+        forms: Forms = AS_THEY_ARE,
     ) -> None:
         self._state = state
         self._border = border
         self._context = context
-        self._window = Window(state)
+        self._window = Window(state, forms)
         self._function: StatefulFunction[Any, Any] = self._call("copy", copy.deepcopy, function)
 
     # ---- the function's life -----------------------------------------------------------------------------------
@@ -96,23 +100,27 @@ class Window:
     """What the function sees of its state: `operations.stateful.KeyValues`. It can be written from `init_state` to
     `pre_prepare`; a later write would belong to no transaction."""
 
-    def __init__(self, state: KeyValueState[Any, Any]) -> None:
+    def __init__(self, state: KeyValueState[Any, Any], forms: Forms) -> None:
         self._state = state
+        self._key, self._value = forms.key, forms.value
         self.writable = False
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self._state.get(key, default)
+        found = self._state.get(self._key.plain(key), _NOTHING)
+        return default if found is _NOTHING else self._value.given(found)
 
     def put(self, key: Any, value: Any) -> None:
         self._require_writable()
-        self._state.put(key, value)
+        self._state.put(self._key.plain(key), self._value.plain(value))
 
     def delete(self, key: Any) -> Any:
         self._require_writable()
-        return self._state.delete(key)
+        found = self._state.delete(self._key.plain(key))
+        return None if found is None else self._value.given(found)
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
-        return self._state.iterator()
+        for key, value in self._state.iterator():
+            yield self._key.given(key), self._value.given(value)
 
     def _require_writable(self) -> None:
         if not self.writable:

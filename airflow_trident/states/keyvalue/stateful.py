@@ -24,9 +24,10 @@ from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.marker import admit
 from airflow_trident.states.core.merge import canonical_key
-from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, namespace_of
+from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, StateProvider, namespace_of
 from airflow_trident.states.keyvalue.checkpoints import Checkpoints, Journal, Saved, shows_prepared
 from airflow_trident.states.keyvalue.emitted import decode_emitted, encode_emitted
+from airflow_trident.states.keyvalue.forms import AS_THEY_ARE, Forms, split_config
 from airflow_trident.states.keyvalue.part import Part
 from airflow_trident.states.keyvalue.providers import make_provider
 from airflow_trident.types import names_of
@@ -44,7 +45,9 @@ class KeyValueStates(StateFactory):
 
     :param provider: "memory", "sqlite", the name of another package's provider, or ``package.module:Class``
         (Storm: topology.state.provider).
-    :param config: its arguments (Storm: topology.state.provider.config).
+    :param config: its arguments (Storm: topology.state.provider.config), and for every provider ``key_class``,
+        ``value_class``, ``key_serializer``, ``value_serializer``: classes by name, for keys and values that are more
+        than JSON.
     :raises ConfigurationError: no such provider, or not its configuration; raised on the user's line.
     """
 
@@ -52,7 +55,9 @@ class KeyValueStates(StateFactory):
     config: ProviderConfig = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        made = make_provider(self.provider, self.config)
+        forms, _ = split_config(self.config)
+        Forms.of(forms)
+        made = self._provider()
         capabilities = Capabilities(durable=made.capabilities.durable, atomic=made.capabilities.atomic, keyvalue=True)
         object.__setattr__(self, "capabilities", capabilities)
 
@@ -62,7 +67,7 @@ class KeyValueStates(StateFactory):
                 f"{self.describe()} keeps the states of stateful functions, and state {spec.name!r} has none",
                 "Use stream.stateful(), or another state such as SqliteState.",
             )
-        provider = make_provider(self.provider, self.config)
+        provider = self._provider()
         component = f"{spec.topology}/{spec.name}"
         with ExitStack() as opened:
             journal = opened.enter_context(provider.new_state(namespace_of(component, JOURNAL)))
@@ -70,14 +75,20 @@ class KeyValueStates(StateFactory):
                 opened.enter_context(provider.new_state(namespace_of(component, index)))
                 for index in range(spec.stateful.partitions)
             ]
-            return OpenStateful(spec, spec.stateful, Journal(journal), states, opened.pop_all())
+            return OpenStateful(spec, spec.stateful, Journal(journal), states, opened.pop_all(), Forms.of(self.config))
+
+    def _provider(self) -> StateProvider:
+        return make_provider(self.provider, split_config(self.config)[1])
 
     def describe(self) -> str:
-        return f"KeyValueStates({make_provider(self.provider, self.config).describe()})"
+        forms, _ = split_config(self.config)
+        said = "".join(f", {name} {forms[name]}" for name in sorted(forms))
+        return f"KeyValueStates({self._provider().describe()}{said})"
 
 
 class OpenStateful(State):
-    """See :class:`KeyValueStates`. `items` yields ``((key,), (value,))`` of all partitions' states."""
+    """See :class:`KeyValueStates`. `items` yields ``((key,), (value,))`` of all partitions' states, as JSON has
+    them."""
 
     def __init__(
         self,
@@ -86,7 +97,9 @@ class OpenStateful(State):
         journal: Journal,
         states: Sequence[KeyValueState[Any, Any]],
         opened: ExitStack,
+        forms: Forms = AS_THEY_ARE,
     ) -> None:
+        self._forms = forms
         self._spec = spec
         self._stateful = stateful
         self._journal = journal
@@ -153,8 +166,8 @@ class OpenStateful(State):
             partition_index=index, num_partitions=len(self._states), txid=ticket.txid, attempt=ticket.attempt
         )
         names = names_of(self._spec.staged)
-        border = Border(f"state {self._spec.name}", type(function).__qualname__, names, ticket.txid, self._spec.emits)
-        return Part(function, self._states[index], context, border)
+        border = Border(f"state {self._spec.name}", self._stateful.name, names, ticket.txid, self._spec.emits)
+        return Part(function, self._states[index], context, border, self._forms)
 
     def _partitioned(self, batch: pa.Table) -> list[list[tuple[Any, ...]]]:
         """The tuples of each partition, in the order in which they are staged."""

@@ -27,6 +27,8 @@ class TransactionalConfig:
     :param max_task_parallelism: ``topology.max.task.parallelism``.
     :param state_provider: ``topology.state.provider``, a name for :class:`KeyValueStates`.
     :param state_provider_config: ``topology.state.provider.config``, its arguments.
+    :param checkpoint_interval: ``topology.state.checkpoint.interval.ms``, for the ``schedule`` of the DAG: a checkpoint
+        is made with each transaction, so what says when a transaction begins says how often there is one.
     :param for_components: the whole configuration, as bolts get it.
     """
 
@@ -37,6 +39,7 @@ class TransactionalConfig:
     max_task_parallelism: int | None = None
     state_provider: str | None = None
     state_provider_config: Mapping[str, Json] = field(default_factory=dict)
+    checkpoint_interval: timedelta | None = None
     for_components: Mapping[str, Any] = field(default_factory=dict)
 
     def transaction(self) -> dict[str, Any]:
@@ -80,6 +83,37 @@ def _seconds(name: str, value: Any) -> timedelta:
     return timedelta(seconds=_number(name, value))
 
 
+def _milliseconds(name: str, value: Any) -> timedelta:
+    return timedelta(milliseconds=_number(name, value))
+
+
+def _provider(name: str, value: Any) -> str:
+    text = _text(name, value)
+    return _PROVIDERS.get(text.rpartition(".")[2], text)
+
+
+def _provider_config(name: str, value: Any) -> dict[str, Json]:
+    """With the names of :class:`KeyValueStates` for those of Storm."""
+    found: dict[str, Json] = {}
+    for key, one in _json(name, value).items():
+        if key == "jedisPoolConfig":
+            found.update(_pool(name, one))
+        else:
+            found[_PROVIDER_OPTIONS.get(key, key)] = one
+    return found
+
+
+def _pool(name: str, pool: Json) -> dict[str, Json]:
+    if not isinstance(pool, dict) or not pool.keys() <= _POOL_OPTIONS.keys():
+        raise ConfigurationError(
+            f"jedisPoolConfig in {name} is {pool!r:.200}", f"These are known: {', '.join(_POOL_OPTIONS)}."
+        )
+    found = {_POOL_OPTIONS[key]: one for key, one in pool.items()}
+    if "timeout_s" in found:
+        found["timeout_s"] = _number("timeout", found["timeout_s"]) / 1000
+    return found
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{name} is {value!r}", "Give a text.")
@@ -103,14 +137,23 @@ def _json(name: str, value: Any) -> dict[str, Json]:
     return read
 
 
+_PROVIDERS = {"RedisKeyValueStateProvider": "redis", "InMemoryKeyValueStateProvider": "memory"}
+_PROVIDER_OPTIONS = {
+    "keyClass": "key_class",
+    "valueClass": "value_class",
+    "keySerializerClass": "key_serializer",
+    "valueSerializerClass": "value_serializer",
+}
+_POOL_OPTIONS = {"host": "host", "port": "port", "timeout": "timeout_s", "database": "db", "password": "password"}
 _NAMES: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "storm.zookeeper.servers": ("servers", _servers),
     "storm.zookeeper.port": ("port", _number),
     "topology.max.spout.pending": ("max_pending", _number),
     "topology.message.timeout.secs": ("attempt_timeout", _seconds),
     "topology.max.task.parallelism": ("max_task_parallelism", _number),
-    "topology.state.provider": ("state_provider", _text),
-    "topology.state.provider.config": ("state_provider_config", _json),
+    "topology.state.checkpoint.interval.ms": ("checkpoint_interval", _milliseconds),
+    "topology.state.provider": ("state_provider", _provider),
+    "topology.state.provider.config": ("state_provider_config", _provider_config),
     "transactional.zookeeper.servers": ("servers", _servers),
     "transactional.zookeeper.port": ("port", _number),
     "transactional.zookeeper.root": ("zookeeper_root", _text),
@@ -118,7 +161,6 @@ _NAMES: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
 _ELSEWHERE = {
     "topology.workers": "Leave it out: Airflow and Spark place the work.",
     "topology.acker.executors": "Leave it out: there are no ackers, the ledger knows what is done.",
-    "topology.state.checkpoint.interval.ms": "Leave it out: there is one checkpoint per transaction.",
     "topology.trident.batch.emit.interval.millis": "Leave it out: the DAG's schedule says when batches begin.",
     "topology.transactional.id": "Leave it out: it is the first argument of TransactionalTopologyBuilder.",
 }

@@ -10,12 +10,18 @@ from airflow_trident.errors import PlanError
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
+from airflow_trident.operations.stateful_bolts import BaseStatefulBolt, StatefulBoltCalls
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
 from airflow_trident.topology.names import require_name
-from airflow_trident.topology.signatures import persistent_aggregations, require_factory, require_stateful
+from airflow_trident.topology.signatures import (
+    bolt_outputs,
+    persistent_aggregations,
+    require_factory,
+    require_stateful,
+)
 from airflow_trident.topology.stream_base import S, named, some, then
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
@@ -125,16 +131,23 @@ def _persist_rows(stream: S, sink: StateFactory, staged: Schema, name: str | Non
 def stateful(
     stream: S,
     inputs: FieldSpec,
-    function: StatefulFunction[Any, Any],
+    function: StatefulFunction[Any, Any] | BaseStatefulBolt[Any, Any],
     provider: StateFactory,
     keys: FieldSpec,
     outputs: FieldSpec,
     partitions: int,
     name: str | None,
 ) -> PersistNode:
-    emits = parse_declared(outputs)
-    require_stateful(function, emits=bool(emits))
     staged = select(stream.schema, named(stream, "stateful", inputs), "stateful")
+    name = name or type(function).__name__
+    emits = parse_declared(outputs)
+    if isinstance(function, BaseStatefulBolt):
+        fields = names_of(staged)
+        function = StatefulBoltCalls(
+            function, topology=stream.topology.name, component=name, source=stream.node.name, fields=fields
+        )
+        emits = bolt_outputs(name, function.emits, emits)
+    require_stateful(function, emits=bool(emits))
     key_fields = select(staged, parse_names(keys), "stateful keys")
     if partitions < 1 or (partitions > 1 and not key_fields):
         raise PlanError(
@@ -143,7 +156,7 @@ def stateful(
         )
     spec = StateSpec(
         topology=stream.topology.name,
-        name=name or type(function).__name__,
+        name=name,
         keys=key_fields,
         values=(),
         staged=staged,
