@@ -1,128 +1,31 @@
-"""Spouts in other programs, through the spool: real children, in Storm's protocol and in those of qtopology."""
+"""Spouts in other programs that speak Storm's multilang, through the spool: real children."""
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from airflow_trident import Count, NodeSpout, ShellSpout, SqliteState, Topology
-from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ChildError,
     ChildProtocolError,
     ConfigurationError,
     DamagedInputError,
-    SourceUnavailableError,
 )
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.types import Json
+from tests.fixtures.child_spout import FIELDS, begin, children, fails, left, once, put, rows_of, shell
 
-COMPONENTS = Path(__file__).parent.parent / "programs" / "components"
-QUEUE = COMPONENTS / "queue_spout.py"
-FIELDS = "size int, name string"
-node = pytest.mark.skipif(shutil.which("node") is None, reason="components of qtopology run in Node, which is not here")
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Path:
-    """A folder of three items."""
-    put(tmp_path, "a", "bb", "ccc")
-    return tmp_path
-
-
-def put(folder: Path, *items: str) -> None:
-    (folder / "items").mkdir(exist_ok=True)
-    for item in items:
-        (folder / "items" / item).touch()
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "items").iterdir())
-
-
-def shell(folder: Path, fault: str = "", **options: Any) -> ShellSpout:
-    command = [sys.executable, "-I", "-S", str(QUEUE), str(folder), fault]
-    return ShellSpout(command, options.pop("fields", FIELDS), str(folder / "spool"), **{"idle_s": 0, **options})
-
-
-def program(folder: Path, *flags: str, **options: Any) -> NodeSpout:
-    return NodeSpout(
-        "numbers.js",
-        options.pop("fields", "n long, text string"),
-        str(folder / "spool"),
-        **{"type": "subproc", "working_dir": str(COMPONENTS), "args": flags, "idle_s": 0, **options},
-    )
-
-
-def module(folder: Path, fields: str = "n long, text string", **options: Any) -> NodeSpout:
-    init = {"items": 3, **options.pop("init", {})}
-    return NodeSpout(
-        "number_module.js", fields, str(folder / "spool"), working_dir=str(COMPONENTS), init=init, idle_s=0, **options
-    )
-
-
-def rows_of(spout: ShellSpout | NodeSpout, metadata: Json) -> list[tuple[Any, ...]]:
-    emitter = spout.emitter()
-    batches = [batch for split in emitter.splits(metadata) for batch in emitter.read(split)]
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-
-
-def begin(coordinator: Coordinator, previous: Json = None) -> Json:
-    return coordinator.initialize_transaction(1, previous)
-
-
-def once(spout: ShellSpout | NodeSpout, previous: Json = None) -> list[tuple[Any, ...]]:
-    """The rows of one batch; the coordinator is closed."""
-    coordinator = spout.coordinator()
-    try:
-        return rows_of(spout, begin(coordinator, previous))
-    finally:
-        coordinator.close()
-
-
-def fails(spout: ShellSpout | NodeSpout, kind: type[Exception], said: str) -> None:
-    """A poll fails like that: the first one, or the one behind what it gave."""
-    coordinator = spout.coordinator()
-    with closing(coordinator), pytest.raises(kind, match=said):
-        begin(coordinator, begin(coordinator))
-
-
-def processes() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
-
-
-@pytest.fixture(autouse=True)
-def others() -> Iterator[None]:
-    """Servers of other tests are children of this process, too."""
-    _OTHERS.update(processes())
-    yield
-    _OTHERS.clear()
-
-
-_OTHERS: set[int] = set()
-
-
-def children() -> list[int]:
-    """Those that were started in this test."""
-    return sorted(processes() - _OTHERS)
-
-
-# ---- Storm's multilang -----------------------------------------------------------------------------------------
+pytestmark = pytest.mark.usefixtures("others")
 
 
 def test_a_batch_of_a_child_is_spooled_and_read_again_without_the_child_and_acknowledged_after_the_commit(
@@ -283,108 +186,6 @@ def test_a_spout_runs_in_a_topology_and_its_plan_says_what_it_cannot_keep(queue:
     assert forgetful.compile().notes == (
         "stream items: what its child gave is lost if it is killed before that is spooled (ids=False)",
     )
-
-
-# ---- qtopology -------------------------------------------------------------------------------------------------
-
-
-@node
-def test_a_program_of_qtopology_gives_a_batch_until_it_is_empty_and_hears_spout_ack_when_that_is_durable(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        assert once(program(tmp_path, "3", init={"a": 1})) == [(3, "č 3"), (2, "č 2"), (1, "č 1")]
-    heard = [record.getMessage().split("): ", 1)[1] for record in caplog.records if "numbers.js" in record.getMessage()]
-    assert [json.loads(heard[0].removeprefix("init "))["a"], *heard[1:]] == [1, "spout_ack"]
-
-
-@node
-@pytest.mark.parametrize(("ack", "sizes"), [("spooled", [1, 1, 1]), ("given", [3])])
-def test_a_spout_that_waits_for_its_ack_gives_what_it_gives_without(tmp_path: Path, ack: str, sizes: list[int]) -> None:
-    spout = program(tmp_path, "3", "held", ack=ack)
-    assert bool(spout.notes) is (ack == "given")
-    coordinator = spout.coordinator()
-    found, last = [], None
-    while (metadata := begin(coordinator, last)) is not None:
-        found.append(len(rows_of(spout, metadata)))
-        last = metadata
-    coordinator.close()
-    assert found == sizes
-
-
-@node
-def test_a_program_of_the_first_protocol_gives_its_data_bare_and_is_not_acknowledged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    spout = program(tmp_path, "2", "seed", protocol="seed")
-    assert "at most once until then" in spout.notes[0]
-    with caplog.at_level(logging.INFO):
-        assert once(spout) == [(2, "č 2"), (1, "č 1")]
-    assert "spout_ack" not in caplog.text
-
-
-@node
-def test_stream_ids_come_in_a_field_or_are_an_error(tmp_path: Path) -> None:
-    fields = "stream string, n long"
-    found = once(program(tmp_path, "3", "streams", fields=fields, stream_field="stream"))
-    assert found == [("odd", 3), ("default", 2), ("odd", 1)]
-    fails(program(tmp_path / "other", "1", "streams"), DamagedInputError, "it came on stream 'odd': name a field for")
-
-
-@node
-def test_a_whole_object_is_one_field_of_json(tmp_path: Path) -> None:
-    assert once(program(tmp_path, "1", fields="data string", whole=True)) == [('{"n":1,"text":"č 1"}',)]
-
-
-@node
-def test_rows_of_heartbeats_belong_to_the_batch(tmp_path: Path) -> None:
-    found = once(program(tmp_path, "2", "beats", heartbeat_s=1000))
-    assert sorted(n for n, _ in found) == [-1, 1, 2]
-
-
-@node
-@pytest.mark.parametrize(
-    ("flags", "kind", "said"),
-    [
-        (("1", "refuses"), SourceUnavailableError, "did not begin: .its library sends no text"),
-        (("1", "twice"), ChildProtocolError, "which nobody asked for"),
-    ],
-)
-def test_what_a_program_must_not_do_is_an_error(
-    tmp_path: Path, flags: tuple[str, ...], kind: type[Exception], said: str
-) -> None:
-    fails(program(tmp_path, *flags), kind, said)
-    assert children() == []
-
-
-@node
-def test_how_a_child_ends_after_its_batch_is_durable_is_of_no_consequence_and_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert len(once(program(tmp_path, "2", "bad-end"))) == 2
-    assert "ended badly" in caplog.text
-
-
-@node
-def test_a_module_of_qtopology_2_runs_in_the_host(tmp_path: Path) -> None:
-    fields = "n long, text string, extra struct<list:array<long>>, stream string"
-    found = once(module(tmp_path, fields, stream_field="stream"))
-    assert found[0] == (3, "item 3", {"list": [3]}, "odd")
-    assert [row[0] for row in found] == [3, 2, 1]
-
-
-@node
-def test_a_module_that_is_not_there_or_does_not_begin_or_fails_says_why(tmp_path: Path) -> None:
-    missing = NodeSpout("gone.js", "n long", str(tmp_path / "spool"), working_dir=str(COMPONENTS))
-    fails(missing, ConfigurationError, r"Cannot find module .*gone.js")
-    fails(module(tmp_path, init={"refuse": True}), SourceUnavailableError, "no such feed")
-    spout = module(tmp_path, "n long, stream string", init={"fail_at": 2}, stream_field="stream")
-    coordinator = spout.coordinator()
-    first = begin(coordinator)
-    assert rows_of(spout, first) == [(3, "odd")]
-    with pytest.raises(SourceUnavailableError, match="the feed broke"):
-        begin(coordinator, first)
 
 
 def test_what_cannot_be_meant_is_refused_when_the_dag_is_built(tmp_path: Path) -> None:

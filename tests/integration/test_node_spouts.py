@@ -1,0 +1,110 @@
+"""Spouts of qtopology, programs and modules, through the spool: real children."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_trident import NodeSpout
+from airflow_trident.errors import (
+    ChildProtocolError,
+    ConfigurationError,
+    DamagedInputError,
+    SourceUnavailableError,
+)
+from tests.fixtures.child import needs_node
+from tests.fixtures.child_spout import COMPONENTS, begin, children, fails, module, once, program, rows_of
+
+pytestmark = [pytest.mark.usefixtures("others"), needs_node]
+
+
+def test_a_program_of_qtopology_gives_a_batch_until_it_is_empty_and_hears_spout_ack_when_that_is_durable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert once(program(tmp_path, "3", init={"a": 1})) == [(3, "č 3"), (2, "č 2"), (1, "č 1")]
+    heard = [record.getMessage().split("): ", 1)[1] for record in caplog.records if "numbers.js" in record.getMessage()]
+    assert [json.loads(heard[0].removeprefix("init "))["a"], *heard[1:]] == [1, "spout_ack"]
+
+
+@pytest.mark.parametrize(("ack", "sizes"), [("spooled", [1, 1, 1]), ("given", [3])])
+def test_a_spout_that_waits_for_its_ack_gives_what_it_gives_without(tmp_path: Path, ack: str, sizes: list[int]) -> None:
+    spout = program(tmp_path, "3", "held", ack=ack)
+    assert bool(spout.notes) is (ack == "given")
+    coordinator = spout.coordinator()
+    found, last = [], None
+    while (metadata := begin(coordinator, last)) is not None:
+        found.append(len(rows_of(spout, metadata)))
+        last = metadata
+    coordinator.close()
+    assert found == sizes
+
+
+def test_a_program_of_the_first_protocol_gives_its_data_bare_and_is_not_acknowledged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spout = program(tmp_path, "2", "seed", protocol="seed")
+    assert "at most once until then" in spout.notes[0]
+    with caplog.at_level(logging.INFO):
+        assert once(spout) == [(2, "č 2"), (1, "č 1")]
+    assert "spout_ack" not in caplog.text
+
+
+def test_stream_ids_come_in_a_field_or_are_an_error(tmp_path: Path) -> None:
+    fields = "stream string, n long"
+    found = once(program(tmp_path, "3", "streams", fields=fields, stream_field="stream"))
+    assert found == [("odd", 3), ("default", 2), ("odd", 1)]
+    fails(program(tmp_path / "other", "1", "streams"), DamagedInputError, "it came on stream 'odd': name a field for")
+
+
+def test_a_whole_object_is_one_field_of_json(tmp_path: Path) -> None:
+    assert once(program(tmp_path, "1", fields="data string", whole=True)) == [('{"n":1,"text":"č 1"}',)]
+
+
+def test_rows_of_heartbeats_belong_to_the_batch(tmp_path: Path) -> None:
+    found = once(program(tmp_path, "2", "beats", heartbeat_s=1000))
+    assert sorted(n for n, _ in found) == [-1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "said"),
+    [
+        (("1", "refuses"), SourceUnavailableError, "did not begin: .its library sends no text"),
+        (("1", "twice"), ChildProtocolError, "which nobody asked for"),
+    ],
+)
+def test_what_a_program_must_not_do_is_an_error(
+    tmp_path: Path, flags: tuple[str, ...], kind: type[Exception], said: str
+) -> None:
+    fails(program(tmp_path, *flags), kind, said)
+    assert children() == []
+
+
+def test_how_a_child_ends_after_its_batch_is_durable_is_of_no_consequence_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert len(once(program(tmp_path, "2", "bad-end"))) == 2
+    assert "ended badly" in caplog.text
+
+
+def test_a_module_of_qtopology_2_runs_in_the_host(tmp_path: Path) -> None:
+    fields = "n long, text string, extra struct<list:array<long>>, stream string"
+    found = once(module(tmp_path, fields, stream_field="stream"))
+    assert found[0] == (3, "item 3", {"list": [3]}, "odd")
+    assert [row[0] for row in found] == [3, 2, 1]
+
+
+def test_a_module_that_is_not_there_or_does_not_begin_or_fails_says_why(tmp_path: Path) -> None:
+    missing = NodeSpout("gone.js", "n long", str(tmp_path / "spool"), working_dir=str(COMPONENTS))
+    fails(missing, ConfigurationError, r"Cannot find module .*gone.js")
+    fails(module(tmp_path, init={"refuse": True}), SourceUnavailableError, "no such feed")
+    spout = module(tmp_path, "n long, stream string", init={"fail_at": 2}, stream_field="stream")
+    coordinator = spout.coordinator()
+    first = begin(coordinator)
+    assert rows_of(spout, first) == [(3, "odd")]
+    with pytest.raises(SourceUnavailableError, match="the feed broke"):
+        begin(coordinator, first)
