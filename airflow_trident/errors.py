@@ -27,6 +27,9 @@ class TridentError(Exception):
     """
 
     outcome: Outcome = Outcome.FAIL
+    txid: int | None = None
+    """Of several transactions that were worked on together, the one that it is about; None: nobody can say, or it is
+    about all of them."""
     may_quote_rows: bool = True
     """May the text hold values of rows, or of what a driver or a user's code says?"""
 
@@ -177,11 +180,21 @@ class UserCodeError(TridentError):
 
     outcome = Outcome.RETRY
 
-    def __init__(self, message: str, cure: str = "", *, node: str = "", fields: str = "", row: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        cure: str = "",
+        *,
+        node: str = "",
+        fields: str = "",
+        row: str = "",
+        txid: int | None = None,
+    ) -> None:
         super().__init__(message, cure)
         self.node = node
         self.fields = fields
         self.row = row
+        self.txid = txid
 
 
 class FailedException(TridentError):

@@ -12,15 +12,28 @@ E5  Every use of an operation (function, filter, aggregator, grouping, query) on
     sees, whatever runs beside it in the same process. Plain functions are code and are shared.
 E6  A node of a kind that the engine does not know, in the processing phase or behind it, is an UnknownNodeError before
     anything is read: see :mod:`airflow_trident.engine.known_nodes`.
+
+Of engines that process groups of transactions (`coalesces`; `tests/contracts/test_engine_groups.py`):
+
+E7  `run_group` stages for every transaction of the group what `run` would stage for it alone (E1), or, by key, what
+    these rows are together once they are merged by the states' keys. Users' functions see the transaction, the attempt
+    and the partitions that they would see in `run`, as copies of their own (E5).
+E8  Its manifest is in the slot of the last job, and has a member for each with its own attempt and number of rows read.
+    A group of one is what `run` gives. Nothing of a group counts before `run_group` returns (E2).
+E9  What one transaction is to blame for is an error that names it (`TridentError.txid`): all others may be run again
+    without it. An error that names none says nothing about any of them: each may be run alone.
+E10 A plan that cannot be processed in groups is refused with ConfigurationError before anything is read.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from airflow_trident.plan.stages import Plan
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import Json
 
@@ -49,6 +62,8 @@ class Engine(ABC):
     """Runs jobs. Use as a context manager; making one opens nothing."""
 
     name: str
+    takes_groups: ClassVar[bool] = False
+    """Does it implement `run_group`?"""
 
     @abstractmethod
     def run(self, job: Job) -> Manifest:
@@ -59,8 +74,32 @@ class Engine(ABC):
         :raises SparkJobError: the job ended for another reason.
         """
 
+    def coalesces(self, plan: Plan) -> Coalesces:
+        """How this engine processes several transactions of the plan at a time: the plan's word, or one by one."""
+        found = plan.coalesces
+        if self.takes_groups or not found.passes:
+            return found
+        return replace(found, how=Coalescing.NO, why=f"engine {self.name} takes one transaction at a time")
+
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        """Run the processing phases of several transactions in one go, and write their staged files (E7 to E10).
+
+        The manifest is in the slot of the last job; `StagingArea.publish_group` makes it visible, which is the caller's
+        step. It is `Manifest.inseparable` only where `coalesces` says BY_KEY, and even then it need not be. After an
+        error all jobs may be run again, alone or in other groups, under new attempts.
+
+        :param jobs: at least one, lowest txid first, of one plan, incarnation and staging root; the last one's
+            `progress` gets the lines. None is a `trial`.
+        :raises ConfigurationError: `coalesces` says that the plan goes one by one, or these jobs are no group.
+        :raises UserCodeError, SourceChangedError, ...: as `run`; `txid` names the transaction at fault, if it is known.
+        :raises SparkJobError: the job ended for another reason.
+        """
+        raise ConfigurationError(
+            f"engine {self.name} takes one transaction at a time", "Run the jobs one by one, lowest txid first."
+        )
+
     def cancel(self, slot: Slot | None = None) -> None:
-        """Stop the running job of an attempt, best effort; None: whatever runs."""
+        """Stop the running job of an attempt, best effort; None: whatever runs. A group is that of its last."""
 
     @property
     def ui_url(self) -> str:

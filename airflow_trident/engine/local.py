@@ -7,13 +7,14 @@ tests hold it against an engine that does the same row by row.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.fused.frames import BATCH_ROWS
 from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.group_passes import blaming, manifest_of_each, require_group, stage_each
 from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
 from airflow_trident.engine.spout_reader import conform, emitter_of
@@ -38,6 +39,7 @@ class LocalEngine(Engine):
     """
 
     name = "local"
+    takes_groups = True
 
     def __init__(self, partitions: int = 2) -> None:
         self._partitions = partitions
@@ -56,13 +58,40 @@ class LocalEngine(Engine):
             self._cancelled.discard(job.slot)
         return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
 
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        """Each job after the other; what is saved is what comes after: one staged batch, one commit."""
+        require_group(self, jobs)
+        if len(jobs) == 1:
+            return self.run(jobs[0])
+        last = jobs[-1]
+        staged = {sink.name: sink for sink in last.plan.staged}
+        parts: dict[str, list[pa.Table]] = {name: [] for name in staged}
+        read = []
+        self._running.add(last.slot)
+        try:
+            for job in jobs:
+                rows_read = Counter[str]()
+                with blaming(job.slot.txid):
+                    for name, table in self.tables(job, rows_read, whose=last.slot):
+                        parts[name].append(table)
+                read.append(rows_read.total())
+        finally:
+            self._running.discard(last.slot)
+            self._cancelled.discard(last.slot)
+        files = [stage_each(last, sink, parts[name]) for name, sink in staged.items()]
+        counts = {name: [table.num_rows for table in tables] for name, tables in parts.items()}
+        return manifest_of_each(jobs, files, counts, read)
+
     def cancel(self, slot: Slot | None = None) -> None:
         self._cancelled |= self._running & {slot} if slot is not None else self._running
 
-    def tables(self, job: Job, rows_read: Counter[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+    def tables(
+        self, job: Job, rows_read: Counter[str] | None = None, *, whose: Slot | None = None
+    ) -> Iterator[tuple[str, pa.Table]]:
         """What comes to each sink, staged nowhere.
 
         :param rows_read: gets the number of tuples of each source.
+        :param whose: the slot whose cancelling ends it; default: the job's own.
         """
         import pyarrow as pa
 
@@ -76,7 +105,7 @@ class LocalEngine(Engine):
             if stage.exchange is not None:
                 partitions = spread(stage.exchange, partitions, count, job.slot)
             if stage.nodes:
-                partitions = list(self._passed(stage, partitions, job))
+                partitions = list(self._passed(stage, partitions, job, whose or job.slot))
             results.append(partitions)
             for sink in stage.sinks:
                 yield sink.name, pa.concat_tables(partitions)
@@ -87,7 +116,7 @@ class LocalEngine(Engine):
         upstreams = [results[upstream] for upstream in stage.upstreams]
         return upstreams[0] if stage.union is None else united(stage.union, upstreams)
 
-    def _passed(self, stage: Stage, partitions: list[pa.Table], job: Job) -> Iterator[pa.Table]:
+    def _passed(self, stage: Stage, partitions: list[pa.Table], job: Job, whose: Slot) -> Iterator[pa.Table]:
         """Each partition behind the nodes of the stage."""
         import pyarrow as pa
 
@@ -101,7 +130,7 @@ class LocalEngine(Engine):
                 topology=job.slot.topology,
             )
             batches = part.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-            yield pa.Table.from_batches(nodes(batches, context, partial(self._wanted, job.slot)), schema)
+            yield pa.Table.from_batches(nodes(batches, context, partial(self._wanted, whose)), schema)
 
     def _wanted(self, slot: Slot, rows: Iterable[T]) -> Iterator[T]:
         """The rows, as long as nobody cancels."""

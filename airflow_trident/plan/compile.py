@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.coalescing import coalesces
 from airflow_trident.plan.commit.levels import split_phases
 from airflow_trident.plan.commit.nodes import CarriedNode
 from airflow_trident.plan.graph import Node, Sinks, ordered
@@ -42,7 +44,7 @@ def compile_plan(
             )
     rewritten = rewrite(sinks)
     processing, *commit = split_phases(rewritten, settings or PlanSettings())
-    return Plan(
+    plan = Plan(
         topology=topology,
         sources=sources,
         sinks=sinks,
@@ -51,6 +53,7 @@ def compile_plan(
         commit=tuple(commit),
         digest=_digest(topology, sources, sinks),
     )
+    return replace(plan, coalesces=coalesces(plan))
 
 
 def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:

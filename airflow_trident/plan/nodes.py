@@ -294,6 +294,11 @@ class _Aggregating(Node):
         names = (name for one in self.aggregations for name in one.reads)
         return tuple(dict.fromkeys((*self.groups, *names)))
 
+    @property
+    def is_builtin(self) -> bool:
+        """May SQL or Arrow do it?"""
+        return all(one.combiner is not None and one.combiner.merge_kind is not None for one in self.aggregations)
+
     def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
         return frozenset(self.reads)
 

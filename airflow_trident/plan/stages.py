@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_trident.plan.graph import BeginNode, Node, SinkNode
@@ -84,6 +85,43 @@ class Stage:
         return f"stage {self.index} ({' > '.join([begin, *(node.name for node in self.nodes)])})"
 
 
+class Coalescing(StrEnum):
+    """How one pass processes several transactions."""
+
+    NO = "one by one"
+    """Not at all: each has a pass of its own."""
+    BY_TRANSACTION = "by transaction"
+    """What is staged says which rows are whose."""
+    BY_KEY = "by key"
+    """Rows of all of them are merged, so that nobody's can be told from another's: fewer rows, which count for all of
+    them together or not at all. By transaction is right there, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coalesces:
+    """What may be done with several transactions of a plan at a time (see :mod:`airflow_trident.plan.coalescing`).
+
+    `how`: one pass over their batches, at most; `why`: what keeps it from more, "" if nothing does.
+    `commits`: may their staged batches go into the states in one step? It does not follow from `how`: batches of passes
+    of their own may be committed together. `why_one`: what keeps them from it, "" if nothing does.
+    """
+
+    how: Coalescing = Coalescing.NO
+    why: str = "it has no state"
+    commits: bool = False
+    why_one: str = "it has no state"
+
+    @property
+    def passes(self) -> bool:
+        """May one pass process several?"""
+        return self.how is not Coalescing.NO
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why and self.why != self.why_one else ""
+        committed = "in one step" if self.commits else f"one by one ({self.why_one})"
+        return f"processed {self.how}{why}, committed {committed}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A compiled topology: `stages` of the processing phase in an order in which each comes after its upstreams, then
@@ -99,6 +137,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What a person should know: pairs of streams and states that are not exactly once, joins of different spouts."""
     commit: tuple[CommitLevel, ...] = ()
+    coalesces: Coalesces = Coalesces()
+    """What may be done with several transactions of it at a time."""
     answers: tuple[SinkNode, ...] = ()
     """Of a query: its answer, as the user said it. It has no state in `sinks`."""
 

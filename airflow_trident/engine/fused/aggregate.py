@@ -50,18 +50,13 @@ def aggregate(
     return _arrow_whole(node, before, frames, context)
 
 
-def is_builtin(node: AggregateStep) -> bool:
-    """May SQL or Arrow do it?"""
-    return all(one.combiner is not None and one.combiner.merge_kind is not None for one in node.aggregations)
-
-
 def _by_arrow(node: AggregateStep, before: Schema) -> bool:
     """Arrow groups by neither nested values nor as we do by reals (NaN, -0.0), and its min and max pass over NaN."""
     used = select(before, node.reads, node.name)
     exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
     extremes = [one for one in node.aggregations if one.combiner and one.combiner.merge_kind is not MergeKind.ADD]
     return (
-        is_builtin(node)
+        node.is_builtin
         and all(exact[name] for name in node.groups)
         and all(exact[name] for one in extremes for name in ((one.output[0].name,) if merges(node) else one.reads))
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.spark.expressions import compile_expression
 from airflow_trident.engine.spark.worker import MARKER
 from airflow_trident.errors import UnknownNodeError
@@ -154,7 +153,7 @@ _IN_JVM: dict[type[Node], _InJvm] = {
     ProjectNode: _InJvm(lambda _: True, Columns.project),
     EachNode: _InJvm(lambda node: node.expression is not None, Columns.each),
     FilterNode: _InJvm(lambda node: node.expression is not None, Columns.filter),
-    PartialAggregateNode: _InJvm(is_builtin, Columns.partial),
+    PartialAggregateNode: _InJvm(lambda node: node.is_builtin, Columns.partial),
 }
 
 

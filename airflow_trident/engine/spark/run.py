@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Split, TextFiles
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
-from airflow_trident.engine.fused.aggregate import is_builtin
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
@@ -251,7 +250,7 @@ class PlanRun:
         self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...], wanted: int
     ) -> tuple[Flow, tuple[Node, ...]]:
         first = nodes[0] if nodes else None
-        if isinstance(first, FinalAggregateNode) and self._native and is_builtin(first) and how.keys == first.groups:
+        if isinstance(first, FinalAggregateNode) and self._native and first.is_builtin and how.keys == first.groups:
             data = self._columns.final(self._frame(flow), first)
             fewer = first.groups and wanted < self._attached.partitions
             return Flow(data.coalesce(wanted) if fewer else data, first.schema, wanted), nodes[1:]

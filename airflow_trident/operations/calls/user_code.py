@@ -167,6 +167,7 @@ class Border:
             node=self.node,
             fields=", ".join(self.fields),
             row=row[:ROW_CHARACTERS],
+            txid=self.txid,
         )
 
 

@@ -43,6 +43,7 @@ def _text(plan: Plan) -> str:
     lines = [
         logical_text(plan.topology, plan.sources, plan.logical) + notes,
         f"digest {plan.digest[:16]}",
+        *([f"groups of transactions: {plan.coalesces}"] if plan.sinks else []),
         "",
         "rewritten plan",
         *rewritten,

@@ -20,6 +20,7 @@ def exported(plan: Plan) -> dict[str, Any]:
         "topology": plan.topology,
         "digest": plan.digest,
         "notes": list(plan.notes),
+        "coalesces": _coalesces(plan),
         "logical": _nodes(plan.logical),
         "rewritten": _nodes(plan.rewritten),
         "stages": [_stage(stage) for stage in plan.stages],
@@ -32,6 +33,13 @@ def exported(plan: Plan) -> dict[str, Any]:
             for level in plan.commit
         ],
     }
+
+
+def _coalesces(plan: Plan) -> dict[str, Any] | None:
+    found = plan.coalesces
+    return (
+        {"how": found.how, "why": found.why, "commits": found.commits, "why_one": found.why_one} if plan.sinks else None
+    )
 
 
 def _nodes(sinks: Sinks) -> list[dict[str, Any]]:

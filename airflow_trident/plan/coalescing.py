@@ -1,0 +1,122 @@
+"""May several transactions be processed in one pass, and committed in one step? Pure: the plan says it, with what its
+spouts and states are.
+
+A group never changes what a batch is, nor what comes of it. So everything whose result would depend on who is beside it
+in a pass goes one by one: what is chosen anew for each attempt, what reads a state while it changes, and whatever runs
+behind a repartition, where a function would see partitions that are not those of its transaction. Aggregation by
+built-ins there is the exception: the transaction is one more field to group by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.graph import Node
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FilterNode,
+    FinalAggregateNode,
+    PartialAggregateNode,
+    PersistNode,
+    ProjectNode,
+)
+from airflow_trident.plan.stages import Coalesces, Coalescing, Plan, Stage
+from airflow_trident.protocol.spout_kinds import SpoutKind
+
+
+def coalesces(plan: Plan) -> Coalesces:
+    """What may be done with several transactions of this plan at a time."""
+    why_one = _why_committed_one_by_one(plan)
+    why_no = _why_processed_one_by_one(plan)
+    why_tagged = why_no or why_one or _why_not_by_key(plan)
+    how = Coalescing.NO if why_no else Coalescing.BY_TRANSACTION if why_tagged else Coalescing.BY_KEY
+    return Coalesces(how=how, why=why_tagged, commits=not why_one, why_one=why_one)
+
+
+def by_expression(node: Node) -> bool:
+    """Does it mean the same in any partition, and is there no code of a user in it?"""
+    match node:
+        case ProjectNode():
+            return True
+        case EachNode() | FilterNode():
+            return node.expression is not None
+        case PartialAggregateNode():
+            return node.is_builtin
+    return False
+
+
+def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
+    """Are its tuples in the partitions in which they were read?"""
+    if stage.source is not None:
+        return True
+    if stage.exchange is not None or stage.union is not None:
+        return False
+    return in_place(stages[stage.upstreams[0]], stages)
+
+
+def merged_by(stage: Stage) -> FinalAggregateNode | None:
+    """The aggregation by built-ins that the stage begins with, behind a repartition by its groups."""
+    first = stage.nodes[0] if stage.nodes else None
+    if stage.exchange is None or not isinstance(first, FinalAggregateNode) or not first.is_builtin:
+        return None
+    gathers = not first.groups and stage.exchange.grouping.gathers
+    return first if gathers or (first.groups and stage.exchange.keys == first.groups) else None
+
+
+# ---- why not ---------------------------------------------------------------------------------------------------
+
+
+def _why_committed_one_by_one(plan: Plan) -> str:
+    for source in plan.sources:
+        if source.spout.kind is not SpoutKind.TRANSACTIONAL:
+            return f"stream {source.name} is {source.spout.kind}"
+    if plan.commit:
+        return "the commit phase goes on behind a state"
+    for sink in plan.sinks:
+        if not sink.state.takes_groups:
+            return f"state {sink.name} takes one transaction at a time"
+    return ""
+
+
+def _why_processed_one_by_one(plan: Plan) -> str:
+    for source in plan.sources:
+        if source.spout.kind is not SpoutKind.TRANSACTIONAL:
+            return f"stream {source.name} is {source.spout.kind}"
+    return next(filter(None, (_why_alone(stage, plan.stages) for stage in plan.stages)), "")
+
+
+def _why_alone(stage: Stage, stages: Sequence[Stage]) -> str:
+    for node in stage.nodes:
+        if isinstance(node, StateQueryNode):
+            return f"{node.name} asks a state"
+    if stage.source is not None:
+        return ""
+    nodes = stage.nodes[1:] if merged_by(stage) is not None else stage.nodes
+    for node in nodes:
+        if by_expression(node):
+            continue
+        if not in_place(stage, stages):
+            return f"{node.name} runs behind a {'repartition' if stage.exchange is not None else 'merge'}"
+        if node.runs_without_tuples:
+            return f"{node.name} wants partitions without tuples"
+    if stage.exchange is not None and stage.exchange.grouping.repeats:
+        return f"{stage.exchange.name} says where tuples go"
+    return ""
+
+
+def _why_not_by_key(plan: Plan) -> str:
+    for stage in plan.stages:
+        whole = merged_by(stage)
+        if whole is not None and not (stage.sinks and not stage.forks):
+            return f"{whole.name} counts within one batch"
+        for sink in stage.sinks:
+            state = sink.state if isinstance(sink, PersistNode) else None
+            if state is None or not state.merges_exactly:
+                return f"state {sink.name} is not merged by exact built-ins"
+            kinds = [type(one.aggregator) for one in whole.aggregations] if whole is not None else []
+            groups = whole.groups if whole is not None else ()
+            projected = all(isinstance(node, ProjectNode) for node in stage.nodes[1:])
+            if not projected or kinds != [type(one) for one in state.combiners] or set(groups) != set(state.key_names):
+                return f"what state {sink.name} gets is not merged by its keys alone"
+    return ""

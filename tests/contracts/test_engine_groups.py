@@ -1,0 +1,106 @@
+"""Groups of transactions give on every engine what each of their transactions gives alone (E7 to E10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_trident import Topology
+from airflow_trident.engine.base import Engine
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError, UserCodeError
+from tests.contracts.conftest import ALL as ALL_PRODUCTS
+from tests.contracts.test_engine import ALL
+from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run
+from tests.fixtures.group import group_of, staged_of_each, where_functions_run
+
+pytestmark = pytest.mark.spark
+
+ENGINES = {"local": "local_engine"}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(ENGINES[request.param])
+    return found
+
+
+def _coalesces(build: Callable[[Topology], None]) -> bool:
+    topology = Topology("any")
+    build(topology)
+    return topology.compile().coalesces.passes
+
+
+SOME = (
+    "word_count",
+    "word_count_in_the_jvm",
+    "functions_and_filters",
+    "project_reorders",
+    "built_ins_by_group",
+    "several_streams_and_states",
+    "expressions_around_python",
+)
+IN_GROUPS = [name for name, build in ALL.items() if (ALL_PRODUCTS or name in SOME) and _coalesces(build)]
+
+
+def test_the_representatives_go_in_groups() -> None:
+    assert set(SOME) <= set(IN_GROUPS)
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_a_group_gives_each_transaction_what_it_gives_alone(engine: Engine, name: str, job_of: JobOf) -> None:
+    """E7, E8."""
+    jobs = group_of(job_of, ALL[name])
+    alone = LocalEngine()
+    manifest = engine.run_group(jobs)
+    given = staged_of_each(jobs, manifest)
+    assert any(given[1].values())
+    assert given == {job.slot.txid: run(alone, job) for job in jobs}
+    assert [one.rows_read for one in manifest.members] == [alone.run(job).rows_read for job in jobs]
+
+
+def test_users_functions_see_transaction_attempt_and_partitions_as_alone(engine: Engine, job_of: JobOf) -> None:
+    jobs = group_of(job_of, where_functions_run)
+    assert staged_of_each(jobs, engine.run_group(jobs)) == {job.slot.txid: run(engine, job) for job in jobs}
+
+
+def test_one_bad_row_names_its_transaction(engine: Engine, job_of: JobOf) -> None:
+    """E9; without it the others go."""
+
+    def build(topology: Topology) -> None:
+        def refuse(line: str) -> Iterator[int]:
+            yield 1 // len(line)
+
+        keep(lines(topology, [*["a line"] * 9, "", "a line"]).each("line", refuse, "x long"))
+
+    good = {"lines": {"from": 0, "to": 9}}
+    jobs = [replace(job, metadata=good) for job in group_of(job_of, build)]
+    jobs[1] = replace(jobs[1], metadata={"lines": {"from": 8, "to": 11}})
+    with pytest.raises(UserCodeError, match="transaction 2, row") as caught:
+        engine.run_group(jobs)
+    assert caught.value.txid == 2
+    rest = [jobs[0], jobs[2]]
+    assert [len(one["rows"]) for one in staged_of_each(rest, engine.run_group(rest)).values()] == [9, 9]
+
+
+def test_a_group_of_one_is_that_transaction_alone(engine: Engine, job_of: JobOf) -> None:
+    job = job_of(TOPOLOGIES["word_count"])
+    manifest = engine.run_group([job])
+    assert not manifest.group
+    assert manifest.rows == engine.run(job).rows
+
+
+def test_what_cannot_be_a_group_is_refused(engine: Engine, job_of: JobOf) -> None:
+    """E10, and the caller's mistakes."""
+    jobs = group_of(job_of, TOPOLOGIES["word_count"])
+    for wrong, why in (
+        (jobs[::-1], "txids do not rise"),
+        ([], "txids do not rise"),
+        ([jobs[0], replace(jobs[1], trial=True)], "trial"),
+        ([jobs[0], group_of(job_of, TOPOLOGIES["project_reorders"])[1]], "one plan"),
+        (group_of(job_of, TOPOLOGIES["user_reducer"]), "runs behind a repartition"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            engine.run_group(wrong)
