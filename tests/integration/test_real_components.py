@@ -1,20 +1,24 @@
-"""Components on the libraries that they are written for, unmodified: pystorm from PyPI, qtopology from npm."""
+"""Components on the libraries that they are written for, unmodified: pystorm and streamparse from PyPI, qtopology from
+npm."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_trident import NodeBolt, ShellBolt
+from airflow_trident import NodeBolt, ShellBolt, ShellSpout
 from airflow_trident.errors import ChildError, UserCodeError
+from tests.fixtures import child_spout
 from tests.fixtures.child import COMPONENTS, emits, lines, values, words
 
 
 def pystorm(kind: str, **options: Any) -> ShellBolt:
-    pytest.importorskip("pystorm", reason="needs pystorm: it is in requirements/dev.lock")
     return ShellBolt([sys.executable, os.path.join(COMPONENTS, "with_pystorm.py"), kind], **options)
 
 
@@ -39,6 +43,40 @@ def test_a_bolt_of_pystorm_may_print_and_name_its_fields(caplog: pytest.LogCaptu
 def test_an_exception_in_a_bolt_of_pystorm_names_the_row_and_has_its_traceback() -> None:
     with pytest.raises((UserCodeError, ChildError), match=r"(?s)gave the row up: .*ValueError: no such word"):
         emits(pystorm("Raises"), lines(3))
+
+
+def streamparse(name: str) -> list[str]:
+    """As Storm starts them for it."""
+    return [sys.executable, "-m", "streamparse.run", f"with_streamparse.{name}"]
+
+
+def test_a_bolt_of_streamparse_counts_words() -> None:
+    rows = lines(300)
+    streams = {"default": "word string, count long"}
+    found = emits(ShellBolt(streamparse("WordCounter"), cwd=COMPONENTS), rows, streams=streams)
+    counts = Counter[str]()
+    expected = []
+    for number, (line,) in enumerate(rows):
+        for word in line.split():
+            counts[word] += 1
+            expected.append((number, (word, counts[word])))
+    assert [(emit.row, emit.values) for emit in found] == expected
+
+
+def test_a_spout_of_streamparse_gives_its_numbers_and_hears_which_are_committed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spout = ShellSpout(streamparse("Numbers"), "number long", str(tmp_path), cwd=COMPONENTS, max_rows=3, idle_s=0)
+    coordinator = spout.coordinator()
+    with caplog.at_level(logging.INFO):
+        first = coordinator.initialize_transaction(1, None)
+        assert child_spout.rows_of(spout, first) == [(0,), (1,), (2,)]
+        assert "is done" not in caplog.text
+        coordinator.success(1, first)
+        second = coordinator.initialize_transaction(2, first)
+        assert child_spout.rows_of(spout, second) == [(3,), (4,)]
+        coordinator.close()
+    assert [number for number in range(5) if f"number {number} is done" in caplog.text] == [0, 1, 2]
 
 
 def test_a_standard_node_of_qtopology_routes_by_stream_id(qtopology_folder: str) -> None:

@@ -1,0 +1,34 @@
+"""A bolt and a spout as users of streamparse write them: ``python -m streamparse.run with_streamparse.WordCounter``."""
+
+from collections import Counter
+from itertools import islice
+
+from streamparse import Bolt, Spout
+
+
+class WordCounter(Bolt):
+    outputs = ["word", "count"]  # noqa: RUF012 - as its users write it
+
+    def initialize(self, conf, ctx):
+        self.counter = Counter()
+
+    def process(self, tup):
+        for word in tup.values.line.split():
+            self.counter[word] += 1
+            self.emit([word, self.counter[word]])
+
+
+class Numbers(Spout):
+    """Gives each number once, and again when it fails."""
+
+    outputs = ["number"]  # noqa: RUF012 - as its users write it
+
+    def initialize(self, stormconf, context):
+        self.left = iter(range(5))
+
+    def next_tuple(self):
+        for number in islice(self.left, 1):
+            self.emit([number], tup_id=number)
+
+    def ack(self, tup_id):
+        self.logger.info("number %d is done", tup_id)
