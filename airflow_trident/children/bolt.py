@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_trident.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_trident.children.channel import Channel, Program
+    from airflow_trident.children.channel import Channel
+    from airflow_trident.children.starting import Program
     from airflow_trident.children.talk import BoltListener, BoltPlace, BoltTalk, ChildLimits
 
 

@@ -7,24 +7,17 @@ What it prints is drained, and the last of it kept for errors.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import selectors
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
 from airflow_trident.children.framing import (
-    MAX_MESSAGE_BYTES,
     Decoder,
     Message,
     MultilangDecoder,
@@ -32,7 +25,8 @@ from airflow_trident.children.framing import (
     encode_multilang,
     encode_node,
 )
-from airflow_trident.errors import ChildError, ConfigurationError
+from airflow_trident.children.starting import Carrier, Program, start
+from airflow_trident.errors import ChildError
 
 _log = logging.getLogger(__name__)
 
@@ -48,33 +42,6 @@ _LOOK_S = 0.02
 _TERM_S = 2.0
 
 
-class Carrier(StrEnum):
-    """Where messages travel."""
-
-    NODE = "node"
-    """A socket whose number is in NODE_CHANNEL_FD (Node: child_process.fork); stdout and stderr are logs."""
-    MULTILANG = "multilang"
-    """stdin and stdout (Storm: ShellProcess); stderr is the log."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """A program and how it is started.
-
-    :param env: in addition to the environment of this process; a PATH goes behind the one that is there.
-    """
-
-    argv: tuple[str, ...]
-    carrier: Carrier
-    cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    strict: bool = False
-
-    def __str__(self) -> str:
-        return " ".join(self.argv)
-
-
 class Channel:
     """A running child. Leaving the ``with`` block kills what is left of its process group.
 
@@ -88,79 +55,24 @@ class Channel:
         """Will it say nothing more?"""
         self.cut_off = False
         """Did it end with something unread, or before all was written?"""
-        self._program = program
         self._tail = bytearray()
         self._logged = 0
         self._queue = bytearray()
         self._writing = False
         self._ended: str | None = None
-        self._socket: socket.socket | None = None
         self._encode: Callable[[object], bytes]
         self._decoder: Decoder
         if program.carrier is Carrier.NODE:
             self._encode, self._decoder = encode_node, NodeDecoder(program.max_message_bytes, self._stray)
-            self._process, self._in, self._out, self._logs = self._start_node()
         else:
             self._encode = encode_multilang
             self._decoder = MultilangDecoder(program.max_message_bytes, self._stray, strict=program.strict)
-            self._process, self._in, self._out, self._logs = self._start_multilang()
+        self._started = start(program, self.what)
+        self._process, self._in, self._out = self._started.process, self._started.reads, self._started.writes
+        self._logs = set(self._started.logs)
         self._select = selectors.DefaultSelector()
-        for number in {self._in, self._out, *self._logs}:
-            os.set_blocking(number, False)
         for number in (self._in, *self._logs):
             self._select.register(number, selectors.EVENT_READ)
-
-    # ---- start -------------------------------------------------------------------------------------------------
-
-    def _start_node(self) -> tuple[subprocess.Popen[bytes], int, int, set[int]]:
-        mine, theirs = socket.socketpair()
-        number = theirs.fileno()
-        said = {"NODE_CHANNEL_FD": str(number), "NODE_CHANNEL_SERIALIZATION_MODE": "json"}
-        try:
-            process = self._popen(subprocess.DEVNULL, said, (number,))
-        except BaseException:
-            mine.close()
-            raise
-        finally:
-            theirs.close()
-        self._socket = mine
-        assert process.stdout is not None
-        assert process.stderr is not None
-        return process, mine.fileno(), mine.fileno(), {process.stdout.fileno(), process.stderr.fileno()}
-
-    def _start_multilang(self) -> tuple[subprocess.Popen[bytes], int, int, set[int]]:
-        process = self._popen(subprocess.PIPE, {}, ())
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        return process, process.stdout.fileno(), process.stdin.fileno(), {process.stderr.fileno()}
-
-    def _popen(self, stdin: int, said: Mapping[str, str], passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        program = self._program
-        if program.cwd is not None and not os.path.isdir(program.cwd):
-            raise ConfigurationError(
-                f"{self.what}: there is no folder {program.cwd!r} on {socket.gethostname()}",
-                "It must be there wherever the topology runs.",
-            )
-        try:
-            return subprocess.Popen(
-                program.argv,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=program.cwd,
-                env=_environment(program.env, said),
-                pass_fds=passed,
-                bufsize=0,
-                start_new_session=True,
-                preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - one call of the system, and nothing of Python's
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self.what}: {program.argv[0]!r} cannot be started on {socket.gethostname()}: "
-                f"{error.strerror or error} (the command is {program!s})",
-                "Install it there and wherever else the topology runs, or name it by its whole path.",
-            ) from error
 
     # ---- talking -----------------------------------------------------------------------------------------------
 
@@ -287,12 +199,7 @@ class Channel:
         """Nothing more is sent: the child sees the end of file. What is queued and not written is lost."""
         self._queue.clear()
         self._watch_writing()
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
-        elif self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
+        self._started.close_input()
 
     def ended(self, timeout_s: float, hear: Callable[[Message], None], look: Callable[[], None] | None = None) -> int:
         """Wait until the child has ended by itself; gives its exit code, or minus the signal.
@@ -354,12 +261,7 @@ class Channel:
         """Kill what is left of it and give back what it needed."""
         self.kill()
         self._select.close()
-        if self._socket is not None:
-            self._socket.close()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        self._started.close()
 
     def __enter__(self) -> Self:
         return self
@@ -395,31 +297,3 @@ def _how(code: int) -> str:
     with suppress(ValueError):
         return f"was ended by signal {-code} ({signal.Signals(-code).name})"
     return f"was ended by signal {-code}"
-
-
-def _environment(given: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    env = {**os.environ, **given, **said}
-    if "PATH" in given and os.environ.get("PATH"):
-        env["PATH"] = f"{os.environ['PATH']}{os.pathsep}{given['PATH']}"
-    return env
-
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _dying_with(parent: int) -> Callable[[], None] | None:
-    """Called in the child before its program: it is killed when the thread dies that started it, whatever that died of.
-
-    (`finally` does not run in a Python worker that Spark kills.)
-    """
-    libc = _LIBC
-    if libc is None:
-        return None
-
-    def run() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before
-            os._exit(1)
-
-    return run

@@ -21,6 +21,7 @@ Message: TypeAlias = dict[str, Any]
 MAX_MESSAGE_BYTES = 64 << 20
 SHOWN_BYTES = 120
 _END = b"\nend\n"
+_DECODER = msgspec.json.Decoder()
 
 
 def encode_node(message: object) -> bytes:
@@ -84,7 +85,10 @@ class Decoder(ABC):
         self._searched_bytes = max(0, len(rest) - len(self.end) + 1)
         messages: list[Message] = []
         try:
-            messages.extend(message for part in whole if (message := self._message(part)) is not None)
+            for part in whole:
+                self._require_short(len(part))
+                if (message := self._of(part)) is not None:
+                    messages.append(message)
             self._require_short(len(rest))
         except ChildProtocolError as error:
             error.before = tuple(messages)
@@ -95,10 +99,6 @@ class Decoder(ABC):
     def unfinished_bytes(self) -> int:
         """How much of a message is there that is not whole."""
         return len(self._buffer)
-
-    def _message(self, part: bytes) -> Message | None:
-        self._require_short(len(part))
-        return self._of(part)
 
     @abstractmethod
     def _of(self, part: bytes) -> Message | None:
@@ -176,7 +176,7 @@ class MultilangDecoder(Decoder):
 def _parsed(part: bytes) -> Message | None:
     """A JSON object, else None."""
     try:
-        message = msgspec.json.decode(part)
+        message = _DECODER.decode(part)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         try:  # what it is too strict for: NaN, half a surrogate pair
             message = json.loads(part.decode())

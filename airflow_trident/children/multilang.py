@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
+from airflow_trident.children.starting import Carrier, Program
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk, ChildLimits
 
 INPUT = "input"

@@ -9,9 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_trident.children.bolt import ChildBolt, on_fail
-from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import MAX_MESSAGE_BYTES
 from airflow_trident.children.qtopology import ModuleTalk, NodeTalk, ProgramTalk, SeedTalk, script
+from airflow_trident.children.starting import Carrier, Program
 from airflow_trident.children.talk import BoltListener, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from airflow_trident.children.channel import Carrier, Channel, Program
+from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
 from airflow_trident.children.node_bolt import NodeProtocol, NodeType
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.qtopology import MISSING, said, script
+from airflow_trident.children.starting import Carrier, Program
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 from airflow_trident.io.local_paths import require_local_path

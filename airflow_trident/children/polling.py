@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_trident.children.channel import Channel, Program
+from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
+from airflow_trident.children.starting import Program
 from airflow_trident.children.talk import BoltPlace, ChildLimits
 from airflow_trident.errors import ChildProtocolError, TridentError
 from airflow_trident.types import Json

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_trident.children.bolt import ChildBolt, OnFail
 from airflow_trident.children.channel import Channel
@@ -33,9 +33,11 @@ MOST_ROWS = 65_536
 """After so many rows something comes out, also if nothing was emitted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """One output. `row`: the number of its row, or `NO_ROW`; `stream`: its place in `BoltPlace.streams`."""
+class Emit(NamedTuple):
+    """One output. `row`: the number of its row, or `NO_ROW`; `stream`: its place in `BoltPlace.streams`.
+
+    (A tuple: one is made for each emit, and a frozen dataclass costs four times as much.)
+    """
 
     row: int
     stream: int
@@ -282,15 +284,17 @@ class _Run:
                 f"{self._channel.what} emitted {_of(rows)}, and each() needs to know of which one",
                 "Use flat_map() or bolt(), which replace the tuple.",
             )
-        given = [self._row(row) for row in sorted(rows)] if len(rows) > 1 else [self._row(row) for row in rows]
+        given: PendingRow | None = None  # of several rows, the last
+        for row in rows if len(rows) < 2 else sorted(rows):
+            given = self._row(row)
         try:
             whole = read(values)
         except ValueError as error:
-            raise self._error_of(given[-1].values if given else (), f"gave {error}") from error
-        if given:
-            given[-1].emits.append((number, whole))
-        else:
+            raise self._error_of(() if given is None else given.values, f"gave {error}") from error
+        if given is None:
             self._out.append(Emit(NO_ROW, number, whole))
+        else:
+            given.emits.append((number, whole))
 
     def done(self, row: int) -> None:
         self._close(row)
@@ -319,9 +323,9 @@ class _Run:
         self._open -= 1
         self._open_bytes -= row.size_bytes
         self._stuck_s = 0.0
-        while self._rows and self._rows[0].done:
-            first = self._rows.popleft()
-            self._out += [Emit(self._first, stream, values) for stream, values in first.emits]
+        rows, out = self._rows, self._out
+        while rows and rows[0].done:
+            out += [Emit(self._first, stream, values) for stream, values in rows.popleft().emits]
             self._first += 1
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_trident.children.bolt import ChildBolt, on_fail
-from airflow_trident.children.channel import Channel, Program
+from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import MAX_MESSAGE_BYTES
 from airflow_trident.children.multilang import MultilangTalk, multilang_program
+from airflow_trident.children.starting import Program
 from airflow_trident.children.talk import BoltListener, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_trident.children.channel import Channel, Program
+from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
 from airflow_trident.children.multilang import multilang_program
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
+from airflow_trident.children.starting import Program
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
