@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
     from airflow_trident.ledger.memory import MemoryLedger as MemoryLedger
+    from airflow_trident.mending_dag import trident_mending_dag as trident_mending_dag
     from airflow_trident.operations.aggregators import Count as Count
     from airflow_trident.operations.aggregators import Max as Max
     from airflow_trident.operations.aggregators import Min as Min
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from airflow_trident.operators.coordinator import TridentCoordinatorOperator as TridentCoordinatorOperator
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
+    from airflow_trident.operators.mending import TridentMendingOperator as TridentMendingOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
     from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
     from airflow_trident.runtime.query import QueryResult as QueryResult

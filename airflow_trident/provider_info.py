@@ -43,8 +43,10 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_trident.operators.committer",
                     "airflow_trident.operators.backfill",
                     "airflow_trident.operators.drain",
+                    "airflow_trident.operators.mending",
                     "airflow_trident.operators.query",
                     "airflow_trident.task_group",
+                    "airflow_trident.mending_dag",
                 ],
             }
         ],

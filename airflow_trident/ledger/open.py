@@ -29,9 +29,12 @@ class Ledgers:
         """
         return topology_names(self.znodes, self._root)
 
-    def ledger(self, topology: str) -> ZNodeLedger:
-        """Of one topology. Not to be closed by itself."""
-        return ZNodeLedger(self.znodes, topology, self._root)
+    def ledger(self, topology: str, *, incarnation: str = "") -> ZNodeLedger:
+        """Of one topology. Not to be closed by itself.
+
+        :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
+        """
+        return ZNodeLedger(self.znodes, topology, self._root, incarnation=incarnation)
 
     def close(self) -> None:
         self.znodes.close()

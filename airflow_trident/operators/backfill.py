@@ -16,6 +16,7 @@ from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutco
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_trident.ledger.base import Ledger
     from airflow_trident.topology.topology import Topology
 
 
@@ -48,17 +49,21 @@ class TridentBackfillOperator(EngineOperator):
     def execute(self, context: Context) -> list[int]:
         with airflow_outcome(), self.ledger_of_run(context) as ledger:
             self.enlist(ledger, context)
-            results = Backfill(
-                ledger=ledger,
-                topology=self.topology,
-                engine=lambda: self.open_engine(context),
-                staging_root=settings.staging_root(self.staging_dir),
-                owner=owner(context),
-                attempt_timeout_s=self.attempt_timeout_s,
-                rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-                retention=settings.retention(),
-                progress=lambda line: self.log.info("%s", line),
-            ).run(self._selection())
+            return self.replay(ledger, context)
+
+    def replay(self, ledger: Ledger, context: Context) -> list[int]:
+        """The txids that were committed; see the class for when it skips and fails."""
+        results = Backfill(
+            ledger=ledger,
+            topology=self.topology,
+            engine=lambda: self.open_engine(context),
+            staging_root=settings.staging_root(self.staging_dir),
+            owner=owner(context),
+            attempt_timeout_s=self.attempt_timeout_s,
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+            retention=settings.retention(),
+            progress=lambda line: self.log.info("%s", line),
+        ).run(self._selection())
         return self._outcome(results)
 
     def _selection(self) -> Selection:

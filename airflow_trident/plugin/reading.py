@@ -1,50 +1,47 @@
-"""What the page shows, read from the ledger: plain JSON, no secrets, and nothing of DAGs that the user may not see.
-
-One ZooKeeper session per request, however many topologies there are.
-"""
+"""What the page shows, read from the ledger. One ZooKeeper session per request, however many topologies there are."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_trident.errors import TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import Ledgers
-from airflow_trident.ledger.workers import Worker
+from airflow_trident.plugin.choosing import LOOKED_THROUGH, PAGE, Choice
+from airflow_trident.plugin.rows import (
+    Sight,
+    actions_of,
+    actions_of_topology,
+    details,
+    row,
+    searched,
+    summary,
+    waiting_words,
+    waits,
+    worker_row,
+)
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+from airflow_trident.protocol.records import LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.task_instances import abandoned
 
-SHOWN = 200
-"""So many of the latest transactions, besides all that are not committed."""
+OPEN_SHOWN = 200
+"""So many of the lowest transactions that are not committed are looked at, whatever page is shown."""
+HISTORY = 100
+"""So many of the latest committed ones are in the charts."""
 ASKED = 20
 """So many of the latest tell which DAGs a topology belongs to, where the others are not looked at."""
 DEADLINE_S = 5.0
 """Of each call to ZooKeeper: a page that asks again soon must not hold a thread of the API server for long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a user may see. `dags`: ids of the DAGs; `unowned`: also what belongs to none, such as the transactions of a
-    program, because the user may see connections."""
-
-    dags: frozenset[str]
-    unowned: bool
-
-    def may_see(self, dag_ids: Iterable[str]) -> bool:
-        """Something that belongs to these DAGs together."""
-        named = {dag_id for dag_id in dag_ids if dag_id}
-        return not self.dags.isdisjoint(named) if named else self.unowned
-
-
 def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
     """`names`: of all topologies, sorted; `of_dag`: of those with transactions of this DAG, those of the run first."""
-    with _ledgers() as ledgers:
+    with open_ledgers() as ledgers:
         every = ledgers.names()
         if not dag_id or dag_id not in sight.dags:
             return {"names": every, "of_dag": []}
@@ -54,155 +51,103 @@ def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
 
 
 def topologies(sight: Sight) -> list[dict[str, Any]]:
-    """One summary per topology, sorted by name.
+    """One summary per topology, sorted by name; of one that cannot be read its `problem`.
 
-    :raises TridentError: the ledger cannot be read; says why.
+    :raises TridentError: ZooKeeper does not answer; says why.
     """
-    with _ledgers() as ledgers:
-        return [_summary_of(ledgers.ledger(name), sight) for name in ledgers.names()]
+    with open_ledgers() as ledgers:
+        return [_overview_of(ledgers.ledger(name), name, sight) for name in ledgers.names()]
 
 
-def transactions(topology: str, sight: Sight, txid: int | None = None) -> dict[str, Any]:
-    """The summary and the transactions of a topology, latest first.
+def transactions(topology: str, sight: Sight, txid: int | None = None, choice: Choice | None = None) -> dict[str, Any]:
+    """The summary and a page of the transactions of a topology, latest first if nothing else is chosen.
+
+    `more`: go on behind this txid, None at the end; `found`: how many there are in all, None where only reading them
+    would tell; `open`: the lowest that are not committed; `history`: the latest committed ones, for charts.
 
     :param txid: with the `details` of this one; None there if there is no record of it.
     """
-    with _ledgers() as ledgers:
+    choice = choice or Choice()
+    with open_ledgers() as ledgers:
         ledger = ledgers.ledger(topology)
         view = ledger.view(0)
-        records, workers, outcome = _records(ledger, view), ledger.workers(), ledger.coordinator()
+        unfinished, workers, outcome = _open(ledger, view), ledger.workers(), ledger.coordinator()
+        history = ledger.transactions(max(1, view.pointer.committed - HISTORY + 1), view.pointer.committed)
+        near = [*unfinished, *history[-ASKED:]]
+        visible = sight.may_see(dags_of(near, outcome))
+        page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
-    visible = sight.may_see(_dags_of(records, outcome))
-    gone = abandoned(records, workers)
-    rows = [row(record, sight, visible, gone.get(record.txid, "")) for record in records]
+    gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
+
+    def shown(record: TxRecord) -> dict[str, Any]:
+        return _row(view, record, sight, visible, gone)
+
+    lowest = next((one for one in unfinished if one.txid == lowest_uncommitted(view, view.next_txid)), None)
     return {
         **summary(view, outcome, sight, visible),
-        "transactions": sorted(rows, key=lambda one: -int(one["txid"])),
-        "workers": [_worker(worker, sight, visible) for worker in workers],
-        "details": None if chosen is None else details(chosen, sight, visible),
+        "actions": actions_of_topology(view),
+        "transactions": [shown(record) for record in page],
+        "more": more,
+        "found": found,
+        "open": [shown(record) for record in unfinished],
+        "history": [_point(record) for record in history if record.status is Status.COMMITTED],
+        "workers": [worker_row(worker, sight, visible) for worker in workers],
+        "details": None
+        if chosen is None
+        else {
+            **details(chosen, sight, visible),
+            "waiting": waiting_words(view, chosen, lowest) if shown(chosen)["visible"] else "",
+        },
+        "dags": sorted(dags_of(near, outcome) - {""}) if visible else [],
     }
 
 
 def transaction(topology: str, txid: int, sight: Sight) -> dict[str, Any] | None:
     """One transaction with its batches' metadata; None if there is no record of it (never begun, or pruned)."""
-    with _ledgers() as ledgers:
+    with open_ledgers() as ledgers:
         ledger = ledgers.ledger(topology)
         view = ledger.view(txid)
         if view.tx is None:
             return None
-        near = [*_latest(ledger, view), view.tx]
-        return details(view.tx, sight, sight.may_see(_dags_of(near, ledger.coordinator())))
-
-
-# ---- as JSON ---------------------------------------------------------------------------------------------------
-
-
-def summary(view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> dict[str, Any]:
-    """`committed`: everything up to it is committed or skipped; `begun`: the highest txid; `coordinator`: how it ended
-    last, None if nothing was said; `notes`: for people.
-
-    :param visible: may the user see what the topology reads and writes?
-    """
-    definition = view.topology.definition
-    return {
-        "name": view.topology.name,
-        "incarnation": view.topology.incarnation,
-        "command": view.topology.command,
-        "committed": view.pointer.committed,
-        "begun": view.next_txid - 1,
-        "pending": view.pending,
-        "failed": list(view.exceptions.failed),
-        "skipped": list(view.exceptions.skipped),
-        "replaying": list(view.exceptions.replaying),
-        "late": list(view.exceptions.late),
-        "coordinator": _coordinator(view, outcome, sight, visible),
-        "visible": visible,
-        "streams": {name: str(spout) for name, spout in definition.spouts.items() if visible},
-        "states": {name: state.text for name, state in definition.states.items() if visible},
-        "notes": [
-            f"State {name} is {note}." for name, state in definition.states.items() for note in state.notes if visible
-        ],
-    }
-
-
-def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> dict[str, Any]:
-    """A transaction as the page shows it. What names its run or its data is for those who may see its DAG; where it has
-    none, that of the topology.
-
-    :param abandoned: why nobody will take it further by itself.
-    """
-    may_see = sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
-    staged = record.staged
-    return {
-        "txid": record.txid,
-        "status": record.status,
-        "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
-        "invalidated": record.invalidated,
-        "abandoned": bool(abandoned),
-        "why": abandoned if may_see else "",
-        "rows_read": staged.rows_read if staged else None,
-        "rows": staged.rows if staged and may_see else {},
-        "rows_staged": sum(staged.rows.values()) if staged else None,
-        "bytes": staged.bytes if staged else None,
-        "times_ms": record.times_ms,
-        "plan": record.plan[:16] if may_see else "",
-        "late_rows": record.late_rows if may_see else {},
-        "visible": may_see,
-        "streams": sorted(record.metadata) if may_see else [],
-        "error": record.all_errors if may_see else "",
-        "owner": str(record.owner) if may_see else "",
-        "dag_id": record.claim.dag_id if may_see else "",
-        "run_id": record.claim.run_id if may_see else "",
-        "map_index": record.claim.map_index,
-    }
-
-
-def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
-    """`metadata_text`: the same as text, because browsers round numbers above 2^53."""
-    shown = row(record, sight, visible)
-    metadata = record.metadata if shown["visible"] else None
-    text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
-    return {**shown, "metadata": metadata, "metadata_text": text}
-
-
-def _coordinator(
-    view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool
-) -> dict[str, Any] | None:
-    if outcome is None:
-        return None
-    now = outcome.now(view.next_txid)
-    may_see = sight.may_see([now.dag_id]) if now.dag_id else visible
-    return {
-        "kind": now.kind,
-        "is_bad": now.is_bad,
-        "time_ms": now.time_ms,
-        "lag_ms": now.lag_ms,
-        "dag_id": now.dag_id if may_see else "",
-        "run_id": now.run_id if may_see else "",
-        "error": now.error if may_see else "",
-        "lag": now.lag if may_see else {},
-    }
-
-
-def _worker(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
-    may_see = visible or sight.may_see([worker.task.partition("/")[0]])
-    hidden = {} if may_see else {"host": "", "pid": 0, "task": ""}
-    shown = {name: value for name, value in asdict(worker).items() if name != "name"}
-    return {**shown, **hidden}
+        return details(view.tx, sight, sight.may_see(dags_of_topology(ledger, view) | {view.tx.claim.dag_id}))
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _ledgers() -> Iterator[Ledgers]:
+def open_ledgers() -> Iterator[Ledgers]:
     with ZooKeeperHook().get_ledgers(deadline_s=DEADLINE_S) as ledgers:
         yield ledgers
 
 
-def _summary_of(ledger: Ledger, sight: Sight) -> dict[str, Any]:
-    view, outcome = ledger.view(0), ledger.coordinator()
-    return summary(view, outcome, sight, sight.may_see(_dags_of(_latest(ledger, view), outcome)))
+def dags_of(records: Iterable[TxRecord], outcome: CoordinatorOutcome | None) -> set[str]:
+    return {record.claim.dag_id for record in records} | ({outcome.dag_id} if outcome else set())
+
+
+def dags_of_topology(ledger: Ledger, view: LedgerView) -> set[str]:
+    """Of the latest transactions and of the last coordinator: "" among them if some are of no DAG."""
+    return dags_of(_latest(ledger, view), ledger.coordinator())
+
+
+def _overview_of(ledger: Ledger, name: str, sight: Sight) -> dict[str, Any]:
+    try:
+        view, outcome = ledger.view(0), ledger.coordinator()
+        latest = _latest(ledger, view)
+        lowest = lowest_uncommitted(view, view.next_txid)
+        first = None if lowest is None else next((one for one in latest if one.txid == lowest), None)
+        if lowest is not None and first is None:
+            first = ledger.view(lowest).tx
+    except TridentError as error:
+        return {"name": name, "problem": str(error)}
+    visible = sight.may_see(dags_of(latest, outcome))
+    done = [one for one in latest if one.status is Status.COMMITTED]
+    return {
+        **summary(view, outcome, sight, visible),
+        "problem": "",
+        "lowest": None if first is None else row(first, sight, visible),
+        "history": [_point(one) for one in done],
+    }
 
 
 def _latest(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
@@ -220,13 +165,66 @@ def _runs_of(ledger: Ledger, dag_id: str) -> set[str]:
     return runs | ({outcome.run_id} if outcome and outcome.dag_id == dag_id else set())
 
 
-def _records(ledger: Ledger, view: LedgerView) -> list[TxRecord]:
-    first = max(1, min(view.pointer.committed + 1, view.next_txid - SHOWN))
-    records = list(ledger.transactions(first))
-    known = {record.txid for record in records}
-    older = [*view.exceptions.unfinished, *view.exceptions.skipped]
-    return records + [tx for txid in older if txid not in known and (tx := ledger.view(txid).tx) is not None]
+def _open(ledger: Ledger, view: LedgerView) -> list[TxRecord]:
+    first = view.pointer.committed + 1
+    above = list(ledger.transactions(first, first + OPEN_SHOWN - 1)) if first < view.next_txid else []
+    below = [txid for txid in view.exceptions.unfinished if txid < first][:OPEN_SHOWN]
+    late = [tx for txid in below if (tx := ledger.view(txid).tx) is not None]
+    return [*late, *(one for one in above if not one.status.lets_others_pass)]
 
 
-def _dags_of(records: Iterable[TxRecord], outcome: CoordinatorOutcome | None) -> set[str]:
-    return {record.claim.dag_id for record in records} | ({outcome.dag_id} if outcome else set())
+def _page(
+    ledger: Ledger, view: LedgerView, choice: Choice, sight: Sight, visible: bool
+) -> tuple[list[TxRecord], int | None, int | None]:
+    """The records, the txid to go on behind, and how many there are from here on if that is known."""
+    folder = ledger.paths().transactions
+    kept = sorted(int(name) for name in ledger.znodes.read([], [folder]).folders[folder] or ())
+
+    def begun_ms(txid: int) -> int:
+        found = ledger.view(txid).tx
+        return 0 if found is None else found.times_ms.get("begun", 0)
+
+    wanted = choice.may_have(kept, view, begun_ms)
+    page: list[TxRecord] = []
+    looked = 0
+    while looked < len(wanted) and len(page) < PAGE and looked < LOOKED_THROUGH:
+        some = wanted[looked : looked + PAGE * (8 if choice.reads_all else 1)]
+        records = {one.txid: one for one in _records(ledger, some)}
+        for txid in some:
+            looked += 1
+            record = records.get(txid)
+            if record is not None and choice.has(record, searched(row(record, sight, visible))):
+                page.append(record)
+                if len(page) == PAGE:
+                    break
+    more = wanted[looked - 1] if 0 < looked < len(wanted) else None
+    return page, more, None if choice.reads_all else len(wanted)
+
+
+def _records(ledger: Ledger, txids: Sequence[int]) -> Sequence[TxRecord]:
+    """Of these; of all in between where they lie close together, which is one reading."""
+    low, high = min(txids), max(txids)
+    if high - low < 4 * len(txids):
+        return ledger.transactions(low, high)
+    return [tx for txid in txids if (tx := ledger.view(txid).tx) is not None]
+
+
+def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: dict[int, str]) -> dict[str, Any]:
+    nobody = gone.get(record.txid, "")
+    return {
+        **row(record, sight, visible, nobody),
+        "waits": waits(view, record),
+        "actions": actions_of(view, record, abandoned=bool(nobody)),
+    }
+
+
+def _point(record: TxRecord) -> dict[str, Any]:
+    """What charts and throughput need of a transaction."""
+    staged = record.staged
+    return {
+        "txid": record.txid,
+        "status": record.status,
+        "times_ms": record.times_ms,
+        "rows_read": staged.rows_read if staged else None,
+        "bytes": staged.bytes if staged else None,
+    }

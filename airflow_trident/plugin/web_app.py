@@ -1,27 +1,48 @@
 """The plugin's web application: a JSON API and one page. Imported by the API server only.
 
-Airflow does not protect a plugin's application: every route that shows anything asks for the user itself.
+Airflow does not protect a plugin's application: every route that shows or does anything asks for the user itself.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_authenticated
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from airflow_trident.errors import RetryableError, TridentError, UnknownTopologyError
-from airflow_trident.plugin import reading
-from airflow_trident.plugin.reading import Sight
+from airflow_trident.errors import (
+    ConfigurationError,
+    FencedError,
+    RetryableError,
+    TransitionError,
+    TridentError,
+    UnknownTopologyError,
+)
+from airflow_trident.plugin import acting, mending_runs, reading
+from airflow_trident.plugin.acting import Asked
+from airflow_trident.plugin.choosing import Choice
+from airflow_trident.plugin.rows import Sight
+from airflow_trident.protocol.statuses import Status
 
-_PAGE = Path(__file__).with_name("page.html")
+_FOLDER = Path(__file__).with_name("page")
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_SERVED = {path.name: _TYPES[path.suffix] for path in _FOLDER.iterdir() if path.suffix in _TYPES}
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="{color}" stroke-width="2" '
     'stroke-linecap="round" stroke-linejoin="round"><path d="M12 22V3M4 4v4a5 5 0 0 0 5 5h6a5 5 0 0 0 5-5V4M9 6l3-4 '
     '3 4"/></svg>'
 )
 _AUTHENTICATED = [Depends(requires_authenticated())]
+_STATUS_OF = {
+    UnknownTopologyError: 404,
+    ConfigurationError: 422,
+    TransitionError: 409,
+    FencedError: 409,
+    RetryableError: 503,
+}
+"""The first one that an error is of."""
 
 # No generated documentation: it would be open to everybody.
 app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None)
@@ -30,20 +51,23 @@ app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_ur
 @app.exception_handler(TridentError)
 def _explain(_request: Request, error: TridentError) -> JSONResponse:
     """The error's own text, which names the cure."""
-    status = 404 if isinstance(error, UnknownTopologyError) else 503 if isinstance(error, RetryableError) else 500
+    status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
     return JSONResponse({"detail": str(error)}, status_code=status, headers={"Cache-Control": "no-store"})
 
 
 @app.get("/", response_class=HTMLResponse, dependencies=_AUTHENTICATED)
 def page() -> HTMLResponse:
     """The page; everything in it comes from the routes below."""
-    return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers={"Cache-Control": "no-cache"})
+    text = (_FOLDER / "page.html").read_text(encoding="utf-8")
+    return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
 
 
-@app.get("/page.js", dependencies=_AUTHENTICATED)
-def script() -> Response:
-    text = _PAGE.with_suffix(".js").read_text(encoding="utf-8")
-    return Response(text, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+@app.get("/page/{name}", dependencies=_AUTHENTICATED)
+def served(name: str) -> Response:
+    if name not in _SERVED:
+        raise HTTPException(404, "There is no such file.")
+    text = (_FOLDER / name).read_text(encoding="utf-8")
+    return Response(text, media_type=_SERVED[name], headers={"Cache-Control": "no-cache"})
 
 
 @app.get("/api/names")
@@ -57,8 +81,33 @@ def list_topologies(user: GetUserDep) -> list[dict[str, Any]]:
 
 
 @app.get("/api/topologies/{topology}")
-def list_transactions(topology: str, user: GetUserDep, txid: int = 0) -> dict[str, Any]:
-    return reading.transactions(topology, _sight(user), txid if txid > 0 else None)
+def list_transactions(
+    topology: str,
+    user: GetUserDep,
+    txid: int = 0,
+    status: list[Status] = Query(default=[]),  # noqa: B008 - as FastAPI declares it
+    text: str = "",
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+    after: int | None = None,
+    oldest_first: bool = False,
+) -> dict[str, Any]:
+    choice = Choice(
+        statuses=frozenset(status),
+        text=text.strip(),
+        from_ms=from_ms,
+        to_ms=to_ms,
+        after=after,
+        oldest_first=oldest_first,
+    )
+    found = reading.transactions(topology, _sight(user), txid if txid > 0 else None, choice)
+    may_act = acting.may_edit(user, set(found["dags"])) and found["visible"]
+    return {**found, "may_act": may_act, "mending": mending_runs.latest(topology) if found["visible"] else []}
+
+
+@app.post("/api/topologies/{topology}/actions")
+def do(topology: str, asked: Asked, user: GetUserDep) -> dict[str, Any]:
+    return asdict(acting.act(topology, asked, user))
 
 
 @app.get("/api/topologies/{topology}/transactions/{txid}")

@@ -18,7 +18,8 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers, open_ledger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.plugin import reading
+from airflow_trident.plugin import reading, rows
+from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
@@ -35,7 +36,8 @@ LARGE = 2**60
 SECRET = "the digest password"
 EVERY_ROUTE = (
     "/",
-    "/page.js",
+    "/page/page.js",
+    "/page/page.css",
     "/api/names",
     "/api/topologies",
     "/api/topologies/words",
@@ -180,21 +182,22 @@ def test_a_user_who_may_see_the_dag_sees_the_error_as_it_was_written(zookeeper: 
     with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ROOT) as ledger:
         record = ledger.view(1).tx
     assert record is not None
-    shown = reading.row(record, OF_HIDDEN, visible=True)
+    shown = rows.row(record, OF_HIDDEN, visible=True)
     assert (shown["visible"], shown["error"]) == (True, "ValueError: <script>alert(1)</script>")
 
 
-@pytest.mark.parametrize("name", ["page.html", "page.js"])
-def test_the_page_makes_no_markup_of_what_the_ledger_holds(name: str) -> None:
-    page = Path(reading.__file__).with_name(name).read_text(encoding="utf-8")
+def test_the_page_makes_no_markup_of_what_the_ledger_holds() -> None:
+    files = sorted(Path(reading.__file__).with_name("page").iterdir())
+    assert len(files) > 5
+    page = "".join(file.read_text(encoding="utf-8") for file in files)
     assert "innerHTML" not in page
     assert "insertAdjacentHTML" not in page
 
 
 # ---- what the page reads, without a server in between --------------------------------------------------------------
 
-OF_HIDDEN = reading.Sight(frozenset({"hidden"}), unowned=False)
-OF_ANOTHER = reading.Sight(frozenset({"another"}), unowned=True)
+OF_HIDDEN = Sight(frozenset({"hidden"}), unowned=False)
+OF_ANOTHER = Sight(frozenset({"another"}), unowned=True)
 
 
 @pytest.fixture
@@ -231,11 +234,9 @@ def test_what_belongs_to_no_dag_is_for_those_who_may_see_connections(here: Embed
     with open_ledger(ZooKeeperSettings(hosts=here.hosts), "by-hand", root=f"{ROOT}-own") as ledger:
         ledger.register(ONE_STREAM)
         view = ledger.view(0)
-    assert reading.Sight(frozenset(), unowned=True).may_see([""])
-    assert not reading.Sight(frozenset({"hidden"}), unowned=False).may_see([""])
-    assert reading.summary(view, None, OF_ANOTHER, visible=True)["streams"] == {
-        "lines": "FixedBatchSpout transactional"
-    }
+    assert Sight(frozenset(), unowned=True).may_see([""])
+    assert not Sight(frozenset({"hidden"}), unowned=False).may_see([""])
+    assert rows.summary(view, None, OF_ANOTHER, visible=True)["streams"] == {"lines": "FixedBatchSpout transactional"}
 
 
 def test_numbers_that_browsers_round_are_shown_as_text(here: EmbeddedZooKeeper) -> None:
@@ -293,7 +294,7 @@ def test_a_look_opens_one_session_whatever_the_number_of_topologies(
 
 
 def test_the_page_gives_up_soon_where_tasks_wait_for_zookeeper(here: EmbeddedZooKeeper) -> None:
-    with reading._ledgers() as ledgers:
+    with reading.open_ledgers() as ledgers:
         where = ledgers.znodes.settings
     assert (where.op_deadline_s, where.connect_deadline_s) == (reading.DEADLINE_S, reading.DEADLINE_S)
     with ZooKeeperHook().get_ledgers() as ledgers:

@@ -62,6 +62,7 @@ from airflow_trident.protocol.records import (
     TopologyRecord,
     TxRecord,
 )
+from airflow_trident.protocol.seen import SeenTopology
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.protocol.topology_definition import Definition
@@ -126,9 +127,11 @@ class OracleLedger(OracleStates, OracleGroups):
                 )
             return self._topology
 
-    def set_command(self, command: Command) -> TopologyRecord:
+    def set_command(self, command: Command, *, seen: SeenTopology | None = None) -> TopologyRecord:
         with self._changed:
             topology = self.topology()
+            if seen is not None:
+                seen.require(topology)
             self._topology = replace(topology, command=command, epoch=topology.epoch + 1)
             return self._topology
 

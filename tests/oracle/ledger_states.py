@@ -16,6 +16,7 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import CommitTicket, Exceptions, LedgerView, Loss, Owner, TopologyRecord, TxRecord
+from airflow_trident.protocol.seen import SeenTransaction
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.protocol.txids import Txids
 
@@ -47,9 +48,9 @@ class OracleStates:
             self._fence += 1
             return self._fence
 
-    def close_transaction(self, txid: int, reason: str) -> TxRecord:
+    def close_transaction(self, txid: int, reason: str, *, seen: SeenTransaction | None = None) -> TxRecord:
         with self._changed:
-            record = self._existing(txid)
+            record = self._seen(txid, seen)
             if record.status is Status.CLOSED:
                 return record
             require_closable(record, self._committed)
@@ -74,9 +75,9 @@ class OracleStates:
             self._list_as(self._failed, ticket.txid)
             return self._store(record.with_error(reason), status=Status.FAILED, touched=False)
 
-    def skip(self, txid: int, reason: str) -> TxRecord:
+    def skip(self, txid: int, reason: str, *, seen: SeenTransaction | None = None) -> TxRecord:
         with self._changed:
-            record = self._existing(txid)
+            record = self._seen(txid, seen)
             if record.status is Status.SKIPPED:
                 return record
             if record.invalidated:
@@ -88,9 +89,11 @@ class OracleStates:
             self._pass_skipped()
             return self._store(record.with_error(reason), status=target)
 
-    def accept_source(self, txid: int, sources: MendedSources, reason: str) -> TxRecord:
+    def accept_source(
+        self, txid: int, sources: MendedSources, reason: str, *, seen: SeenTransaction | None = None
+    ) -> TxRecord:
         with self._changed:
-            record = self._existing(txid)
+            record = self._seen(txid, seen)
             later = [self._records[one] for one in sorted(self._records) if one > txid]
             found, followed = accepted(record, later, sources, committed=self._committed, reason=reason)
             for one in followed:
@@ -99,6 +102,12 @@ class OracleStates:
                 return self._store(found)
             self._list_as(self._failed, txid)
             return self._store(found, status=move(record.status, Status.FAILED, txid=txid))
+
+    def _seen(self, txid: int, seen: SeenTransaction | None) -> TxRecord:
+        record = self._existing(txid)
+        if seen is not None:
+            seen.require(record)
+        return record
 
     def _exceptions(self) -> Exceptions:
         return Exceptions(

@@ -28,6 +28,7 @@ SAME_FILE = {
     "java.py": "finds Java",
     "local.py": "in this process, with no server",
     "memory.py": "kept in the memory of this process",
+    "mending.py": "what a person mends with: the commands, and the task behind the page's buttons",
     "nodes.py": "nodes of a plan",
     "opaque.py": "what is different for opaque spouts",
     "open.py": "opens a store from its settings",

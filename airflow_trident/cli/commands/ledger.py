@@ -273,21 +273,11 @@ def import_(args: Namespace) -> int | None:
 @trident_command
 def accept(args: Namespace) -> int | None:
     from airflow_trident.cli.topologies import topology_of
-    from airflow_trident.runtime.agreement import empty_states
+    from airflow_trident.runtime.mending.accept_definition import accept_definition
 
     topology = topology_of(args)
     with open_ledger(args) as ledger:
-        before = ledger.topology()
-        differences = before.definition.differences(topology.definition())
-        if not differences:
-            print(f"topology {args.topology}: the definition is the one in the ledger; nothing to accept")
-            return OK
-        empty = empty_states(topology, before.definition)
-        after = ledger.register(topology.definition(), accept_change=True, empty=empty)
-    print(f"topology {args.topology}: accepted")
-    for line in differences:
-        print(f"  {line}")
-    for name, first in after.since.items():
-        if before.since.get(name) != first:
-            print(f"  state {name} begins with transaction {first}; what was committed before is not in it")
+        accepted = accept_definition(ledger, topology)
+    for line in accepted.lines(args.topology):
+        print(line)
     return OK

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from airflow_trident.cli.console import OK, trident_command
-from airflow_trident.cli.topologies import topologies_of
 from airflow_trident.plan.show.explain import explain
+from airflow_trident.tasks.topology_search import topologies_of
 
 
 @trident_command

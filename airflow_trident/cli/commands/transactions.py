@@ -131,23 +131,16 @@ def replay(args: Namespace) -> int | None:
 @trident_command
 def bisect(args: Namespace) -> int | None:
     from airflow_trident.runtime.mending.bisect import bisect as find_poison
+    from airflow_trident.runtime.mending.bisect import poison_lines
 
     conf = spark_conf(args.spark_conf)
     topology = topology_of(args)
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
         found = find_poison(ledger, topology, args.txid, engine, say)
-    if found is None:
-        say(f"transaction {args.txid} does not fail: nothing to find")
-        return PROBLEM
-    what = f"{found.rows} rows" if found.rows > 1 else "1 row"
-    say(f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)")
-    if not found.alone:
-        say("no half of them fails by itself: rows far from each other fail together")
-    for row in found.examples:
-        say(f"  {row!r:.400}")
-    say(found.error)
-    return OK
+    for line in poison_lines(args.txid, found):
+        say(line)
+    return PROBLEM if found is None else OK
 
 
 @trident_command

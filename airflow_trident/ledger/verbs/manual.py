@@ -15,16 +15,20 @@ from airflow_trident.protocol.accepted import MendedSources, accepted
 from airflow_trident.protocol.exception_lists import closed, over_skipped, shifted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import ERROR_CHARACTERS, TxRecord
+from airflow_trident.protocol.seen import SeenTransaction
 from airflow_trident.protocol.statuses import Status
 
 
-def skip(snap: Snapshot, txid: int, reason: str) -> Change[TxRecord] | Unchanged[TxRecord]:
+def skip(
+    snap: Snapshot, txid: int, reason: str, *, seen: SeenTransaction | None = None
+) -> Change[TxRecord] | Unchanged[TxRecord]:
     """-> SKIPPED: let the others pass; the pointer moves over it when it can.
 
-    :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it.
+    :param seen: what it was when the person decided; else whatever it is.
+    :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it; or it is not as it was seen.
     :raises InvalidatedError: it has no batch to leave out.
     """
-    tx = parts.existing(snap, txid)
+    tx = _as_seen(snap, txid, seen)
     if tx.status is Status.SKIPPED:
         return Unchanged(tx)
     if tx.invalidated:
@@ -40,14 +44,17 @@ def skip(snap: Snapshot, txid: int, reason: str) -> Change[TxRecord] | Unchanged
     return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
 
 
-def accept_source(snap: Snapshot, txid: int, sources: MendedSources, reason: str) -> Change[TxRecord]:
+def accept_source(
+    snap: Snapshot, txid: int, sources: MendedSources, reason: str, *, seen: SeenTransaction | None = None
+) -> Change[TxRecord]:
     """A transaction that is committed nowhere takes its source as it is now: new metadata, attempt + 1, nothing
     staged, FAILED (or SKIPPED, as it was), `reason` in the record. Later transactions keep their batch (P2).
 
     :param sources: asked for every stream of its batch; may be asked again, so without effects.
-    :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`.
+    :param seen: as of :func:`skip`.
+    :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`; or it is not as it was seen.
     """
-    tx, above = parts.existing(snap, txid), range(txid + 1, snap.next_txid())
+    tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
     snap.prefetch(map(snap.paths.tx, above))
     later = [one for one in map(snap.tx, above) if one is not None]
     found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
@@ -61,12 +68,15 @@ def accept_source(snap: Snapshot, txid: int, sources: MendedSources, reason: str
     return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
 
 
-def close_transaction(snap: Snapshot, txid: int, reason: str) -> Change[TxRecord] | Unchanged[TxRecord]:
+def close_transaction(
+    snap: Snapshot, txid: int, reason: str, *, seen: SeenTransaction | None = None
+) -> Change[TxRecord] | Unchanged[TxRecord]:
     """SKIPPED -> CLOSED: it will never be replayed, so that nobody has to remember it (P10, L14).
 
-    :raises TransitionError: it is not SKIPPED, or the pointer has not passed it.
+    :param seen: as of :func:`skip`.
+    :raises TransitionError: it is not SKIPPED, or the pointer has not passed it; or it is not as it was seen.
     """
-    tx = parts.existing(snap, txid)
+    tx = _as_seen(snap, txid, seen)
     if tx.status is Status.CLOSED:
         return Unchanged(tx)
     require_closable(tx, snap.pointer().committed)
@@ -74,3 +84,10 @@ def close_transaction(snap: Snapshot, txid: int, reason: str) -> Change[TxRecord
     after = codec.encode_exceptions(closed(snap.exceptions(), txid))
     writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after))
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)
+
+
+def _as_seen(snap: Snapshot, txid: int, seen: SeenTransaction | None) -> TxRecord:
+    tx = parts.existing(snap, txid)
+    if seen is not None:
+        seen.require(tx)
+    return tx

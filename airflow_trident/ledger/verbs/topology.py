@@ -11,6 +11,7 @@ from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRecord
+from airflow_trident.protocol.seen import SeenTopology
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
 
@@ -29,9 +30,15 @@ def redefine(
     return _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty))
 
 
-def set_command(snap: Snapshot, command: Command) -> Change[TopologyRecord]:
-    """Change the lifecycle command, raising its epoch by one."""
+def set_command(snap: Snapshot, command: Command, *, seen: SeenTopology | None = None) -> Change[TopologyRecord]:
+    """Change the lifecycle command, raising its epoch by one.
+
+    :param seen: what it was when the person decided; else whatever it is.
+    :raises TransitionError: it was given another command since it was seen.
+    """
     topology = snap.topology()
+    if seen is not None:
+        seen.require(topology)
     return _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
 
 

@@ -8,17 +8,20 @@ from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.accepted import MendedSources
 from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.seen import SeenTransaction
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 
-def accept_source(ledger: Ledger, topology: Topology, txid: int, reason: str) -> TxRecord:
+def accept_source(
+    ledger: Ledger, topology: Topology, txid: int, reason: str, *, seen: SeenTransaction | None = None
+) -> TxRecord:
     """See :meth:`Ledger.accept_source`."""
     with ExitStack() as opened:
         coordinators = {
             name: opened.enter_context(closing(spout.coordinator())) for name, spout in topology.spouts.items()
         }
-        return ledger.accept_source(txid, _Sources(coordinators), reason)
+        return ledger.accept_source(txid, _Sources(coordinators), reason, seen=seen)
 
 
 class _Sources(MendedSources):

@@ -45,6 +45,19 @@ class Poison:
     runs: int
 
 
+def poison_lines(txid: int, found: Poison | None) -> list[str]:
+    """What :func:`bisect` found, for people."""
+    if found is None:
+        return [f"transaction {txid} does not fail: nothing to find"]
+    what = f"{found.rows} rows" if found.rows > 1 else "1 row"
+    return [
+        f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)",
+        *([] if found.alone else ["no half of them fails by itself: rows far from each other fail together"]),
+        *(f"  {row!r:.400}" for row in found.examples),
+        found.error,
+    ]
+
+
 def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progress: Progress = quiet) -> Poison | None:
     """The rows of transaction `txid` that make its processing fail; None if it does not fail (any more).
 

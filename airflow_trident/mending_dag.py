@@ -1,0 +1,35 @@
+"""The DAG that does what the page's buttons ask for, where that needs the topology's own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.common.compat.sdk import DAG
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operators.mending import TridentMendingOperator
+from airflow_trident.tasks.mending_order import MENDING_DAG
+
+_DOC = """\
+Runs what is asked for on the page "Transactions": backfill, accept, bisect. The page starts a run for who may edit the
+DAG that has the topology. Who may trigger this DAG by hand may mend every topology.
+"""
+
+
+def trident_mending_dag(**dag_args: Any) -> DAG:
+    """Once in an installation, in a DAG file of two lines::
+
+        from airflow_trident import trident_mending_dag
+
+        dag = trident_mending_dag()
+
+    :param dag_args: of the DAG, such as ``default_args`` with a pool or a queue; not its id, by which the page knows
+        it.
+    """
+    for name in ("dag_id", "schedule"):
+        if name in dag_args:
+            raise ConfigurationError(f"{name} of the mending DAG cannot be chosen", f"Leave out {name}.")
+    given = {"catchup": False, "is_paused_upon_creation": False, "tags": ["trident"], "doc_md": _DOC, **dag_args}
+    with DAG(MENDING_DAG, schedule=None, **given) as dag:
+        TridentMendingOperator(task_id="mend", retries=0)
+    return dag

@@ -1,0 +1,103 @@
+"""The task behind the page's buttons: what needs the topology's code runs in a worker, as any other work does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operators.backfill import TridentBackfillOperator
+from airflow_trident.operators.base import airflow_outcome
+from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.tasks.mending_order import MendingAction, MendingOrder
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.topology.topology import Topology
+
+_TAKEN = ("spark_conn_id", "engine", "spark_conf", "staging_dir", "zookeeper_conn_id", "attempt_timeout")
+
+
+class TridentMendingOperator(BaseOperator):
+    """Does what the run's ``conf`` says (`MendingOrder`): backfill, accept a definition or a source, bisect.
+
+    The topology is looked for in the DAG that is named, and run as that DAG's own tasks run it: engine, connections and
+    staging folder are theirs. Returns lines for people, which the page shows.
+    """
+
+    ui_color = "#ecd9ec"
+    _work: TridentBackfillOperator | None = None
+
+    def execute(self, context: Context) -> list[str]:
+        from airflow_trident.tasks.topology_search import topology_in_dag
+
+        with airflow_outcome():
+            order = MendingOrder.of(context["dag_run"].conf)
+            self.log.info(
+                "%s of topology %s, asked for by %s: %s", order.action, order.topology, order.by, order.reason
+            )
+            topology, tasks = topology_in_dag(order.topology, order.dag_id)
+            self._work = _worker(topology, tasks, order)
+            with self._work.open_ledger(order.incarnation) as ledger:
+                if order.txid is not None and order.seen is not None:
+                    found = ledger.view(order.txid).tx
+                    if found is not None:
+                        order.seen.require(found)
+                return self._mend(ledger, topology, order, context)
+
+    def on_kill(self) -> None:
+        """Cancel the job that runs."""
+        if self._work is not None:
+            self._work.on_kill()
+
+    def _mend(self, ledger: Ledger, topology: Topology, order: MendingOrder, context: Context) -> list[str]:
+        assert self._work is not None
+        if order.action is MendingAction.BACKFILL:
+            self._work.enlist(ledger, context)
+            txids = self._work.replay(ledger, context)
+            return [f"committed: {', '.join(map(str, txids)) or 'none'}"]
+        if order.action is MendingAction.ACCEPT:
+            from airflow_trident.runtime.mending.accept_definition import accept_definition
+
+            return self._said(accept_definition(ledger, topology).lines(topology.name))
+        assert order.txid is not None
+        if order.action is MendingAction.ACCEPT_SOURCE:
+            from airflow_trident.runtime.mending.accept_source import accept_source
+
+            record = accept_source(ledger, topology, order.txid, order.signed, seen=order.seen)
+            return self._said([f"transaction {order.txid} takes its source as it is now and is {record.status}"])
+        if order.action is MendingAction.BISECT:
+            from airflow_trident.runtime.mending.bisect import bisect, poison_lines
+
+            with self._work.open_engine(context) as engine:
+                found = bisect(ledger, topology, order.txid, engine, lambda line: self.log.info("%s", line))
+            return self._said(poison_lines(order.txid, found))
+        raise ConfigurationError(f"{order.action} needs no run of a DAG", "Ask for it on the page.")
+
+    def _said(self, lines: list[str]) -> list[str]:
+        for line in lines:
+            self.log.info("%s", line)
+        return lines
+
+
+def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> TridentBackfillOperator:
+    """A task like those that the topology has in its DAG, to work with their engine; it is in no DAG itself."""
+    taken: dict[str, Any] = {}
+    for task in tasks:
+        given = getattr(task, "partial_kwargs", None) or (vars(task) if isinstance(task, EngineOperator) else {})
+        if "engine" in given or "spark_conn_id" in given:
+            taken = {name: given[name] for name in _TAKEN if given.get(name) not in (None, "", {})}
+            break
+    templated = sorted(name for name, value in taken.items() if "{{" in str(value))
+    if templated:
+        raise ConfigurationError(
+            f"{', '.join(templated)} of the tasks of topology {topology.name!r} in DAG {order.dag_id!r} are templates, "
+            "which only their own runs can fill in",
+            f"Use the command: `airflow trident {order.action} {topology.name} ...`.",
+        )
+    return TridentBackfillOperator(
+        task_id="mend", topology=topology, txid=order.txid, first=order.first, last=order.last, **taken
+    )

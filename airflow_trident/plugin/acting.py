@@ -1,0 +1,203 @@
+"""What a person does on the page: checked against Airflow's permissions, written to its audit log, and done by the very
+functions that the commands call.
+
+What the ledger alone decides is done at once, in one step that is refused when what the person saw has moved. What
+needs the topology's code becomes a run of the mending DAG. Imported by the API server only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from fastapi import HTTPException
+
+from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.plugin import mending_runs
+from airflow_trident.plugin.reading import dags_of_topology, open_ledgers
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
+from airflow_trident.protocol.seen import SeenTopology, SeenTransaction
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.mending_order import MENDING_DAG, MendingAction, MendingOrder
+
+LONGEST_REASON = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The body of a request. `incarnation`, `epoch`: of the topology as it was shown; `status`, `attempt`: of the
+    transaction as it was shown (no attempt: -1). `txid`, or `first` and `last`, or neither: what is unfinished."""
+
+    action: MendingAction
+    reason: str
+    incarnation: str
+    epoch: int | None = None
+    txid: int | None = None
+    first: int | None = None
+    last: int | None = None
+    status: Status | None = None
+    attempt: int = NO_ATTEMPT
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """`text`: what was done; `run_id`: of the mending DAG, where that goes on there."""
+
+    text: str
+    dag_id: str = ""
+    run_id: str = ""
+
+
+def act(topology: str, asked: Asked, user: Any) -> Done:
+    """Do it, once.
+
+    :raises HTTPException: the user may not (403).
+    :raises ConfigurationError: it cannot be meant as it was asked for.
+    :raises TransitionError: what was seen has moved, or is being done already; nothing was changed.
+    :raises FencedError: the topology was deleted and created again since.
+    """
+    reason = require_meant(asked)
+    with open_ledgers() as ledgers:
+        ledger = ledgers.ledger(topology, incarnation=asked.incarnation)
+        view = ledger.view(asked.txid or 0)
+        owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
+        if not may_edit(user, owning):
+            raise HTTPException(403, f"You may not change topology {topology}: {_needed(owning)}.")
+        dag_id = _dag_of(view, ledger, owning)
+        if asked.txid is not None and asked.action.needs_code:
+            _require_seen(view, asked)
+        _audit(topology, asked, user, dag_id)
+        if not asked.action.needs_code:
+            return Done(_at_once(ledger, asked, f"{reason} ({asked.action} by {user.get_name()} on the page)"))
+    order = MendingOrder(
+        action=asked.action,
+        topology=topology,
+        dag_id=dag_id,
+        incarnation=view.topology.incarnation,
+        reason=reason,
+        by=user.get_name(),
+        txid=asked.txid,
+        first=asked.first,
+        last=asked.last,
+        seen_status=str(asked.status or ""),
+        seen_attempt=asked.attempt,
+    )
+    run_id = mending_runs.start(order)
+    return Done(f"run {run_id} of DAG {MENDING_DAG} does it", MENDING_DAG, run_id)
+
+
+def require_meant(asked: Asked) -> str:
+    """The reason, when all that the action needs was given.
+
+    :raises ConfigurationError: it was not.
+    """
+    reason = " ".join(asked.reason.split())
+    if not reason:
+        raise ConfigurationError(f"{asked.action} wants a reason", "Say why: it is kept, with your name.")
+    if len(reason) > LONGEST_REASON:
+        raise ConfigurationError(f"a reason has at most {LONGEST_REASON} characters", "Say it shorter.")
+    if not asked.incarnation:
+        raise ConfigurationError("which life of the topology is meant was not said", "Load the page again.")
+    ends = (asked.first is None) + (asked.last is None)
+    if asked.txid is not None and (asked.txid < 1 or ends != 2):
+        raise ConfigurationError("one transaction and a range exclude each other", "Give a txid from 1, or a range.")
+    if ends == 1 or (ends == 0 and asked.action is not MendingAction.BACKFILL):
+        raise ConfigurationError("a range has two ends, and only a backfill has one", "Give first and last.")
+    if asked.first is not None and asked.last is not None and not 1 <= asked.first <= asked.last:
+        raise ConfigurationError(f"{asked.first} to {asked.last} is no range of txids", "Give the lower one first.")
+    if (asked.action.about_one or asked.txid is not None) and (asked.txid is None or asked.status is None):
+        raise ConfigurationError(f"{asked.action} is about one transaction as it was seen", "Give txid and status.")
+    if asked.txid is not None and not (asked.action.about_one or asked.action is MendingAction.BACKFILL):
+        raise ConfigurationError(f"{asked.action} is about a topology", "Give no txid.")
+    if asked.action in (MendingAction.PAUSE, MendingAction.RESUME) and asked.epoch is None:
+        raise ConfigurationError(f"{asked.action} is about a topology as it was seen", "Give its epoch.")
+    return reason
+
+
+def may_edit(user: Any, dag_ids: set[str]) -> bool:
+    """May the user change task instances of all these DAGs? What belongs to no DAG is for who may edit connections."""
+    from airflow.models.dag import DagModel
+
+    manager, named = get_auth_manager(), dag_ids - {""}
+    if not named:
+        return bool(manager.is_authorized_connection(method="PUT", user=user))
+    return all(
+        manager.is_authorized_dag(
+            method="PUT",
+            access_entity=DagAccessEntity.TASK_INSTANCE,
+            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+            user=user,
+        )
+        for dag_id in named
+    )
+
+
+def _needed(dag_ids: set[str]) -> str:
+    named = sorted(dag_ids - {""})
+    if not named:
+        return "it belongs to no DAG, so that is for those who may edit connections"
+    return (
+        "that is for those who may edit task instances of its DAG"
+        if len(named) == 1
+        else ("that is for those who may edit task instances of all its DAGs")
+    )
+
+
+def _at_once(ledger: Ledger, asked: Asked, signed: str) -> str:
+    name = ledger.topology_name
+    if asked.action in (MendingAction.PAUSE, MendingAction.RESUME):
+        command = Command.PAUSE if asked.action is MendingAction.PAUSE else Command.RUN
+        assert asked.epoch is not None
+        ledger.set_command(command, seen=SeenTopology(asked.epoch))
+        if command is Command.RUN:
+            return f"topology {name} begins new transactions again"
+        return f"topology {name} begins no new transactions; those that were begun are finished"
+    assert asked.txid is not None
+    seen = _seen(asked)
+    if asked.action is MendingAction.SKIP:
+        ledger.skip(asked.txid, signed, seen=seen)
+        return f"transaction {asked.txid} is SKIPPED: later ones may pass"
+    ledger.close_transaction(asked.txid, signed, seen=seen)
+    return f"transaction {asked.txid} is CLOSED: it will never be replayed"
+
+
+def _seen(asked: Asked) -> SeenTransaction:
+    assert asked.status is not None
+    return SeenTransaction(asked.status, asked.attempt)
+
+
+def _require_seen(view: LedgerView, asked: Asked) -> None:
+    """The run looks again before it begins; but who asks for what has moved already is told at once."""
+    if view.tx is None:
+        raise TransitionError(
+            f"topology {view.topology.name} has no record of transaction {asked.txid}", "Look at the list again."
+        )
+    _seen(asked).require(view.tx)
+
+
+def _dag_of(view: LedgerView, ledger: Ledger, owning: set[str]) -> str:
+    """The DAG whose code is meant: the transaction's own, else that of the last coordinator, else any."""
+    outcome = ledger.coordinator()
+    wanted = [view.tx.claim.dag_id if view.tx else "", outcome.dag_id if outcome else "", *sorted(owning)]
+    return next((dag_id for dag_id in wanted if dag_id), "")
+
+
+def _audit(topology: str, asked: Asked, user: Any, dag_id: str) -> None:
+    """Airflow's audit log: before it is done, as Airflow's own actions are."""
+    from airflow.models import Log
+    from airflow.utils.session import create_session
+
+    said = {name: value for name, value in asdict(asked).items() if value is not None}
+    entry = Log(
+        event=f"trident_{asked.action.replace('-', '_')}",
+        owner=user.get_name(),
+        owner_display_name=user.get_name(),
+        extra=json.dumps({"topology": topology, **said}),
+        dag_id=dag_id or None,
+    )
+    with create_session() as session:
+        session.add(entry)

@@ -1,0 +1,84 @@
+"""Which transactions a page of the list has: filters, order and paging, over as few records as the filters allow. Pure.
+
+Statuses are known from the lists of exceptions, and txids rise with time, so that neither needs every record; a search
+for a text does, and goes on where the last answer ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_trident.protocol.records import LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+PAGE = 50
+"""So many transactions are on a page."""
+LOOKED_THROUGH = 2_000
+"""So many records one answer looks through for a text; the next one goes on behind them."""
+_AT_WORK = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`statuses`: none means all; `text`: in the run, DAG, owner or error, or the txid itself; `from_ms`, `to_ms`:
+    begun then; `after`: go on behind this txid, in the order of the list; `oldest_first`: the order."""
+
+    statuses: frozenset[Status] = frozenset()
+    text: str = ""
+    from_ms: int | None = None
+    to_ms: int | None = None
+    after: int | None = None
+    oldest_first: bool = False
+
+    @property
+    def reads_all(self) -> bool:
+        """Does a record have to be read before it is known to belong to the list?"""
+        return bool(self.text)
+
+    def may_have(self, kept: Sequence[int], view: LedgerView, begun_ms: Callable[[int], int]) -> list[int]:
+        """The txids that may be on the list, in its order, from the page's first one on.
+
+        :param kept: those that there are records of, rising.
+        :param begun_ms: of a txid; asked for few.
+        """
+        first = 0 if self.from_ms is None else _first(kept, lambda txid: begun_ms(txid) >= (self.from_ms or 0))
+        last = len(kept) if self.to_ms is None else _first(kept, lambda txid: begun_ms(txid) > (self.to_ms or 0))
+        wanted = [txid for txid in kept[first:last] if self._may_be(txid, view)]
+        if not self.oldest_first:
+            wanted.reverse()
+        if self.after is None:
+            return wanted
+        return [txid for txid in wanted if (txid > self.after if self.oldest_first else txid < self.after)]
+
+    def _may_be(self, txid: int, view: LedgerView) -> bool:
+        return not self.statuses or bool(self.statuses & _may_have_status(txid, view))
+
+    def has(self, record: TxRecord, shown: str) -> bool:
+        """:param shown: what the user sees of the record: nobody searches in what is hidden from them."""
+        if self.statuses and record.status not in self.statuses:
+            return False
+        return not self.text or self.text.casefold() in shown.casefold() or self.text == str(record.txid)
+
+
+def _may_have_status(txid: int, view: LedgerView) -> frozenset[Status]:
+    lists = view.exceptions
+    if txid in lists.failed:
+        return frozenset({Status.FAILED})
+    if txid in lists.skipped:
+        return frozenset({Status.SKIPPED})
+    if txid > view.pointer.committed or txid in lists.late or txid in lists.replaying:
+        return _AT_WORK
+    return frozenset({Status.COMMITTED, Status.CLOSED})
+
+
+def _first(kept: Sequence[int], is_late: Callable[[int], bool]) -> int:
+    """The place of the first one that is late; they are early before it."""
+    low, high = 0, len(kept)
+    while low < high:
+        middle = (low + high) // 2
+        if is_late(kept[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return low

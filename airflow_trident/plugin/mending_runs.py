@@ -1,0 +1,121 @@
+"""Runs of the mending DAG: started, and told of. Imported by the API server only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
+
+LATEST = 50
+"""So many of the latest runs are looked at."""
+SHOWN = 5
+_OVER = ("success", "failed")
+
+
+def start(order: MendingOrder) -> str:
+    """Start a run that does it; its id.
+
+    :raises ConfigurationError: there is no mending DAG, or it is paused, or no DAG has the topology.
+    :raises TransitionError: a run that does the same has not ended.
+    """
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import DagRunAlreadyExists
+    from airflow.utils.types import DagRunTriggeredByType
+    from sqlalchemy.exc import IntegrityError
+
+    _require_startable(order)
+    what = order.txid if order.txid is not None else f"{order.first}-{order.last}" if order.first else "unfinished"
+    # Airflow keeps ids that begin with "backfill__" for its own backfills.
+    prefix = f"page__{order.action}__{order.topology}__{what}__"
+    before = _runs(prefix)
+    going = next((run for run in before if run["state"] not in _OVER), None)
+    if going is not None:
+        raise TransitionError(f"run {going['run_id']} does that already: it is {going['state']}", "Wait for it.")
+    numbers = [int(tail) for run in before if (tail := run["run_id"].removeprefix(prefix)).isdigit()]
+    run_id = f"{prefix}{max(numbers, default=0) + 1}"
+    try:
+        trigger_dag(
+            MENDING_DAG,
+            triggered_by=DagRunTriggeredByType.UI,
+            triggering_user_name=order.by,
+            run_id=run_id,
+            conf=order.conf(),
+            note=order.reason,
+        )
+    except (DagRunAlreadyExists, IntegrityError) as error:
+        raise TransitionError(f"run {run_id} was started by somebody else at this moment", "Wait for it.") from error
+    return run_id
+
+
+def latest(topology: str) -> list[dict[str, Any]]:
+    """The latest runs that mend a topology, newest first, with what they said and where they are."""
+    found = [run for run in _runs("") if run["conf"].get("topology") == topology][:SHOWN]
+    said = _said([run["run_id"] for run in found])
+    return [
+        {
+            "dag_id": MENDING_DAG,
+            "run_id": run["run_id"],
+            "state": run["state"],
+            "by": run["conf"].get("by", ""),
+            "reason": run["conf"].get("reason", ""),
+            "action": run["conf"].get("action", ""),
+            "txid": run["conf"].get("txid"),
+            "said": said.get(run["run_id"], []),
+        }
+        for run in found
+    ]
+
+
+def _require_startable(order: MendingOrder) -> None:
+    from airflow.models.dag import DagModel
+
+    if not order.dag_id:
+        raise ConfigurationError(
+            f"no DAG has taken transactions of topology {order.topology}, so where its code is, is not known",
+            f"Use the command: `airflow trident {order.action} {order.topology} ...`.",
+        )
+    found = DagModel.get_current(MENDING_DAG)
+    if found is None or found.is_stale:
+        raise ConfigurationError(
+            f"{order.action} needs the topology's code, which runs in the DAG {MENDING_DAG}, and there is none",
+            "Put `from airflow_trident import trident_mending_dag` and `dag = trident_mending_dag()` into a file of "
+            f"the DAGs folder, or use the command: `airflow trident {order.action} {order.topology} ...`.",
+        )
+    if found.is_paused:
+        raise ConfigurationError(f"the DAG {MENDING_DAG} is paused, so its run would not start", "Unpause it first.")
+
+
+def _runs(prefix: str) -> list[dict[str, Any]]:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted = select(DagRun.run_id, DagRun.state, DagRun.conf).where(DagRun.dag_id == MENDING_DAG)
+    if prefix:
+        wanted = wanted.where(DagRun.run_id.startswith(prefix, autoescape=True))
+    with create_session() as session:
+        rows = session.execute(wanted.order_by(DagRun.id.desc()).limit(LATEST)).all()
+    return [{"run_id": run_id, "state": str(state), "conf": conf or {}} for run_id, state, conf in rows]
+
+
+def _said(run_ids: list[str]) -> dict[str, list[str]]:
+    """What the task of each run returned: lines for people."""
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    if not run_ids:
+        return {}
+    wanted = select(XComModel.run_id, XComModel.value).where(
+        XComModel.dag_id == MENDING_DAG, XComModel.run_id.in_(run_ids), XComModel.key == "return_value"
+    )
+    with create_session() as session:
+        rows = session.execute(wanted).all()
+    return {run_id: _lines(value) for run_id, value in rows}
+
+
+def _lines(value: Any) -> list[str]:
+    found = json.loads(value) if isinstance(value, str) else value
+    return [str(line) for line in found] if isinstance(found, list) else []

@@ -1,0 +1,170 @@
+import {at, make, PHASES, say} from "./dom.js";
+import {get} from "./api.js";
+import {prepare} from "./actions.js";
+import {drawOverview} from "./overview.js";
+import {forget} from "./rows.js";
+import {drawTopology} from "./topology.js";
+
+const REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
+const asked = new URLSearchParams(location.search);
+const number = name => asked.has(name) && Number(asked.get(name)) > 0 ? Number(asked.get(name)) : null;
+
+/* What is shown: `topology` empty is the overview. `trail`: the txids behind which the pages before this one begin. */
+const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], sort: {by: "txid", down: true}, found: false, readAt: 0};
+
+/* Airflow's own theme where the page lies in its frame, else the system's. */
+function theme() {
+  let dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  try { if (parent !== window) dark = parent.document.documentElement.classList.contains("dark"); } catch (e) { /* alone */ }
+  document.documentElement.classList.toggle("dark", dark);
+}
+
+const isAskedRun = tx => asked.has("run_id") && tx.run_id === asked.get("run_id") && tx.dag_id === asked.get("dag_id");
+const filtered = () => Boolean(at("status").value || at("text").value.trim() || at("from").value || at("to").value);
+const shown = () => ({
+  opened: now.opened, details: now.details, sort: now.sort, filtered, paged: () => now.trail.length > 0, reload: load,
+  asked: tx => (asked.has("txid") && Number(asked.get("txid")) === tx.txid) || isAskedRun(tx),
+  toggle: txid => { now.opened = now.opened === txid ? null : txid; now.details = null; drawTopology(now.data, shown()); load(); },
+});
+
+function query() {
+  const wanted = new URLSearchParams();
+  if (now.opened !== null) wanted.set("txid", now.opened);
+  for (const status of at("status").value.split(",").filter(one => one)) wanted.append("status", status);
+  if (at("text").value.trim()) wanted.set("text", at("text").value.trim());
+  if (at("from").value) wanted.set("from_ms", new Date(at("from").value).getTime());
+  if (at("to").value) wanted.set("to_ms", new Date(at("to").value).getTime());
+  if (now.sort.by === "txid" && !now.sort.down) wanted.set("oldest_first", "true");
+  if (now.trail.length) wanted.set("after", now.trail[now.trail.length - 1]);
+  return wanted.toString();
+}
+
+/* Which topology a link means: that of the link, else that of its DAG, else all of them; never another one. */
+async function chosen() {
+  if (asked.has("topology")) return asked.get("topology");
+  if (!asked.has("dag_id")) return "";
+  const here = new URLSearchParams();
+  for (const key of ["dag_id", "run_id"]) if (asked.has(key)) here.set(key, asked.get(key));
+  const found = await get(`names?${here}`);
+  if (found.of_dag.length) return found.of_dag[0];
+  say("hint", `DAG ${asked.get("dag_id")} has no transactions in any topology's ledger.`);
+  return "";
+}
+
+function show(topology) {
+  now.topology = topology;
+  now.details = now.data = null;
+  now.trail = [];
+  forget();
+  for (const id of ["notice", "hint"]) say(id);
+  for (const id of ["done", "list", "key", "overview", "charts-part", "mending-part", "pipeline-line", "workers-line", "empty"]) at(id).hidden = true;
+  at("one").hidden = !topology;
+  at("all").hidden = Boolean(topology);
+  at("back").hidden = at("command").hidden = !topology;
+  at("title").textContent = topology || "Transactions";
+  at("tiles").replaceChildren();
+  for (const id of ["overview-rows", "acts", "charts", "about", "pipeline", "mending"]) { at(id).replaceChildren(); delete at(id).dataset.said; delete at(id).dataset.mark; }
+}
+
+function open(topology) {
+  const url = new URL(location.href);
+  url.search = topology ? `?topology=${encodeURIComponent(topology)}` : "";
+  history.pushState({topology}, "", url);
+  for (const key of [...asked.keys()]) asked.delete(key);
+  now.opened = null;
+  show(topology);
+  at("fresh").textContent = "reading the ledger …";
+  load();
+}
+
+async function readTopology() {
+  const {topology, opened} = now, wanted = query();
+  const answer = await get(`topologies/${encodeURIComponent(topology)}${wanted ? `?${wanted}` : ""}`);
+  if (topology !== now.topology || wanted !== query()) { again = true; return; }
+  now.data = answer;
+  if (opened === null && asked.has("run_id") && !now.found) {
+    const mine = answer.transactions.find(tx => isAskedRun(tx) && (Number(asked.get("map_index") || -1) < 0 ||
+      tx.map_index < 0 || tx.map_index === Number(asked.get("map_index"))));
+    if (mine) { now.opened = mine.txid; now.found = again = true; }
+  }
+  if (opened !== null) now.details = answer.details;
+  if (opened !== null && !answer.transactions.some(tx => tx.txid === opened) && !filtered() && !now.trail.length && opened < answer.begun && opened > 0 && !now.found) {
+    now.found = again = true;
+    now.trail = [opened + 1];
+  }
+  drawTopology(answer, shown());
+}
+
+async function readOverview() {
+  const all = await get("topologies");
+  if (now.topology) return;
+  now.all = all;
+  drawOverview(all, at("search").value, open);
+  if (!all.length) say("notice", "No topology has a ledger yet. A topology's first coordinator run creates it.");
+}
+
+/* One at a time: a slow server is not asked again before it has answered. What is no longer wanted is not shown. */
+let going = false, again = false, timer = null, first = true;
+async function load() {
+  if (going) { again = true; return; }
+  going = true;
+  again = false;
+  clearTimeout(timer);
+  let wait = REFRESH_MS;
+  try {
+    if (first) { const topology = await chosen(); show(topology); first = false; }
+    await (now.topology ? readTopology() : readOverview());
+    now.readAt = Date.now();
+    if (at("notice").dataset.failed) { say("notice"); delete at("notice").dataset.failed; again = true; }
+    fresh();
+  } catch (error) {
+    say("notice", error.message);
+    at("notice").dataset.failed = "yes";
+    fresh();
+    wait = AFTER_ERROR_MS;
+  }
+  going = false;
+  if (again) load();
+  else if (!document.hidden) timer = setTimeout(load, wait);
+}
+
+/* When it was read; and that it is old, where it is. */
+function fresh() {
+  const old = now.readAt && Date.now() - now.readAt > STALE_MS;
+  document.body.classList.toggle("stale", Boolean(old));
+  at("fresh").textContent = now.readAt ? `${old ? "STALE: " : ""}read ${new Date(now.readAt).toLocaleTimeString("sv")}` : "nothing read yet";
+}
+setInterval(fresh, 5000);
+
+function listen() {
+  for (const id of ["status", "from", "to"]) at(id).addEventListener("change", () => { now.trail = []; load(); });
+  let typed = null;
+  at("text").addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => { now.trail = []; load(); }, 300); });
+  at("search").addEventListener("input", () => now.all && drawOverview(now.all, at("search").value, open));
+  at("clear").addEventListener("click", () => { for (const id of ["status", "text", "from", "to"]) at(id).value = ""; now.trail = []; load(); });
+  at("older").addEventListener("click", () => { if (now.data && now.data.more !== null) { now.trail.push(now.data.more); load(); } });
+  at("newer").addEventListener("click", () => { now.trail.pop(); load(); });
+  at("back").addEventListener("click", event => { event.preventDefault(); open(""); });
+  for (const head of document.querySelectorAll("th button")) head.addEventListener("click", () => {
+    const by = head.dataset.by;
+    now.sort = {by, down: now.sort.by === by ? !now.sort.down : true};
+    for (const one of document.querySelectorAll("th button")) one.closest("th").setAttribute("aria-sort", one === head ? now.sort.down ? "descending" : "ascending" : "none");
+    now.trail = by === "txid" ? [] : now.trail;
+    if (now.data) drawTopology(now.data, shown());
+    load();
+  });
+  addEventListener("popstate", () => { const topology = new URLSearchParams(location.search).get("topology") || ""; now.opened = null; show(topology); load(); });
+  /* Nothing is asked while nobody looks, and at once when somebody does. */
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) load(); });
+}
+
+at("key").replaceChildren(...Object.entries(PHASES).map(([status, words]) => {
+  const square = make("i", {});
+  square.style.background = `var(--${status})`;
+  return make("span", {}, square, words);
+}));
+theme();
+try { new parent.MutationObserver(theme).observe(parent.document.documentElement, {attributeFilter: ["class"]}); } catch (e) { /* alone */ }
+prepare();
+listen();
+load();

@@ -1,0 +1,117 @@
+import {badge, at, count, make, moment, phaseMs, phases, PHASES, runLink, size, span} from "./dom.js";
+import {button} from "./actions.js";
+
+/* Where a spout is opaque, a transaction loses its batch when a lower one is attempted again. */
+function statusOf(tx) {
+  const cell = make("span", {}, badge(tx.status));
+  if (tx.invalidated) cell.append(" (invalidated)");
+  if (tx.late) cell.append(" (late)");
+  if (tx.abandoned) cell.append(make("div", {className: "error", textContent: "nobody works on it"}));
+  else if (tx.waits) cell.append(make("div", {className: "faint", textContent: `waits: ${tx.waits}`}));
+  if (tx.error) cell.append(make("div", {className: "error brief", textContent: tx.error.split("\n")[0]}));
+  return cell;
+}
+
+function bar(tx, first, last) {
+  const made = make("div", {className: "time"});
+  for (const [status, from, to] of phases(tx)) {
+    const part = make("i", {title: `${PHASES[status]}: ${span(to - from)}`});
+    const place = ms => (Math.min(Math.max(ms, first), last) - first) / (last - first) * 100;
+    part.style.left = `min(${place(from)}%, 100% - 2px)`;
+    part.style.width = `${place(to) - place(from)}%`;
+    part.style.background = `var(--${status})`;
+    made.append(part);
+  }
+  return made;
+}
+
+const link = tx => tx.dag_id
+  ? runLink(tx.dag_id, tx.run_id, tx.run_id + (tx.map_index >= 0 ? ` [${tx.map_index}]` : ""))
+  : make("span", {className: "faint", textContent: tx.visible ? "" : "of a DAG that you may not see"});
+
+const MOVING = ["PROCESSING", "PROCESSED", "COMMITTING"];
+const NAMES = ["Txid", "Status", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Over time"];
+
+/* What a row shows, as cells; what moves with the clock is brought up to date in place (`tick`). */
+function row(tx, shown) {
+  const opened = shown.opened === tx.txid;
+  const opener = make("button", {type: "button", className: "txid", textContent: String(tx.txid), "aria-expanded": String(opened), "aria-label": `Transaction ${tx.txid}, details`});
+  const cell = (content, classes) => make("td", {className: classes || ""}, content);
+  const moving = {bar: cell("")};
+  for (const status of MOVING) moving[status] = cell("", "number");
+  const cells = [
+    cell(opener, "number"), cell(statusOf(tx), "status"), cell(link(tx), "run"),
+    cell(tx.attempt === null ? "0" : count(tx.attempt + 1), "number"), cell(count(tx.rows_read), "number"),
+    cell(count(tx.rows_staged), "number"), cell(size(tx.bytes), "number spare"), cell(moment(tx.times_ms.begun), "spare"),
+    ...MOVING.map(status => moving[status]), moving.bar,
+  ];
+  cells.forEach((one, place) => { one.dataset.label = NAMES[place]; });
+  const made = make("tr", {className: `row${shown.asked(tx) ? " asked" : ""}${opened ? " open" : ""}`}, cells);
+  made.addEventListener("click", event => { if (!event.target.closest("a") && getSelection().isCollapsed) shown.toggle(tx.txid); });
+  const rows = [made];
+  if (opened) rows.push(make("tr", {className: "open"}, make("td", {className: "wide", colSpan: cells.length}, inside(tx, shown))));
+  return {rows, moving, opener};
+}
+
+function inside(tx, shown) {
+  const list = make("dl", {}), details = shown.details && shown.details.txid === tx.txid ? shown.details : null;
+  const put = (name, value) => value && list.append(make("dt", {textContent: name}), make("dd", {}, value));
+  put("Batch", Object.entries(tx.batch).map(([stream, words]) => `${stream}: ${words}`).join("; ") || tx.streams.join(", "));
+  put("Rows by state", Object.entries(tx.rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
+  put("Size", tx.bytes === null ? "" : size(tx.bytes));
+  put("Too late for all their windows", Object.entries(tx.late_rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
+  put("Why it waits", details ? details.waiting : tx.waits);
+  put("Plan", tx.plan && `${tx.plan}${tx.plan_changed ? ": it changed with this transaction" : ""}`);
+  put("Last written by", tx.owner);
+  for (const [name, ms] of Object.entries(tx.times_ms).sort((a, b) => a[1] - b[1])) put(name, moment(ms));
+  if (details && details.attempts && details.attempts.length) put("Earlier attempts", attempts(details.attempts));
+  if (details && details.metadata_text) put("Metadata", make("pre", {textContent: details.metadata_text, tabIndex: 0}));
+  if (tx.abandoned) put("Nobody works on it", `${tx.why || "its tasks have ended"}.`);
+  const acts = shown.mayAct ? tx.actions.map(action => button(action, shown.data, tx, shown.reload)) : [];
+  return [acts.length ? make("div", {className: "acts"}, acts) : null, tx.error ? make("p", {className: "error", textContent: tx.error}) : null, list];
+}
+
+const attempts = all => make("table", {className: "attempts"}, make("thead", {}, make("tr", {}, ["Attempt", "Begun", "Took", "By", "Error"].map(name => make("th", {textContent: name})))),
+  make("tbody", {}, all.map(one => make("tr", {}, [String(one.attempt + 1), moment(one.begun_ms), span(one.ended_ms - one.begun_ms), one.owner, one.error || one.ended]
+    .map((text, place) => make("td", {textContent: text, className: place === 4 ? "error" : ""}))))));
+
+function tick(drawn, tx, first, last) {
+  for (const status of MOVING) {
+    const text = span(phaseMs(tx, status));
+    if (drawn.moving[status].textContent !== text) drawn.moving[status].textContent = text;
+  }
+  drawn.moving.bar.replaceChildren(bar(tx, first, last));
+}
+
+/* Only rows that changed are made anew, and none in which text is being selected: focus, scroll and selection stay. */
+const drawn = new Map();
+export function forget() { drawn.clear(); at("rows").replaceChildren(); }
+export function drawRows(all, shown, first, last) {
+  const body = at("rows"), selection = getSelection(), held = document.activeElement;
+  for (const txid of [...drawn.keys()]) if (!all.some(tx => tx.txid === txid)) drawn.delete(txid);
+  const wanted = [];
+  for (const tx of all) {
+    const known = drawn.get(tx.txid), mark = JSON.stringify([tx, shown.mayAct, shown.opened === tx.txid && [shown.details]]);
+    const selecting = known && !selection.isCollapsed && known.rows.some(one => selection.containsNode(one, true));
+    if (!known || (known.mark !== mark && !selecting)) {
+      const made = {...row(tx, shown), mark};
+      const scrolled = known && known.rows[1] && known.rows[1].querySelector("pre");
+      drawn.set(tx.txid, made);
+      if (known) {
+        known.rows[0].before(...made.rows);
+        const pre = made.rows[1] && made.rows[1].querySelector("pre");
+        if (pre && scrolled) pre.scrollTop = scrolled.scrollTop;
+        if (known.opener === held) made.opener.focus({preventScroll: true});
+        else if (known.rows[1] && known.rows[1].contains(held) && made.rows[1]) {
+          const again = held.dataset.action ? made.rows[1].querySelector(`[data-action="${held.dataset.action}"]`) : pre;
+          if (again) again.focus({preventScroll: true});
+        }
+      }
+    }
+    tick(drawn.get(tx.txid), tx, first, last);
+    wanted.push(...drawn.get(tx.txid).rows);
+  }
+  const kept = new Set(wanted);
+  for (const one of [...body.children]) if (!kept.has(one)) one.remove();
+  wanted.forEach((one, index) => { if (body.children[index] !== one) body.insertBefore(one, body.children[index] || null); });
+}

@@ -1,0 +1,111 @@
+import {at, badge, count, make, moment, phaseMs, phases, runLink, say, sourceLag, span, rate, throughput, tile} from "./dom.js";
+import {button} from "./actions.js";
+import {charts} from "./charts.js";
+import {drawRows} from "./rows.js";
+
+/* How the coordinator ended last: what looks healthy while it stands is seen by this. */
+function coordinatorTiles(data, now) {
+  const one = data.coordinator;
+  if (!one) return [tile("–", "coordinator: nothing said yet")];
+  const when = one.time_ms ? `, ${span(now - one.time_ms)} ago` : "";
+  return [tile(one.kind, `coordinator${when}`, one.is_bad), tile(sourceLag(one), "lag of the sources: not yet claimed")];
+}
+
+/* What stands still until a person does something. */
+function troubles(data) {
+  const found = [], one = data.coordinator, name = data.name;
+  if (one && one.kind === "error")
+    found.push(`The coordinator ${one.run_id ? `of run ${one.run_id} ` : ""}failed at ${moment(one.time_ms)}, and nothing ` +
+      `new is begun: ${one.error || "see its task's log."}`);
+  const failed = data.failed.filter(txid => txid > data.committed);
+  if (failed.length)
+    found.push(`Transaction ${Math.min(...failed)} is FAILED: nothing above it commits before it. Replay it, or skip it to ` +
+      `let the others pass: open its row, or "airflow trident backfill ${name} --failed" and ` +
+      `"airflow trident skip ${name} ${Math.min(...failed)}".`);
+  const gone = data.open.filter(tx => tx.abandoned).map(tx => tx.txid).sort((a, b) => a - b);
+  if (gone.length)
+    found.push(`Nobody works on ${gone.length > 1 ? "transactions" : "transaction"} ${gone.join(", ")}: replay it here, clear ` +
+      `the task that has ended, or "airflow trident backfill ${name} --txid ${gone[0]}".`);
+  return found;
+}
+
+/* Where what is under way stands, lowest first. */
+function pipeline(data) {
+  return data.open.slice(0, 40).map(tx => {
+    const made = make("span", {className: "step", title: tx.waits ? `waits: ${tx.waits}` : tx.status.toLowerCase()}, `${tx.txid} `, badge(tx.status));
+    return make("li", {}, made);
+  });
+}
+
+const unchanged = (node, mark, make_) => { if (node.dataset.mark === mark) return; node.dataset.mark = mark; node.replaceChildren(...make_()); };
+
+export function drawTopology(data, shown) {
+  const now = Date.now(), all = data.transactions;
+  for (const tx of all) tx.late = data.late.includes(tx.txid);
+  const planned = all.filter(tx => tx.plan).sort((a, b) => a.txid - b.txid);
+  planned.forEach((tx, place) => { tx.plan_changed = place > 0 && planned[place - 1].plan !== tx.plan; });
+  const oldest = Math.min(...data.open.filter(tx => tx.txid > data.committed).map(tx => tx.times_ms.begun || now));
+  const lag = Number.isFinite(oldest) ? span(now - oldest) : "none";
+  at("tiles").replaceChildren(
+    ...coordinatorTiles(data, now),
+    tile(count(data.committed), "committed up to"), tile(count(data.begun), "begun"), tile(count(data.pending), "pending"),
+    tile(lag, "lag of commits: oldest uncommitted"), tile(rate(throughput(data.history)), "throughput"),
+    tile(count(data.failed.length), "failed", data.failed.length), tile(count(data.skipped.length), "skipped"),
+    ...(data.replaying.length + data.late.length ? [tile(count(data.replaying.length + data.late.length), "being replayed")] : []),
+  );
+  at("workers").textContent = data.workers.map(one =>
+    `${one.host ? `${one.host}/${one.pid}` : "a worker"}${one.txid ? `: transaction ${one.txid}` : ""}` +
+    `${one.task ? ` (${one.task})` : ""}`).join(" · ");
+  at("workers-line").hidden = !data.workers.length;
+  at("command").textContent = data.command;
+  at("command").style.background = data.command === "run" ? "var(--COMMITTED)" : "var(--COMMITTING)";
+  unchanged(at("acts"), JSON.stringify([data.may_act, data.actions, data.epoch, data.incarnation]), () =>
+    data.may_act ? data.actions.map(action => button(action, data, null, shown.reload)) : []);
+  unchanged(at("pipeline"), JSON.stringify(data.open.map(tx => [tx.txid, tx.status, tx.waits])), () => pipeline(data));
+  at("pipeline-line").hidden = !data.open.length;
+  unchanged(at("charts"), JSON.stringify(data.history), () => charts(data.history));
+  at("charts-part").hidden = data.history.length < 2;
+  unchanged(at("about"), JSON.stringify([data.streams, data.states, data.incarnation]), () => [
+    ...Object.entries(data.streams).flatMap(([name, text]) => [make("dt", {textContent: `stream ${name}`}), make("dd", {textContent: text})]),
+    ...Object.entries(data.states).flatMap(([name, text]) => [make("dt", {textContent: `state ${name}`}), make("dd", {textContent: text})]),
+    make("dt", {textContent: "life of the ledger"}), make("dd", {textContent: data.incarnation}),
+  ]);
+  unchanged(at("mending"), JSON.stringify(data.mending), () => mending(data));
+  at("mending-part").hidden = !data.mending.length;
+  say("notice", ...troubles(data));
+  say("hint", ...data.notes, data.visible ? "" : "What this topology reads and writes belongs to DAGs that you may not see.");
+  drawList(data, shown, sorted(all, shown.sort));
+}
+
+const mending = data => data.mending.map(run => make("li", {},
+  `${run.action}${run.txid ? ` of transaction ${run.txid}` : ""} by ${run.by} (${run.reason}): `, runLink(run.dag_id, run.run_id, run.state),
+  run.said.map(line => make("div", {className: "said", textContent: line}))));
+
+const KEYS = {
+  txid: tx => tx.txid, status: tx => tx.status, attempts: tx => tx.attempt ?? -1, read: tx => tx.rows_read ?? -1, staged: tx => tx.rows_staged ?? -1,
+  size: tx => tx.bytes ?? -1, begun: tx => tx.times_ms.begun || 0, PROCESSING: tx => phaseMs(tx, "PROCESSING") ?? -1,
+  PROCESSED: tx => phaseMs(tx, "PROCESSED") ?? -1, COMMITTING: tx => phaseMs(tx, "COMMITTING") ?? -1, run: tx => tx.run_id,
+};
+
+/* By txid the server sorts, over all; by anything else the page sorts what it shows. */
+function sorted(all, sort) {
+  if (!sort || sort.by === "txid") return all;
+  const key = KEYS[sort.by], sign = sort.down ? -1 : 1;
+  return [...all].sort((a, b) => sign * (typeof key(a) === "string" ? key(a).localeCompare(key(b)) : key(a) - key(b)) || b.txid - a.txid);
+}
+
+function drawList(data, shown, all) {
+  /* What still goes on runs off the edge: else one that hangs would press all the others together. */
+  const recent = all.slice(0, 25), edges = recent.flatMap(tx => phases(tx).map(p => p[1])), now = Date.now();
+  const ended = recent.flatMap(tx => phases(tx).filter(p => p[0] !== tx.status).map(p => p[2]));
+  const first = Math.min(...edges), known = Math.max(first + 1, ...edges, ...ended);
+  const last = data.open.length ? Math.min(now, known + (known - first) * 0.15) : known;
+  drawRows(all, {...shown, data, mayAct: data.may_act}, first, last);
+  at("list").hidden = at("key").hidden = !all.length;
+  const filtered = shown.filtered(), found = data.found === null ? "" : `${count(data.found)} ${filtered ? "found" : "kept"}; `;
+  at("range-shown").textContent = all.length ? `${found}${count(all[0].txid)} to ${count(all[all.length - 1].txid)} shown` : "";
+  at("older").disabled = data.more === null;
+  at("newer").disabled = !shown.paged();
+  at("empty").hidden = all.length > 0;
+  at("empty").textContent = data.more !== null ? "Nothing found so far: look further back." : filtered ? "No transaction fits." : "No transaction was begun yet.";
+}

@@ -1,0 +1,185 @@
+"""What the page shows, as JSON: nothing of DAGs that the user may not see, and no secrets. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from airflow_trident.ledger.workers import Worker
+from airflow_trident.plugin.words import batch_words
+from airflow_trident.protocol.decide import Blocked, Wait
+from airflow_trident.protocol.outcomes import CoordinatorOutcome
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.waiting import waiting_story
+from airflow_trident.tasks.mending_order import MendingAction
+from airflow_trident.tasks.waits import Until, decide_wait
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a user may see. `dags`: ids of the DAGs; `unowned`: also what belongs to none, such as the transactions of a
+    program, because the user may see connections."""
+
+    dags: frozenset[str]
+    unowned: bool
+
+    def may_see(self, dag_ids: Iterable[str]) -> bool:
+        """Something that belongs to these DAGs together."""
+        named = {dag_id for dag_id in dag_ids if dag_id}
+        return not self.dags.isdisjoint(named) if named else self.unowned
+
+
+def summary(view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> dict[str, Any]:
+    """`committed`: everything up to it is committed or skipped; `begun`: the highest txid; `coordinator`: how it ended
+    last, None if nothing was said; `notes`: for people.
+
+    :param visible: may the user see what the topology reads and writes?
+    """
+    definition = view.topology.definition
+    return {
+        "name": view.topology.name,
+        "incarnation": view.topology.incarnation,
+        "command": view.topology.command,
+        "epoch": view.topology.epoch,
+        "committed": view.pointer.committed,
+        "begun": view.next_txid - 1,
+        "pending": view.pending,
+        "failed": list(view.exceptions.failed),
+        "skipped": list(view.exceptions.skipped),
+        "replaying": list(view.exceptions.replaying),
+        "late": list(view.exceptions.late),
+        "coordinator": _coordinator(view, outcome, sight, visible),
+        "visible": visible,
+        "streams": {name: str(spout) for name, spout in definition.spouts.items() if visible},
+        "states": {name: state.text for name, state in definition.states.items() if visible},
+        "notes": [
+            f"State {name} is {note}." for name, state in definition.states.items() for note in state.notes if visible
+        ],
+    }
+
+
+def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> dict[str, Any]:
+    """A transaction as the page shows it. What names its run or its data is for those who may see its DAG; where it has
+    none, that of the topology.
+
+    :param abandoned: why nobody will take it further by itself.
+    """
+    may_see = sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
+    staged = record.staged
+    return {
+        "txid": record.txid,
+        "status": record.status,
+        "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
+        "invalidated": record.invalidated,
+        "abandoned": bool(abandoned),
+        "why": abandoned if may_see else "",
+        "rows_read": staged.rows_read if staged else None,
+        "rows": staged.rows if staged and may_see else {},
+        "rows_staged": sum(staged.rows.values()) if staged else None,
+        "bytes": staged.bytes if staged else None,
+        "times_ms": record.times_ms,
+        "plan": record.plan[:16] if may_see else "",
+        "late_rows": record.late_rows if may_see else {},
+        "visible": may_see,
+        "streams": sorted(record.metadata) if may_see else [],
+        "batch": batch_words(record.metadata) if may_see else {},
+        "error": record.all_errors if may_see else "",
+        "owner": str(record.owner) if may_see else "",
+        "dag_id": record.claim.dag_id if may_see else "",
+        "run_id": record.claim.run_id if may_see else "",
+        "map_index": record.claim.map_index,
+    }
+
+
+def searched(shown: Mapping[str, Any]) -> str:
+    """Of a row, what a search looks through."""
+    return "\n".join(str(shown[name]) for name in ("dag_id", "run_id", "owner", "error", "batch"))
+
+
+def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
+    """`metadata_text`: the same as text, because browsers round numbers above 2^53."""
+    shown = row(record, sight, visible)
+    metadata = record.metadata if shown["visible"] else None
+    text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
+    return {**shown, "metadata": metadata, "metadata_text": text}
+
+
+def waits(view: LedgerView, record: TxRecord) -> str:
+    """Why a transaction does not commit now, in the words of the task that waits for its turn; "" if it does not
+    wait."""
+    if record.status.lets_others_pass or record.status is Status.FAILED:
+        return ""
+    decision = decide_wait(replace(view, tx=record), record.txid, Until.READY)
+    if isinstance(decision, Blocked):
+        return f"transaction {decision.by} is FAILED"
+    return decision.why if isinstance(decision, Wait) else ""
+
+
+def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None) -> str:
+    """The same in full: who is at what holds everybody up, and what to do about it.
+
+    :param lowest: the lowest transaction that is not committed.
+    """
+    why = waits(view, record)
+    return waiting_story(view.topology.name, record.txid, why, lowest) if why else ""
+
+
+# ---- what may be done --------------------------------------------------------------------------------------------
+
+
+def actions_of_topology(view: LedgerView) -> list[MendingAction]:
+    """What a person may ask for now."""
+    resting = view.topology.command is not Command.RUN
+    wanted = [MendingAction.RESUME if resting else MendingAction.PAUSE]
+    if view.next_txid > 1:
+        wanted.append(MendingAction.BACKFILL)
+    return [*wanted, MendingAction.ACCEPT]
+
+
+def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[MendingAction]:
+    """What a person may ask for now about a transaction; the ledger has the last word when it is done."""
+    status, found = record.status, []
+    if status in (Status.FAILED, Status.SKIPPED) or abandoned:
+        found.append(MendingAction.BACKFILL)
+    open_ = not status.is_final and status is not Status.SKIPPED
+    if open_ and not record.touched and not record.invalidated:
+        found.append(MendingAction.SKIP)
+    if status in (Status.FAILED, Status.SKIPPED) and not record.touched and not record.invalidated:
+        found.append(MendingAction.ACCEPT_SOURCE)
+    if status is Status.FAILED and not record.invalidated:
+        found.append(MendingAction.BISECT)
+    if status is Status.SKIPPED and record.txid <= view.pointer.committed:
+        found.append(MendingAction.CLOSE)
+    return found
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------
+
+
+def _coordinator(
+    view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool
+) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    now = outcome.now(view.next_txid)
+    may_see = sight.may_see([now.dag_id]) if now.dag_id else visible
+    return {
+        "kind": now.kind,
+        "is_bad": now.is_bad,
+        "time_ms": now.time_ms,
+        "lag_ms": now.lag_ms,
+        "dag_id": now.dag_id if may_see else "",
+        "run_id": now.run_id if may_see else "",
+        "error": now.error if may_see else "",
+        "lag": now.lag if may_see else {},
+    }
+
+
+def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
+    may_see = visible or sight.may_see([worker.task.partition("/")[0]])
+    hidden = {} if may_see else {"host": "", "pid": 0, "task": ""}
+    shown = {name: value for name, value in asdict(worker).items() if name != "name"}
+    return {**shown, **hidden}

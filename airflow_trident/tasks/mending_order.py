@@ -1,0 +1,89 @@
+"""What a person asks for on the page, and what of it a run of the mending DAG is told: the run's ``conf``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.protocol.records import NO_ATTEMPT
+from airflow_trident.protocol.seen import SeenTransaction
+from airflow_trident.protocol.statuses import Status
+
+MENDING_DAG = "airflow_trident_mending"
+"""The id of the DAG that does what needs the topology's code; :func:`airflow_trident.trident_mending_dag` makes it."""
+
+
+class MendingAction(StrEnum):
+    """What can be asked for; each is the command of the same name."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    SKIP = "skip"
+    CLOSE = "close"
+    BACKFILL = "backfill"
+    ACCEPT = "accept"
+    """Of a definition that has changed."""
+    ACCEPT_SOURCE = "accept-source"
+    BISECT = "bisect"
+
+    @property
+    def needs_code(self) -> bool:
+        """Does it take the topology's own code, which the API server does not have?"""
+        return self in (MendingAction.BACKFILL, MendingAction.ACCEPT, MendingAction.ACCEPT_SOURCE, MendingAction.BISECT)
+
+    @property
+    def about_one(self) -> bool:
+        """Is it about one transaction, always?"""
+        return self in (MendingAction.SKIP, MendingAction.CLOSE, MendingAction.ACCEPT_SOURCE, MendingAction.BISECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendingOrder:
+    """`dag_id`: of the DAG that has the topology; `incarnation`: the life of the topology that is meant; `by`: the
+    user. `txid`: one transaction, with what was seen of it; or `first` and `last`, both included; neither: what is
+    unfinished.
+    """
+
+    action: MendingAction
+    topology: str
+    dag_id: str
+    incarnation: str
+    reason: str
+    by: str
+    txid: int | None = None
+    first: int | None = None
+    last: int | None = None
+    seen_status: str = ""
+    seen_attempt: int = NO_ATTEMPT
+
+    @property
+    def seen(self) -> SeenTransaction | None:
+        return SeenTransaction(Status(self.seen_status), self.seen_attempt) if self.seen_status else None
+
+    @property
+    def signed(self) -> str:
+        """What the ledger keeps of it."""
+        return f"{self.reason} ({self.action} by {self.by} on the page)"
+
+    def conf(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, conf: dict[str, Any] | None) -> Self:
+        """:raises ConfigurationError: the run was not told what to do, or something that cannot be meant."""
+        try:
+            given = dict(conf or {})
+            order = cls(**{**given, "action": MendingAction(given.get("action", ""))})
+            order.seen  # noqa: B018 - a status that is none is an error here
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"the run's conf {conf!r} is no order to mend a topology ({error})",
+                'Ask for it on the page "Transactions", which starts such runs.',
+            ) from error
+        if not (order.topology and order.dag_id and order.reason):
+            raise ConfigurationError(f"the run's conf {conf!r} lacks topology, dag_id or reason", "Give all three.")
+        if order.action.about_one and order.txid is None:
+            raise ConfigurationError(f"{order.action} is about one transaction", "Give its txid.")
+        return order

@@ -1,0 +1,211 @@
+"""From a DAG id, a DAG file, or ``module:attribute`` to Topology objects: who runs one needs its code.
+
+DAG files are read as the DAG processor reads them, and nothing is written to the database.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import DAG
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Topologies and where each is, ``name -> (topology, place)``; `rivals`: where another one of the same name is;
+    `broken`: DAG files that could not be read, and why; `dags`: the ids of those that could; `tasks`: the tasks that
+    have the topology, where a DAG has it."""
+
+    topologies: dict[str, tuple[Topology, str]] = field(default_factory=dict)
+    tasks: dict[str, list[Any]] = field(default_factory=dict)
+    rivals: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+    dags: tuple[str, ...] = ()
+
+
+def topology_named(name: str, *, dag_id: str | None = None, dag_file: str | None = None) -> Topology:
+    """The topology of this name in the tasks of a DAG, in a DAG file or module, or else in any DAG.
+
+    :raises ConfigurationError: there is none, which lists what was found; or there are two different ones.
+    """
+    return _one(name, _search(dag_id, dag_file), dag_id, dag_file)[0]
+
+
+def topology_in_dag(name: str, dag_id: str) -> tuple[Topology, list[Any]]:
+    """The topology of this name in a DAG, and the tasks that have it.
+
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
+    found = _search(dag_id, None)
+    return _one(name, found, dag_id, None)[0], found.tasks[name]
+
+
+def _one(name: str, found: Found, dag_id: str | None, dag_file: str | None) -> tuple[Topology, str]:
+    if name in found.rivals:
+        raise ConfigurationError(
+            f"topology {name!r} is one thing in {found.topologies[name][1]} and another in {found.rivals[name]}",
+            "Say which one with --dag DAG_ID; a name belongs to one topology.",
+        )
+    if name in found.topologies:
+        return found.topologies[name]
+    where = f"DAG {dag_id!r}" if dag_id else (dag_file or "the DAGs of this Airflow")
+    raise ConfigurationError(
+        f"there is no topology {name!r} in {where}; found: {_listing(found)}{_broken(found)}",
+        "Name where it is with --dag DAG_ID or --dag-file PATH.",
+    )
+
+
+def topologies_of(dag_or_module: str) -> list[Topology]:
+    """All topologies of a DAG (by id), a DAG file, or ``module:attribute``.
+
+    :raises ConfigurationError: no such thing, or no topology in it.
+    """
+    is_place = ":" in dag_or_module or dag_or_module.endswith(".py") or os.path.exists(dag_or_module)
+    found = _search(None, dag_or_module) if is_place else _search(dag_or_module, None)
+    if not found.topologies:
+        raise ConfigurationError(
+            f"{dag_or_module} has no task with a topology{_broken(found)}",
+            "Name a DAG of Trident tasks, its file, or module:attribute of a Topology.",
+        )
+    return [topology for topology, _ in found.topologies.values()]
+
+
+def _search(dag_id: str | None, place: str | None) -> Found:
+    if place and ":" in place:
+        return _from_attribute(place)
+    if place:
+        return _from_file(Path(place))
+    if dag_id:
+        return _from_dag(dag_id)
+    return _from_bundles(None)
+
+
+# ---- module:attribute ------------------------------------------------------------------------------------------
+
+
+def _from_attribute(place: str) -> Found:
+    where, _, attribute = place.rpartition(":")
+    value: object = _load_module(where)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise ConfigurationError(f"{where} has no {attribute!r}", "Name a Topology in it.")
+        value = getattr(value, part)
+    if callable(value) and not isinstance(value, type):
+        value = value()
+    if not isinstance(value, Topology):
+        raise ConfigurationError(f"{place} is a {type(value).__name__}, no Topology", "Name a Topology.")
+    return Found({value.name: (value, place)})
+
+
+def _load_module(where: str) -> ModuleType:
+    """By name, from the current folder or the Python path; or by file."""
+    try:
+        if where.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            return module
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        return importlib.import_module(where)
+    except TridentError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"{where} cannot be imported ({type(error).__name__}: {error})",
+            "Name a module on the Python path or below the current folder, or a file, as in dags/wc.py:topology.",
+        ) from error
+
+
+# ---- DAGs ------------------------------------------------------------------------------------------------------
+
+
+def _from_file(path: Path) -> Found:
+    from airflow.dag_processing.dagbag import DagBag
+
+    if not path.is_file():
+        raise ConfigurationError(f"there is no DAG file {path}", "Name a Python file that defines a DAG.")
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:  # as the DAG processor has it: DAG files import what lies beside them
+        sys.path.append(folder)
+    bag = DagBag(dag_folder=str(path.absolute()), safe_mode=False)
+    broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
+    if broken:
+        raise ConfigurationError(f"{path} cannot be read: {'; '.join(broken.values())}", "Correct the DAG file.")
+    return _from_dags(list(bag.dags.values()), broken)
+
+
+def _from_dag(dag_id: str) -> Found:
+    found = _from_bundles(dag_id)
+    if dag_id not in found.dags:
+        raise ConfigurationError(
+            f"there is no DAG {dag_id!r}; found: {', '.join(found.dags) or 'none'}{_broken(found)}",
+            "Look at `airflow dags list`, or name a DAG file.",
+        )
+    return found
+
+
+def _from_bundles(dag_id: str | None) -> Found:
+    """Every DAG file of every bundle is read as the DAG processor does, but nothing is written to the database.
+
+    With `dag_id`: only that DAG's topologies, and no further than to the bundle that has it.
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    dags: list[DAG] = []
+    broken: dict[str, str] = {}
+    for bundle in DagBundlesManager().get_all_dag_bundles():
+        bundle.initialize()
+        bag = BundleDagBag(dag_folder=str(bundle.path), bundle_path=bundle.path, bundle_name=bundle.name)
+        broken.update({file: _last_line(text) for file, text in bag.import_errors.items()})
+        if dag_id in bag.dags:
+            return _from_dags([bag.dags[dag_id]], broken)
+        dags += bag.dags.values()
+    return _from_dags(dags, broken)
+
+
+def _from_dags(dags: Sequence[DAG], broken: dict[str, str]) -> Found:
+    found = Found(broken=broken, dags=tuple(dag.dag_id for dag in dags))
+    for dag in dags:
+        for task in dag.tasks:
+            # a mapped task keeps its arguments apart
+            topology = getattr(task, "partial_kwargs", {}).get("topology") or getattr(task, "topology", None)
+            if not isinstance(topology, Topology):
+                continue
+            place = f"DAG {dag.dag_id}"
+            found.tasks.setdefault(topology.name, []).append(task)
+            first, _ = found.topologies.setdefault(topology.name, (topology, place))
+            if first.compile().digest != topology.compile().digest:
+                found.rivals.setdefault(topology.name, place)
+    return found
+
+
+def _listing(found: Found) -> str:
+    return ", ".join(f"{name} ({place})" for name, (_, place) in sorted(found.topologies.items())) or "none"
+
+
+def _broken(found: Found) -> str:
+    if not found.broken:
+        return ""
+    return f" (not read: {', '.join(f'{file}: {text}' for file, text in sorted(found.broken.items()))})"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

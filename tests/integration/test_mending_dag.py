@@ -1,0 +1,151 @@
+"""The DAG behind the page's buttons, in a real Airflow (``dag.test()``), with the topology's own code."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_trident.protocol.statuses import Status
+from tests.fixtures.airflow import AirflowHome
+from tests.integration.test_airflow_tasks import PROGRAM, write_words
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+ORDERS = (
+    PROGRAM
+    + '''
+from mending import dag as mending
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+
+def incarnation():
+    with ledger() as one:
+        return one.topology().incarnation
+
+def order(action, **more):
+    """[the task's state, what it returned]"""
+    conf = {"action": action, "topology": "words", "dag_id": "words", "reason": "because", "by": "uwe"}
+    run = mending.test(run_conf={**conf, "incarnation": incarnation(), **more})
+    (ti,) = run.get_task_instances()
+    with create_session() as session:
+        wanted = session.query(XComModel).filter_by(dag_id=mending.dag_id, run_id=run.run_id, key="return_value")
+        said = [one.value for one in wanted]
+    return [str(ti.state), said[0] if said else None]
+'''
+)
+MENDING = "from airflow_trident import trident_mending_dag\n\ndag = trident_mending_dag()\n"
+
+
+def write_both(home: AirflowHome) -> None:
+    write_words(home)
+    home.write_dag("mending", MENDING)
+
+
+def test_a_failed_transaction_is_bisected_mended_and_replayed_by_runs_of_the_mending_dag(
+    airflow_home: AirflowHome,
+) -> None:
+    write_both(airflow_home)
+    result = airflow_home.python(
+        ORDERS
+        + """
+Path("fail-1").touch()
+play(dag)
+seen = {"txid": 1, "seen_status": "FAILED", "seen_attempt": records()[0][1]}
+found = order("bisect", **seen)
+failed = order("backfill", **seen)
+after = records()
+Path("fail-1").unlink()
+moved = order("backfill", **seen)
+unmoved = records() == after
+seen["seen_attempt"] = after[0][1]
+nothing = order("bisect", **seen)
+done = order("backfill", **seen)
+tell({"found": found, "failed": failed, "moved": moved, "unmoved": unmoved, "nothing": nothing, "done": done,
+      "records": records()})
+"""
+    )
+    state, said = result["found"]
+    assert state == "success"
+    assert "row" in said[0]
+    assert any("told to fail" in line for line in said)
+    assert result["failed"][0] == "failed"
+    assert result["moved"][0] == "failed"
+    assert result["unmoved"]
+    assert "transaction 1 has moved" in airflow_home.output
+    assert result["nothing"] == ["success", ["transaction 1 does not fail: nothing to find"]]
+    assert result["done"] == ["success", ["committed: 1"]]
+    assert result["records"][0][0] == Status.COMMITTED
+
+
+def test_a_range_of_what_was_skipped_is_replayed_lowest_first(airflow_home: AirflowHome) -> None:
+    write_both(airflow_home)
+    result = airflow_home.python(
+        ORDERS
+        + """
+from airflow_trident.protocol.records import Claim
+play(dag)
+coordinators = {name: spout.coordinator() for name, spout in topology.spouts.items()}
+with ledger() as one:
+    for number in (2, 3):
+        metadata = lambda txid, position: {name: found for name, spout in coordinators.items()
+            if (found := spout.initialize_transaction(txid, position.get(name))) is not None}
+        one.begin(Claim(key=str(number), dag_id="words", run_id=f"run-{number}"), metadata)
+        one.skip(number, "late")
+done = order("backfill", first=2, last=3)
+nothing = order("backfill", first=2, last=3)
+tell({"done": done, "nothing": nothing, "held": held() == HELD})
+"""
+    )
+    assert result["done"] == ["success", ["committed: 2, 3"]]
+    assert result["nothing"] == ["success", ["committed: none"]]
+    assert result["held"]
+
+
+def test_a_changed_definition_is_accepted(airflow_home: AirflowHome) -> None:
+    write_both(airflow_home)
+    airflow_home.python(PROGRAM + "tell(play(dag))")
+    file = airflow_home.dags / "words.py"
+    file.write_text(file.read_text().replace('Count(), "count"', 'Count(), "count2"'))
+    result = airflow_home.python(
+        ORDERS
+        + """
+before = play(dag)
+first = order("accept")
+again = order("accept")
+tell({"before": before, "first": first, "again": again, "after": play(dag)})
+"""
+    )
+    assert result["before"]["coordinate"] == "failed"
+    state, said = result["first"]
+    assert state == "success"
+    assert said[0] == "topology words: accepted"
+    assert any("count2" in line for line in said)
+    assert result["again"] == [
+        "success",
+        ["topology words: the definition is the one in the ledger; nothing to accept"],
+    ]
+    assert result["after"]["commit"] == "success"
+
+
+def test_orders_that_cannot_be_meant_fail_and_say_why_and_nothing_is_changed(airflow_home: AirflowHome) -> None:
+    write_both(airflow_home)
+    wrong = {
+        "is no order to mend a topology": [{"action": "explode"}, {"seen_status": "GONE"}, {"more": 1}],
+        "skip needs no run of a DAG": [{"action": "skip", "txid": 1}],
+        "bisect is about one transaction": [{"action": "bisect"}],
+        "lacks topology, dag_id or reason": [{"reason": ""}],
+        "'missing_dag'": [{"dag_id": "missing_dag"}],
+        "there is no topology 'nope' in DAG 'words'": [{"topology": "nope"}],
+        "another-life": [{"incarnation": "another-life"}],
+    }
+    result = airflow_home.python(
+        ORDERS
+        + f"""
+play(dag)
+before = records()
+states = [order(**{{"action": "backfill", **one}})[0] for said, all in {wrong!r}.items() for one in all]
+tell({{"states": states, "unmoved": records() == before}})
+"""
+    )
+    assert set(result["states"]) == {"failed"}
+    assert result["unmoved"]
+    assert [said for said in wrong if said not in airflow_home.output] == []

@@ -1,0 +1,312 @@
+"""What is done on the page "Transactions": asked of a real API server by users with different rights, and read from the
+ledger, Airflow's database and its audit log."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.mending_order import MENDING_DAG
+from tests.fixtures.ledger import commit, processed
+from tests.fixtures.page import DEFINITION, PageServer, begin, fail, page_server
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+DAG = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+
+with DAG("{name}", schedule=None):
+    EmptyOperator(task_id="emit") >> EmptyOperator(task_id="commit")
+"""
+MENDING = "from airflow_trident import trident_mending_dag\n\ndag = trident_mending_dag()\n"
+numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+    dags = {name: DAG.format(name=name) for name in ("words", "others")} | {"mending": MENDING}
+    with page_server(tmp_path_factory.mktemp("page"), zookeeper.hosts, "/page-actions", dags) as server:
+        yield server
+
+
+@pytest.fixture
+def topology(page: PageServer) -> str:
+    """Of DAG `words`: transaction 1 is FAILED, 2 is PROCESSED, 3 was never attempted."""
+    name = f"topology-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        for number in (1, 2, 3):
+            begin(ledger, number)
+        fail(ledger, 1)
+        processed(ledger, 2)
+    return name
+
+
+def tx(page: PageServer, topology: str, txid: int) -> TxRecord:
+    with page.ledger(topology) as ledger:
+        found = ledger.view(txid).tx
+    assert found is not None
+    return found
+
+
+def whole(page: PageServer, topology: str) -> object:
+    """Everything that an action may change."""
+    with page.ledger(topology) as ledger:
+        return ledger.topology(), ledger.view(0), list(ledger.transactions())
+
+
+def seen(page: PageServer, topology: str, txid: int | None = None) -> dict[str, Any]:
+    """What the page sends of what it showed."""
+    data = page.shown(topology)
+    if txid is None:
+        return {"incarnation": data["incarnation"], "epoch": data["epoch"], "reason": "because"}
+    (row,) = [one for one in data["transactions"] if one["txid"] == txid]
+    attempt = NO_ATTEMPT if row["attempt"] is None else row["attempt"]
+    shown = {"incarnation": data["incarnation"], "status": row["status"], "attempt": attempt}
+    return {**shown, "txid": txid, "reason": "because"}
+
+
+def audit(page: PageServer, topology: str) -> list[tuple[str, str, str]]:
+    """(event, user, DAG) of what Airflow's audit log has about a topology."""
+    answer = page.ask("ada", "GET", "/api/v2/eventLogs?limit=1000&order_by=id", below="").raise_for_status().json()
+    return [
+        (one["event"], one["owner"], one["dag_id"])
+        for one in answer["event_logs"]
+        if one["event"].startswith("trident_") and f'"{topology}"' in (one["extra"] or "")
+    ]
+
+
+def run_of(page: PageServer, run_id: str) -> Any:
+    path = f"/api/v2/dags/{MENDING_DAG}/dagRuns/{run_id}"
+    return page.ask("ada", "GET", path, below="").raise_for_status().json()
+
+
+# ---- each action, and its effect -----------------------------------------------------------------------------------
+
+
+def test_a_skip_lets_others_pass_and_keeps_who_and_why(page: PageServer, topology: str) -> None:
+    answer = page.act("uwe", topology, action="skip", **seen(page, topology, 1))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["text"] == "transaction 1 is SKIPPED: later ones may pass"
+    record = tx(page, topology, 1)
+    assert record.status is Status.SKIPPED
+    assert record.error == "because (skip by uwe on the page)"
+    assert audit(page, topology) == [("trident_skip", "uwe", "words")]
+
+
+def test_what_was_skipped_and_passed_is_closed(page: PageServer, topology: str) -> None:
+    with page.ledger(topology) as ledger:
+        ledger.skip(1, "withdrawn")
+        commit(ledger, 2)
+    assert page.act("ada", topology, action="close", **seen(page, topology, 1)).status_code == 200
+    assert tx(page, topology, 1).status is Status.CLOSED
+
+
+def test_pause_and_resume_are_the_commands_of_the_topology(page: PageServer, topology: str) -> None:
+    for action, command in (("pause", Command.PAUSE), ("resume", Command.RUN)):
+        offered = page.shown(topology)["actions"]
+        assert action in offered
+        assert page.act("ada", topology, action=action, **seen(page, topology)).status_code == 200
+        with page.ledger(topology) as ledger:
+            assert ledger.topology().command is command
+    assert [event for event, _, _ in audit(page, topology)] == ["trident_pause", "trident_resume"]
+
+
+@pytest.mark.parametrize("action", ["backfill", "accept-source", "bisect"])
+def test_what_needs_code_is_a_run_of_the_mending_dag_that_is_told_what_was_seen(
+    page: PageServer, topology: str, action: str
+) -> None:
+    answer = page.act("uwe", topology, action=action, **seen(page, topology, 1))
+    assert answer.status_code == 200, answer.text
+    run = run_of(page, answer.json()["run_id"])
+    assert (run["state"], run["note"], run["triggering_user_name"]) == ("queued", "because", "uwe")
+    assert run["conf"] == {
+        "action": action,
+        "topology": topology,
+        "dag_id": "words",
+        "incarnation": page.shown(topology)["incarnation"],
+        "reason": "because",
+        "by": "uwe",
+        "txid": 1,
+        "seen_status": "FAILED",
+        "seen_attempt": 0,
+    }
+    (shown,) = page.shown(topology)["mending"]
+    assert (shown["action"], shown["state"], shown["by"]) == (action, "queued", "uwe")
+
+
+@pytest.mark.parametrize("span", [{}, {"first": 1, "last": 3}])
+def test_a_backfill_is_of_a_range_or_of_what_is_unfinished(page: PageServer, topology: str, span: Any) -> None:
+    answer = page.act("uwe", topology, action="backfill", **seen(page, topology), **span)
+    assert answer.status_code == 200, answer.text
+    conf = run_of(page, answer.json()["run_id"])["conf"]
+    assert {name: conf[name] for name in ("first", "last") if name in conf} == span
+    assert "txid" not in conf
+
+
+# ---- who may -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user", "status"), [("", 401), ("vera", 403), ("paul_of_others", 403), ("paul_of_words", 200), ("uwe", 200)]
+)
+def test_who_may_edit_task_instances_of_the_dag_may_act_and_nobody_else(
+    page: PageServer, topology: str, user: str, status: int
+) -> None:
+    asked = seen(page, topology, 1)
+    before = whole(page, topology)
+    answer = page.act(user, topology, action="skip", **asked)
+    assert answer.status_code == status
+    assert answer.json()["detail" if status != 200 else "text"]
+    if user:
+        assert page.shown(topology, user)["may_act"] is (status == 200)
+    if status != 200:
+        assert whole(page, topology) == before
+        assert not audit(page, topology)
+
+
+def test_a_topology_of_two_dags_is_for_those_who_may_edit_both(page: PageServer, topology: str) -> None:
+    with page.ledger(topology) as ledger:
+        begin(ledger, 4, dag_id="others")
+    answer = page.act("paul_of_words", topology, action="pause", **seen(page, topology))
+    assert answer.status_code == 403
+    assert "all its DAGs" in answer.json()["detail"]
+    assert page.act("uwe", topology, action="pause", **seen(page, topology)).status_code == 200
+
+
+def test_what_belongs_to_no_dag_is_for_those_who_may_edit_connections(page: PageServer) -> None:
+    name = f"topology-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        begin(ledger, 1, dag_id="")
+    assert page.act("uwe", name, action="skip", **seen(page, name, 1)).status_code == 403
+    assert page.act("olga", name, action="skip", **seen(page, name, 1)).status_code == 200
+
+
+def test_what_needs_code_and_is_of_no_dag_is_refused_with_the_command_that_does_it(page: PageServer) -> None:
+    name = f"topology-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        begin(ledger, 1, dag_id="")
+        fail(ledger, 1)
+    answer = page.act("ada", name, action="backfill", **seen(page, name, 1))
+    assert answer.status_code == 422
+    assert f"airflow trident backfill {name}" in answer.json()["detail"]
+
+
+# ---- bad input: one clear answer, nothing changed ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["skip", "backfill", "accept-source", "bisect"])
+def test_an_action_on_another_life_of_the_topology_changes_nothing(
+    page: PageServer, topology: str, action: str
+) -> None:
+    before = whole(page, topology)
+    asked = {**seen(page, topology, 1), "incarnation": "another-life"}
+    answer = page.act("ada", topology, action=action, **asked)
+    assert answer.status_code == 409
+    assert "another" in answer.json()["detail"]
+    assert whole(page, topology) == before
+    assert page.shown(topology)["mending"] == []
+
+
+@pytest.mark.parametrize("action", ["skip", "backfill", "accept-source", "bisect"])
+def test_an_action_on_a_transaction_that_moved_meanwhile_changes_nothing(
+    page: PageServer, topology: str, action: str
+) -> None:
+    asked = seen(page, topology, 1)
+    with page.ledger(topology) as ledger:
+        ledger.start_attempt(1, owner="another")
+    before = whole(page, topology)
+    answer = page.act("ada", topology, action=action, **asked)
+    assert answer.status_code == 409
+    assert "transaction 1 has moved: it is PROCESSING, attempt 1 now" in answer.json()["detail"]
+    assert whole(page, topology) == before
+    assert page.shown(topology)["mending"] == []
+
+
+def test_of_two_who_pause_at_once_one_does_it_and_the_other_is_told(page: PageServer, topology: str) -> None:
+    asked = seen(page, topology)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda user: page.act(user, topology, action="pause", **asked), ("ada", "uwe")))
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    (refused,) = [answer for answer in answers if answer.status_code == 409]
+    assert "was given another command meanwhile" in refused.json()["detail"]
+    assert page.shown(topology)["epoch"] == asked["epoch"] + 1
+
+
+def test_of_two_who_replay_at_once_one_run_is_started_and_the_other_is_told_of_it(
+    page: PageServer, topology: str
+) -> None:
+    asked = seen(page, topology, 1)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda user: page.act(user, topology, action="backfill", **asked), ("ada", "uwe")))
+    assert sorted(answer.status_code for answer in answers) == [200, 409], [answer.text for answer in answers]
+    assert f"page__backfill__{topology}__1__1" in next(a.json()["detail"] for a in answers if a.status_code == 409)
+    assert len(page.shown(topology)["mending"]) == 1
+
+
+def test_an_unknown_topology_and_an_unknown_transaction_are_404_and_409(page: PageServer, topology: str) -> None:
+    asked = seen(page, topology, 1)
+    assert page.act("ada", "nope", action="skip", **asked).status_code == 404
+    answer = page.act("ada", topology, action="skip", **{**asked, "txid": 77})
+    assert answer.status_code == 409
+    assert "77" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"reason": "  "}, "wants a reason"),
+        ({"reason": "x" * 501}, "at most 500 characters"),
+        ({"incarnation": ""}, "Load the page again"),
+        ({"txid": None}, "about one transaction"),
+        ({"txid": 0}, "Give a txid from 1"),
+        ({"status": None}, "Give txid and status"),
+        ({"first": 1, "last": 2}, "exclude each other"),
+        ({"action": "backfill", "txid": None, "first": 1}, "a range has two ends"),
+        ({"action": "backfill", "txid": None, "first": 3, "last": 2}, "Give the lower one first"),
+        ({"action": "pause", "txid": None, "status": None}, "Give its epoch"),
+        ({"action": "pause", "epoch": 0}, "is about a topology"),
+        ({"action": "explode"}, "Input should be"),
+        ({"attempt": "many"}, "valid integer"),
+    ],
+)
+def test_what_cannot_be_meant_is_422_and_says_what_to_give(
+    page: PageServer, topology: str, changed: dict[str, Any], said: str
+) -> None:
+    before = whole(page, topology)
+    asked = {"action": "skip", **seen(page, topology, 1), **changed}
+    answer = page.act("ada", topology, **{name: value for name, value in asked.items() if value is not None})
+    assert answer.status_code == 422
+    assert said in str(answer.json()["detail"])
+    assert whole(page, topology) == before
+
+
+def test_a_paused_mending_dag_is_told_of_before_anything_is_asked_of_it(page: PageServer, topology: str) -> None:
+    def paused(value: bool) -> None:
+        path = f"/api/v2/dags/{MENDING_DAG}"
+        page.ask("ada", "PATCH", path, {"is_paused": value}, below="").raise_for_status()
+
+    paused(True)
+    try:
+        answer = page.act("ada", topology, action="backfill", **seen(page, topology, 1))
+    finally:
+        paused(False)
+    assert answer.status_code == 422
+    assert "is paused" in answer.json()["detail"]
+    assert page.shown(topology)["mending"] == []
+
+
+def test_nothing_is_done_by_a_link(page: PageServer, topology: str) -> None:
+    before = whole(page, topology)
+    assert page.ask("ada", "GET", f"/api/topologies/{topology}/actions").status_code == 405
+    assert whole(page, topology) == before
