@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test quick rare golden histories model contracts bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test quick rare golden histories model contracts compat bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -27,6 +27,7 @@ help:
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
+	@echo "make compat    engines and one transaction through Airflow on Spark 3.5 to 4.3: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
@@ -64,6 +65,9 @@ model: java venv
 contracts: java venv
 	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
 
+compat: java venv
+	@$(RUN) python -m tools.compat $(ARGS)
+
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)
 	@$(RUN) python -m benchmarks.commit_phase
@@ -93,5 +97,5 @@ lock:
 	@sh tools/bootstrap.sh lock $(ARGS)
 
 clean:
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tweets* build dist
+	@rm -rf .compat .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tweets* build dist
 	@find airflow_trident tests dags benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

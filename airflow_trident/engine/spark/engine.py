@@ -17,6 +17,7 @@ from airflow_trident.engine.spark.errors import is_expression_error, translate
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
+from airflow_trident.engine.spark.versions import error_loggers, require_version
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -40,6 +41,7 @@ class SparkEngine(Engine):
         require_known(job.plan, SPARK_NODES)
         require_reachable(job.plan)
         with self._attached(job) as attached:
+            require_version(job.plan, attached.session.version)
             try:
                 return PlanRun(attached, job, native=True).manifest()
             except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
@@ -117,9 +119,7 @@ class SparkEngine(Engine):
 @contextmanager
 def _quiet_errors() -> Iterator[None]:
     """Spark's client prints a page of JSON for an error in an expression, besides raising it."""
-    from pyspark.logger import PySparkLogger
-
-    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    loggers = error_loggers()
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True

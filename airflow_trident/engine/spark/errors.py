@@ -17,6 +17,8 @@ from airflow_trident.types import Json
 
 _MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
 _TEXT_LIMIT = 2_000
+CANNOT_BE_CAST = " cannot be cast to "
+"""What our own casts raise with; before Spark 4.0 such an error has no class."""
 _EXPRESSION_ERRORS = (
     "ARITHMETIC_OVERFLOW",
     "CAST_OVERFLOW",
@@ -89,7 +91,8 @@ def translate(error: BaseException, what: str) -> TridentError:
 def is_expression_error(error: BaseException) -> bool:
     """Did an expression in the JVM meet a value that it refuses? Which row it was, the JVM does not say."""
     text = str(error)
-    return not _MARKER.search(text) and any(f"[{name}" in text for name in _EXPRESSION_ERRORS)
+    known = CANNOT_BE_CAST in text or any(f"[{name}" in text for name in _EXPRESSION_ERRORS)
+    return known and not _MARKER.search(text)
 
 
 def root_cause(text: str) -> str:

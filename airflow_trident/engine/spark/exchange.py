@@ -6,6 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.jvm_nodes import Columns
+from airflow_trident.engine.spark.versions import repartition_by_id
 from airflow_trident.engine.spark.worker import MARKER
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.groupings import Grouping
@@ -80,7 +81,7 @@ class Exchanges:
         nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in how.schema]
         place = self._f.col("id").cast("int").alias(TARGET)
         extra = self._session.range(0, count, 1, 1).select(*nothing, self._f.lit(False).alias(MARKER), place)
-        return rows.union(extra).repartitionById(count, self._columns.named(TARGET)).drop(TARGET)
+        return repartition_by_id(self._f, rows.union(extra), count, self._columns.named(TARGET)).drop(TARGET)
 
     def _target(self, how: PartitionNode, count: int) -> Any:
         if how.grouping is Grouping.BROADCAST:
@@ -92,5 +93,5 @@ class Exchanges:
         return number.cast("int").alias(TARGET)
 
     def _sent(self, data: DataFrame, schema: Schema, count: int) -> DataFrame:
-        sent = data.repartitionById(count, self._columns.named(TARGET))
+        sent = repartition_by_id(self._f, data, count, self._columns.named(TARGET))
         return sent.select(*map(self._columns.named, names_of(schema)))

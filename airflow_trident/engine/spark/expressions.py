@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.engine.spark.errors import CANNOT_BE_CAST
+from airflow_trident.engine.spark.versions import try_mod
 from airflow_trident.operations.expr.conversions import TEXT_PATTERNS
 from airflow_trident.operations.expr.dtypes import Typed, resolve
 from airflow_trident.operations.expr.tree import Expression
@@ -55,7 +57,7 @@ class _Compiler:
             "-": lambda left, right: left - right,
             "*": lambda left, right: left * right,
             "/": self._f.try_divide,
-            "%": self._f.try_mod,
+            "%": lambda left, right: try_mod(self._f, left, right),
             "==": lambda left, right: left == right,
             "!=": lambda left, right: left != right,
             "<": lambda left, right: left < right,
@@ -114,7 +116,7 @@ class _Compiler:
         return column.cast(wanted)
 
     def _or_error(self, fits: Any, value: Any, column: Any, wanted: str) -> Any:
-        text = self._f.concat(column.cast("string"), self._f.lit(f" cannot be cast to {wanted}"))
+        text = self._f.concat(column.cast("string"), self._f.lit(f"{CANNOT_BE_CAST}{wanted}"))
         return self._f.when(column.isNull() | fits, value).otherwise(self._f.raise_error(text))
 
 

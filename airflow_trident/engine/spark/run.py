@@ -21,6 +21,7 @@ from airflow_trident.engine.spark.jvm_nodes import Columns, may_run_in_jvm
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import read_text
+from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     MARKER,
     PARTS,
@@ -324,7 +325,7 @@ class PlanRun:
         if not _is_aggregate(sink):
             return self._write_parts(sink, flow)
         try:
-            table = self._frame(flow).toArrow()
+            table = to_arrow(self._frame(flow))
         except Exception as error:
             if "maxResultSize" not in str(error):
                 raise
@@ -338,7 +339,7 @@ class PlanRun:
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
 
     def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
-        parts = self._parts(sink, flow).toArrow().to_pylist()
+        parts = to_arrow(self._parts(sink, flow)).to_pylist()
         return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
 
     def _so_far(self) -> str:

@@ -23,7 +23,7 @@ def read_text(session: SparkSession, columns: Columns, files: TextFiles, field: 
         value = f.col("value")
         if files.returns:
             ends = value.endswith("\r")
-            value = f.when(ends, f.substring(value, f.lit(1), f.length(value) - 1)).otherwise(value)
+            value = f.when(ends, value.substr(f.lit(1), f.length(value) - 1)).otherwise(value)
         return value.alias(field)
 
     raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])

@@ -6,7 +6,6 @@ next attempt releases it: the server then stops the old work and refuses the old
 
 from __future__ import annotations
 
-import atexit
 import re
 import socket
 import uuid
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions, attach_connect, session_id_of
+from airflow_trident.engine.spark.versions import channel_of, forget_session, release_session, retry_at_most
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.staging.manifest import Slot
 
@@ -62,37 +62,27 @@ class ConnectSessions(Sessions):
         return "{}:{}".format(*_address(self._url))
 
     def _session(self, session_id: str) -> SparkSession:
-        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        session: Any = SparkSession(connection=self._builder(session_id), userId=_DEFAULT_USER)
-        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+        session: Any = SparkSession(connection=channel_of(self._url, session_id), userId=_DEFAULT_USER)
+        retry_at_most(session, _RETRIES)
         return session  # type: ignore[no-any-return]
-
-    def _builder(self, session_id: str) -> Any:
-        from pyspark.sql.connect.client import DefaultChannelBuilder
-
-        builder: Any = DefaultChannelBuilder(self._url)
-        builder.set("session_id", session_id)
-        return builder
 
     def _release_older(self, slot: Slot, attempt: int) -> None:
         """Best effort: the older attempt may never have had a session."""
         older: Any = self._session(session_id_of(slot, attempt))
         with suppress(Exception):
-            older.client.release_session()
+            release_session(older)
         stop_session(older, release=False)
 
 
 def stop_session(session: Any, *, release: bool = True) -> None:
     """Release the session, close its channel, and forget it: else the interpreter would do it again when it exits, and
     keep every session of a long-lived driver until then."""
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    session.client.set_retry_policies([DefaultPolicy(max_retries=1)])  # a server that is gone released it
+    retry_at_most(session, 1)  # a server that is gone released it
     session.release_session_on_close = release
     session.stop()
-    atexit.unregister(session.client._on_exit)
+    forget_session(session)
 
 
 def require_server(url: str, timeout_s: float) -> None:

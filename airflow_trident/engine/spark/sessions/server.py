@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from airflow_trident.engine.spark.sessions.connect import require_server
-from airflow_trident.engine.spark.sessions.java import require_java, submit_command, submit_environment
+from airflow_trident.engine.spark.sessions.java import require_java, spark_home, submit_command, submit_environment
 from airflow_trident.engine.spark.sessions.local import local_conf
-from airflow_trident.errors import SparkJobError
+from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.io.servers import BackgroundServer
 
 DEFAULT_PORT = 15002
@@ -75,6 +75,11 @@ class EmbeddedConnectServer(BackgroundServer):
 
     def _require(self) -> None:
         require_java()
+        if not list((spark_home() / "jars").glob("spark-connect_*.jar")):
+            raise ConfigurationError(
+                "the installed pyspark has no Connect server: its jar comes with pyspark since 4.0",
+                "Install a newer pyspark, or use a server that was started elsewhere.",
+            )
 
     def _prepare(self, port: int) -> None:
         (self.data_dir / "tmp").mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.progress import tasks_of
+from airflow_trident.engine.spark.versions import connect_functions
 from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ def attach_connect(
 
     return Attached(
         session=session,
-        functions=import_module("pyspark.sql.connect.functions.builtin"),
+        functions=connect_functions(),
         partitions=_partitions(session),
         stop_jobs=stop_jobs,
         let_go=let_go,

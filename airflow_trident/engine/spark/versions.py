@@ -1,0 +1,181 @@
+"""What differs between Spark 3.5 and 4.3, in one place: each function does on every version what the newest does by
+itself. What a version cannot do at all is refused before the job starts.
+
+The names of releases are those of Spark's API reference ("New in version" and "Changed in version").
+"""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import suppress
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.types import Field, has_times
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from airflow_trident.plan.stages import Plan
+
+OLDEST = (3, 5)
+NEWEST = (4, 3)
+"""The releases that the suite of engines has been run with: `docs/compatibility.md`."""
+TIMES_SINCE = (4, 1)
+_WORD = 0xFFFFFFFF
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """``"4.2.0"`` -> ``(4, 2)``."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def require_version(plan: Plan, version: str) -> None:
+    """:param version: that of the session, which on Connect is the server's.
+
+    :raises ConfigurationError: Spark is too old for the package, or for a type in the plan.
+    """
+    release = release_of(version)
+    if release < OLDEST:
+        raise ConfigurationError(
+            f"Spark {version} is too old",
+            "Use Spark {}.{} or newer (docs/compatibility.md).".format(*OLDEST),
+        )
+    field = None if release >= TIMES_SINCE else field_with_times(plan)
+    if field is not None:
+        raise ConfigurationError(
+            f"field {field.name!r} is a {field.type}, and Spark {version} has no times of day",
+            "Use Spark 4.1 or newer, engine='local', or keep the time as a string or a long.",
+        )
+
+
+def field_with_times(plan: Plan) -> Field | None:
+    """The first field of a plan that is, or holds, a time of day."""
+    schemas = (schema for stage in plan.stages for schema in (stage.schema, *(node.schema for node in stage.nodes)))
+    return next((field for schema in schemas for field in schema if has_times(field.type)), None)
+
+
+# ---- DataFrames ------------------------------------------------------------------------------------------------
+
+
+def connect_functions() -> ModuleType:
+    """The functions for DataFrames of Spark Connect: a package of its own since 4.0."""
+    try:
+        return import_module("pyspark.sql.connect.functions.builtin")
+    except ModuleNotFoundError:
+        return import_module("pyspark.sql.connect.functions")
+
+
+def to_arrow(data: DataFrame) -> pa.Table:
+    """All rows, at this process (`DataFrame.toArrow`, since 4.0)."""
+    if hasattr(data, "toArrow"):
+        return data.toArrow()
+    older: Any = data
+    if type(data).__module__.startswith("pyspark.sql.connect"):
+        client = older._session.client
+        return client.to_table(older._plan.to_proto(client))[0]
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return pa.Table.from_batches(older._collect_as_arrow(), schema=to_arrow_schema(older.schema))
+
+
+def repartition_by_id(functions: ModuleType, data: DataFrame, count: int, target: Column) -> DataFrame:
+    """Each row to the partition whose number is in `target` (`DataFrame.repartitionById`, since 4.1).
+
+    Older releases send a row where the hash of a column says, so each number is replaced by one that is hashed there.
+    """
+    if hasattr(data, "repartitionById"):
+        return data.repartitionById(count, target)
+    sent = functions.array(*(functions.lit(number) for number in hashed_to(count)))
+    return data.repartition(count, functions.element_at(sent, target + functions.lit(1)))
+
+
+@lru_cache
+def hashed_to(count: int) -> tuple[int, ...]:
+    """For each of `count` partitions an int that Spark's hash partitioning sends there."""
+    found: dict[int, int] = {}
+    number = 0
+    while len(found) < count:
+        found.setdefault(spark_hash(number) % count, number)
+        number += 1
+    return tuple(found[place] for place in range(count))
+
+
+def spark_hash(number: int) -> int:
+    """Spark's `hash` of an int: Murmur3 (x86, 32 bits) of its four bytes with seed 42, as a signed int."""
+    block = _rotated((number & _WORD) * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
+    mixed = (_rotated(42 ^ block, 13) * 5 + 0xE6546B64) & _WORD
+    mixed ^= 4
+    mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B & _WORD
+    mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35 & _WORD
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+def _rotated(word: int, bits: int) -> int:
+    return ((word << bits) | (word >> (32 - bits))) & _WORD
+
+
+def try_mod(functions: ModuleType, left: Column, right: Column) -> Column:
+    """The remainder, null where `right` is 0 (`try_mod`, since 4.0)."""
+    if hasattr(functions, "try_mod"):
+        return functions.try_mod(left, right)  # type: ignore[no-any-return]
+    return functions.when(right != functions.lit(0), left % right)  # type: ignore[no-any-return]
+
+
+def error_loggers() -> list[Any]:
+    """Those to which Spark's client writes a page of JSON for an error in an expression (since 4.0)."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ModuleNotFoundError:
+        return []
+    return [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+
+
+# ---- Spark Connect ---------------------------------------------------------------------------------------------
+
+
+def channel_of(url: str, session_id: str) -> Any:
+    """How a session of this id is reached (the public builders differ before 4.0)."""
+    try:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+    except ImportError:
+        client: Any = import_module("pyspark.sql.connect.client")
+        older = client.ChannelBuilder(url)
+        older.params["session_id"] = session_id
+        return older
+    builder: Any = DefaultChannelBuilder(url)
+    builder.set("session_id", session_id)
+    return builder
+
+
+def retry_at_most(session: Any, times: int) -> None:
+    """How often the session's client repeats a call that did not reach its server."""
+    try:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+    except ImportError:
+        session.client._retry_policy["max_retries"] = times
+        return
+    session.client.set_retry_policies([DefaultPolicy(max_retries=times)])
+
+
+def release_session(session: Any) -> None:
+    """The server ends the session's work and refuses its older clients. Before 4.0 it can only be told to end the work:
+    an older client that still lives may begin anew, and nothing but the ledger's fence keeps it from doing harm."""
+    if hasattr(session.client, "release_session"):
+        session.client.release_session()
+    else:
+        session.client.interrupt_all()
+
+
+def forget_session(session: Any) -> None:
+    """Else the interpreter would close the session again when it exits, and keep each one until then."""
+    for name in ("_on_exit", "_cleanup_ml"):  # since 4.2; in 4.0 and 4.1
+        with suppress(AttributeError):
+            atexit.unregister(getattr(session.client, name))

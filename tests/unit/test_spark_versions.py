@@ -1,0 +1,42 @@
+"""What each release of Spark is asked for, as far as no Spark is needed to know it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.engine.spark.versions import hashed_to, release_of, require_version, spark_hash
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.plan.stages import Plan
+from tests.fixtures.engine import TOPOLOGIES, make_job
+
+
+def plan_of(name: str, folder: Path) -> Plan:
+    return make_job(TOPOLOGIES[name], folder).plan
+
+
+@pytest.mark.parametrize(("version", "release"), [("3.5.9", (3, 5)), ("4.2.0", (4, 2)), ("4.1.0-preview1", (4, 1))])
+def test_a_release_is_two_numbers(version: str, release: tuple[int, int]) -> None:
+    assert release_of(version) == release
+
+
+def test_an_older_spark_is_refused_with_the_one_that_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"Spark 3\.4\.4 is too old.*Use Spark 3\.5 or newer"):
+        require_version(plan_of("word_count", tmp_path), "3.4.4")
+
+
+def test_a_time_of_day_is_refused_where_spark_has_none(tmp_path: Path) -> None:
+    plan = plan_of("times_and_intervals", tmp_path)
+    with pytest.raises(ConfigurationError, match=r"Spark 4\.0\.5 has no times of day.*Spark 4\.1 or newer"):
+        require_version(plan, "4.0.5")
+    require_version(plan, "4.1.4")
+
+
+def test_plans_without_times_run_on_the_oldest(tmp_path: Path) -> None:
+    require_version(plan_of("word_count", tmp_path), "3.5.9")
+
+
+def test_each_partition_has_a_number_that_is_hashed_to_it() -> None:
+    for count in (1, 2, 7, 200):
+        assert [spark_hash(number) % count for number in hashed_to(count)] == list(range(count))

@@ -1,0 +1,164 @@
+"""``make compat``: the engines' contract, and a transaction through Airflow, on each supported release of Spark.
+
+Each has an environment of its own below ``.compat/``; what came out is written to ``docs/compatibility.md``.
+
+An environment lies over the one that runs this: only what differs is installed in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ROOT / ".compat"
+PAGE = ROOT / "docs" / "compatibility.md"
+BEGIN, END = "<!-- counted by `make compat`: begin -->", "<!-- end -->"
+
+WHOLE = (
+    ["tests/contracts/test_engine.py", "-k", "spark or connect"],
+    [
+        "tests/contracts/test_spark_versions.py",
+        "tests/contracts/test_spark_plans.py",
+        "tests/integration/test_spark_text.py",
+        "tests/integration/test_spark_sessions.py",
+        "tests/integration/test_airflow_spark.py",
+        "tests/integration/test_drain.py",
+        "tests/integration/test_ledger_embedded.py",
+    ],
+)
+"""The contract of engines; then stand-ins for newer functions, exchanges, text, Spark Connect with a second attempt,
+a transaction through Airflow, a drain, and the ZooKeeper that comes with this pyspark."""
+REDUCED = (
+    ["tests/contracts/test_engine.py", "-k", "spark and not connect and (word_count or expressions or vectors)"],
+    ["tests/contracts/test_spark_versions.py", "tests/integration/test_airflow_spark.py"],
+)
+"""For CI, where every minute counts."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One environment: its name and what is installed in it, over the one that runs this."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def room(self) -> Path:
+        return ROOMS / self.name
+
+    @property
+    def python(self) -> Path:
+        return self.room / "bin" / "python"
+
+
+CELLS = (
+    Cell("spark-3.5", ("pyspark==3.5.9",)),
+    Cell("spark-4.0", ("pyspark==4.0.5",)),
+    Cell("spark-4.1", ("pyspark==4.1.4",)),
+    Cell("spark-4.3", ("pyspark==4.3.0",)),
+)
+ENDS = ("spark-3.5", "spark-4.3")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of the tests of a cell."""
+
+    passed: int
+    failed: int
+    skipped: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make compat ARGS=", description=__doc__.splitlines()[0])
+    parser.add_argument("cells", nargs="*", help=f"of {', '.join(cell.name for cell in CELLS)}; all of them")
+    parser.add_argument("--reduced", action="store_true", help="few tests of the oldest and the newest, for CI")
+    given = parser.parse_args()
+    known = {cell.name: cell for cell in CELLS}
+    if unknown := [name for name in given.cells if name not in known]:
+        parser.error(f"no such environment: {', '.join(unknown)}; there are {', '.join(known)}")
+    names = given.cells or (ENDS if given.reduced else tuple(known))
+    found: dict[str, Counts] = {}
+    for name in names:
+        prepare(known[name])
+        found[name] = tested(known[name], REDUCED if given.reduced else WHOLE)
+        print(f"{name}: {found[name]}", flush=True)
+    if not given.reduced:
+        write_page(found)
+    return int(any(counts.failed or not counts.passed for counts in found.values()))
+
+
+def prepare(cell: Cell) -> None:
+    """Make the environment if it is not there as it should be."""
+    stamp = cell.room / ".installed"
+    wanted = " ".join(cell.packages)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print(f"{cell.name}: installing {wanted}", flush=True)
+    run([sys.executable, "-m", "venv", "--clear", str(cell.room)])
+    run([str(cell.python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", *cell.packages])
+    below = sysconfig.get_path("purelib")
+    own = next((cell.room / "lib").glob("python3.*")) / "site-packages"
+    # Behind its own packages, whose files therefore win. `addsitedir`: the package itself is installed editable. The
+    # prefix: what lies there is installed, too (engine/spark/ship.py asks).
+    lines = f"import site; site.PREFIXES.append({sys.prefix!r}); site.addsitedir({below!r})\n"
+    (own / "below.pth").write_text(lines)
+    script = cell.room / "bin" / "airflow"
+    script.write_text(f"#!{cell.python}\nfrom airflow.__main__ import main\nmain()\n")
+    script.chmod(0o755)
+    stamp.write_text(wanted)
+
+
+def run(command: list[str]) -> None:
+    subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
+
+
+def tested(cell: Cell, selections: tuple[list[str], ...]) -> Counts:
+    """Run the tests; their output goes to the terminal."""
+    counts = [_selection(cell, number, selection) for number, selection in enumerate(selections)]
+    return Counts(*(sum(getattr(one, name) for one in counts) for name in ("passed", "failed", "skipped")))
+
+
+def _selection(cell: Cell, number: int, selection: list[str]) -> Counts:
+    report = cell.room / f"report-{number}.xml"
+    report.unlink(missing_ok=True)
+    # An older library's own warnings are not ours to mend.
+    command = [str(cell.python), "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    path = os.pathsep.join([str(cell.python.parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path}
+    subprocess.run([*command, *selection], cwd=ROOT, env=environment, check=False, stdin=subprocess.DEVNULL)
+    if not report.exists():
+        return Counts(0, 1, 0)
+    suite = next(ElementTree.parse(report).getroot().iter("testsuite")).attrib
+    failed, skipped = int(suite["failures"]) + int(suite["errors"]), int(suite["skipped"])
+    return Counts(int(suite["tests"]) - failed - skipped, failed, skipped)
+
+
+def write_page(found: dict[str, Counts]) -> None:
+    """Put the counts between the marks of the page; rows of environments that did not run stay."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    table, _, after = rest.partition(END)
+    rows = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| spark")}
+    today = datetime.datetime.now(datetime.UTC).date()
+    for cell in CELLS:
+        if counts := found.get(cell.name):
+            installed = ", ".join(package.replace("==", " ") for package in cell.packages)
+            python = "{}.{}".format(*sys.version_info)
+            results = f"{counts.passed} | {counts.failed} | {counts.skipped}"
+            rows[cell.name] = f"| {cell.name} | {installed} | {python} | {results} | {today} |"
+    head = "| environment | over this one | Python | passed | failed | skipped | day |\n|---|---|---|---|---|---|---|"
+    lines = "\n".join(rows[cell.name] for cell in CELLS if cell.name in rows)
+    PAGE.write_text(f"{before}{BEGIN}\n{head}\n{lines}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
