@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,14 +12,26 @@ from airflow_trident import Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.plan.stages import Coalescing
 from tests.contracts.conftest import ALL as ALL_PRODUCTS
-from tests.contracts.test_engine import ALL
+from tests.contracts.test_engine import ALL as ONE_BY_ONE
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run
-from tests.fixtures.group import group_of, staged_of_each, where_functions_run
+from tests.fixtures.group import (
+    MORE,
+    by_key,
+    group_of,
+    merged_by_keys,
+    staged_of_each,
+    tables_of,
+    where_functions_run,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 pytestmark = pytest.mark.spark
 
-ENGINES = {"local": "local_engine"}
+ENGINES = {"local": "local_engine", "spark": "spark_engine"}
 
 
 @pytest.fixture(params=ENGINES)
@@ -33,7 +46,9 @@ def _coalesces(build: Callable[[Topology], None]) -> bool:
     return topology.compile().coalesces.passes
 
 
+ALL = {**ONE_BY_ONE, **MORE}
 SOME = (
+    *MORE,
     "word_count",
     "word_count_in_the_jvm",
     "functions_and_filters",
@@ -59,6 +74,21 @@ def test_a_group_gives_each_transaction_what_it_gives_alone(engine: Engine, name
     assert any(given[1].values())
     assert given == {job.slot.txid: run(alone, job) for job in jobs}
     assert [one.rows_read for one in manifest.members] == [alone.run(job).rows_read for job in jobs]
+
+
+def test_by_key_a_group_gives_what_its_rows_are_once_they_are_merged(engine: Engine, job_of: JobOf) -> None:
+    """E7, E8: whether or not the engine merges them itself."""
+    jobs = group_of(job_of, by_key)
+    assert jobs[0].plan.coalesces.how is Coalescing.BY_KEY
+    manifest = engine.run_group(jobs)
+    rows: dict[str, list[pa.Table]] = {}
+    alone = [engine.run(job) for job in jobs]
+    for job, one in zip(jobs, alone, strict=True):
+        for name, tables in tables_of([job], one).items():
+            rows.setdefault(name, []).extend(tables)
+    assert merged_by_keys(jobs[0], tables_of(jobs, manifest)) == merged_by_keys(jobs[0], rows)
+    assert manifest.inseparable == (engine.name != "local")
+    assert [one.rows_read for one in manifest.members] == [one.rows_read for one in alone]
 
 
 def test_users_functions_see_transaction_attempt_and_partitions_as_alone(engine: Engine, job_of: JobOf) -> None:

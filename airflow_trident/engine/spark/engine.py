@@ -7,13 +7,15 @@ again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
 from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark.errors import is_expression_error, translate
+from airflow_trident.engine.spark.group_run import GroupRun
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
@@ -30,6 +32,7 @@ class SparkEngine(Engine):
     """
 
     name = "spark"
+    takes_groups = True
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -38,22 +41,37 @@ class SparkEngine(Engine):
         self._told = self._opening = ""
 
     def run(self, job: Job) -> Manifest:
+        return self._run(job, lambda attached, native: PlanRun(attached, job, native=native).manifest(), _what(job))
+
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        """One Spark job for each state, and one Python pass at most for each source or kept stream."""
+        require_group(self, jobs)
+        if len(jobs) == 1:
+            return self.run(jobs[0])
+        what = f"Spark job of topology {jobs[0].slot.topology!r}, {len(jobs)} transactions to {jobs[-1].slot.txid}"
+        return self._run(jobs[-1], lambda attached, native: GroupRun(attached, jobs, native=native).manifest(), what)
+
+    def _run(self, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
+        """
+        :param job: whose slot it has.
+        :param manifest: called with whether expressions run in the JVM.
+        """
         require_known(job.plan, SPARK_NODES)
         require_reachable(job.plan)
         with self._attached(job) as attached:
             require_version(job.plan, attached.session.version)
             try:
-                return PlanRun(attached, job, native=True).manifest()
+                return manifest(attached, True)
             except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
                 if not is_expression_error(error):
-                    typed = translate(error, _what(job))
+                    typed = translate(error, what)
                     raise typed from _cause(typed, error)
             # Python evaluates the same expressions, slower, and knows which row it was.
             job.progress("an expression failed: running again in Python to find the row")
             try:
-                return PlanRun(attached, job, native=False).manifest()
+                return manifest(attached, False)
             except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
-                typed = translate(error, _what(job))
+                typed = translate(error, what)
                 raise typed from _cause(typed, error)
 
     def physical(self, job: Job) -> dict[str, str]:

@@ -31,15 +31,16 @@ class Exchanges:
         self._f = columns.functions
         self._columns = columns
 
-    def united(self, union: UnionNode, inputs: list[DataFrame], *, placed: bool) -> DataFrame:
+    def united(
+        self, union: UnionNode, inputs: list[DataFrame], *, placed: bool, also: tuple[str, ...] = ()
+    ) -> DataFrame:
         """The rows of all inputs.
 
         :param placed: with TARGET, the number of the partition that each came from.
+        :param also: columns of all inputs of which the plan knows nothing.
         """
-        frames = [
-            data.select(*self._taken(union, number), *([self.here()] if placed else []))
-            for number, data in enumerate(inputs)
-        ]
+        behind = [*map(self._columns.named, also), *([self.here()] if placed else [])]
+        frames = [data.select(*self._taken(union, number), *behind) for number, data in enumerate(inputs)]
         return reduce(lambda left, right: left.union(right), frames)
 
     def _taken(self, union: UnionNode, number: int) -> list[Any]:

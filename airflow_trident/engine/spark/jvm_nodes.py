@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from airflow_trident.plan.nodes import (
     PartialAggregateNode,
     ProjectNode,
 )
-from airflow_trident.types import Schema, names_of
+from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +57,11 @@ class Columns:
         """No rows."""
         nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
         return session.range(0, 0, 1, 1).select(*nothing)
+
+    def nothing_of(self, numbers: DataFrame, schema: Schema, tag: Field) -> DataFrame:
+        """A row for each number, which holds the number as `tag` and else nothing."""
+        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
+        return numbers.select(*nothing, self._f.col("id").cast(tag.type).alias(tag.name))
 
     def marked(self, session: SparkSession, data: DataFrame, schema: Schema) -> DataFrame:
         """With one row more and a column that is false for it, so that there is a row for certain."""
@@ -161,3 +166,16 @@ def may_run_in_jvm(node: Node) -> bool:
     """Else a Python pass runs it."""
     kind = _IN_JVM.get(type(node))
     return kind is not None and kind.can(node)
+
+
+def stays_in_jvm(node: Node, *, native: bool) -> bool:
+    """:param native: do expressions and built-ins run there?"""
+    return may_run_in_jvm(node) if native else isinstance(node, ProjectNode)
+
+
+def with_tail(nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """The first `end` nodes, which Python runs, with those behind that are cheaper there than after crossing to the
+    JVM: projections and partial aggregation, which send less across. Then those that are left."""
+    while 0 < end < len(nodes) and isinstance(nodes[end], ProjectNode | PartialAggregateNode):
+        end += 1
+    return tuple(nodes[:end]), tuple(nodes[end:])

@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
-from airflow_trident.engine.spark.jvm_nodes import Columns, may_run_in_jvm
+from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import read_text
@@ -44,10 +43,8 @@ from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import (
     EachNode,
     FinalAggregateNode,
-    PartialAggregateNode,
     PartitionNode,
     PersistNode,
-    ProjectNode,
     SourceNode,
 )
 from airflow_trident.plan.stages import Stage
@@ -78,7 +75,7 @@ class Flow:
     marked: bool = False
 
 
-def _told(sink: SinkNode) -> str:
+def told(sink: SinkNode) -> str:
     """The nodes that lead to it by name, for Spark's UI."""
     text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
     return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
@@ -114,7 +111,7 @@ class PlanRun:
                 self._results.append(flow)
                 for sink in stage.sinks:
                     done += 1
-                    self._attached.describe(_told(sink))
+                    self._attached.describe(told(sink))
                     what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
                     with progress.watched(what, self._so_far, self._job.progress):
                         staged = self._stage_rows(sink, flow)
@@ -122,7 +119,7 @@ class PlanRun:
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged
             self._require_same()
-            self._require_made_once()
+            require_made_once(self._counts)
             return Manifest(
                 slot=self._job.slot,
                 files=tuple(files),
@@ -147,7 +144,7 @@ class PlanRun:
             for sink in stage.sinks:
                 text = io.StringIO()
                 with redirect_stdout(text):
-                    (self._frame(flow) if _is_aggregate(sink) else self._parts(sink, flow)).explain()
+                    (self._frame(flow) if is_aggregate(sink) else self._parts(sink, flow)).explain()
                 plans[sink.name] = text.getvalue()
         return plans
 
@@ -212,7 +209,7 @@ class PlanRun:
             return Flow(data, source.schema, len(files.paths)), nodes
         self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
-        fused, rest = self._with_tail(nodes, last + 1)
+        fused, rest = with_tail(nodes, last + 1)
         partitions = min(stage.count(partitions_for(splits)), len(splits))
         work = Work(
             slot=self._job.slot,
@@ -291,7 +288,7 @@ class PlanRun:
         if not places:
             return flow
         first, last = places[0], places[-1]
-        fused, rest = self._with_tail(nodes[first:], last - first + 1)
+        fused, rest = with_tail(nodes[first:], last - first + 1)
         passed = FusedPass.of(fused, flow.schema)
         data = self._frame(flow)
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
@@ -299,15 +296,8 @@ class PlanRun:
         work = Work(slot=self._job.slot, partitions=flow.partitions, marked=flow.marked, nodes=passed)
         return self._process(Flow(data, passed.schema, flow.partitions, work, fused[0].name), rest)
 
-    def _with_tail(self, nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """The first `end` nodes, which Python runs, with those behind that are cheaper there than after crossing to the
-        JVM: projections and partial aggregation, which send less across."""
-        while 0 < end < len(nodes) and isinstance(nodes[end], ProjectNode | PartialAggregateNode):
-            end += 1
-        return tuple(nodes[:end]), tuple(nodes[end:])
-
     def _in_jvm(self, node: Node) -> bool:
-        return may_run_in_jvm(node) if self._native else isinstance(node, ProjectNode)
+        return stays_in_jvm(node, native=self._native)
 
     def _frame(self, flow: Flow) -> DataFrame:
         """With the pass that was still waiting."""
@@ -322,7 +312,7 @@ class PlanRun:
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
         the driver will not hold, are written where they are."""
-        if not _is_aggregate(sink):
+        if not is_aggregate(sink):
             return self._write_parts(sink, flow)
         try:
             table = to_arrow(self._frame(flow))
@@ -331,7 +321,7 @@ class PlanRun:
                 raise
             return self._write_parts(sink, flow)
         area = StagingArea(self._job.staging_root)
-        return [area.write(self._job.slot, sink.name, _plain(table, sink.schema))]
+        return [area.write(self._job.slot, sink.name, plain(table, sink.schema))]
 
     def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
         write = WriteParts(root=self._root, slot=self._job.slot, state=sink.name, schema=sink.schema)
@@ -351,14 +341,6 @@ class PlanRun:
         for files in self._texts:
             files.require_same()
 
-    def _require_made_once(self) -> None:
-        lost = made_twice(self._counts)
-        if lost:
-            raise SparkJobError(
-                f"an executor was lost, and Spark made {lost} partitions again that several states are made of",
-                "Nothing of this attempt counts, for the two results may differ; a retry begins anew.",
-            )
-
     def _rows_read(self) -> int:
         """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""
         total = sum(files.rows for files in self._texts)
@@ -372,10 +354,22 @@ class PlanRun:
         return total
 
 
-def _is_aggregate(sink: SinkNode) -> bool:
+def require_made_once(counts: str) -> None:
+    """:param counts: the folder of an attempt's notes.
+    :raises SparkJobError: something that several states are made of was made twice.
+    """
+    lost = made_twice(counts)
+    if lost:
+        raise SparkJobError(
+            f"an executor was lost, and Spark made {lost} partitions again that several states are made of",
+            "Nothing of this attempt counts, for the two results may differ; a retry begins anew.",
+        )
+
+
+def is_aggregate(sink: SinkNode) -> bool:
     return isinstance(sink, PersistNode) and bool(sink.state.combiners)
 
 
-def _plain(table: pa.Table, schema: Schema) -> pa.Table:
+def plain(table: pa.Table, schema: Schema) -> pa.Table:
     """With exactly the sink's fields and types: Spark marks nullability in its own way."""
     return table.select(list(names_of(schema))).cast(arrow_schema(schema))

@@ -6,6 +6,10 @@ process has looked at are those that Spark reads.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import TextFiles
@@ -14,17 +18,55 @@ from airflow_trident.engine.spark.jvm_nodes import Columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_PART = "part"
+
 
 def read_text(session: SparkSession, columns: Columns, files: TextFiles, field: str) -> DataFrame:
     """The lines, as one column of this name."""
+    raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
+    return raw.select(_line(columns, field, returns=files.returns))
+
+
+def _line(columns: Columns, field: str, *, returns: bool) -> Any:
+    """A column of Spark's reader as the line that it is."""
     f = columns.functions
 
     def line() -> Any:
         value = f.col("value")
-        if files.returns:
+        if returns:
             ends = value.endswith("\r")
             value = f.when(ends, value.substr(f.lit(1), f.length(value) - 1)).otherwise(value)
         return value.alias(field)
 
-    raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
-    return raw.select(columns.known(("line", field, files.returns), line))
+    return columns.known(("line", field, returns), line)
+
+
+@contextmanager
+def linked(paths: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A folder with a part for each transaction of a group, as Spark has partitions of tables, and in it links to its
+    files: so whose a line is costs nothing for each line, and no file is taken for another of the same path.
+
+    :param paths: of each transaction, in order.
+    :raises OSError: the folder for temporary files takes no links.
+    """
+    with TemporaryDirectory(prefix="airflow-trident-group-") as folder:
+        for member, files in enumerate(paths):
+            part = os.path.join(folder, f"{_PART}={member}")
+            os.mkdir(part)
+            for number, path in enumerate(files):
+                os.symlink(path, os.path.join(part, f"{number}.txt"))
+        yield folder
+
+
+def read_linked(
+    session: SparkSession, columns: Columns, folder: str, field: str, tag: str | None, *, returns: bool
+) -> DataFrame:
+    """The lines of a group.
+
+    :param folder: of :func:`linked`.
+    :param tag: the column that gets the number of the transaction; None: nobody asks.
+    """
+    reader = session.read.option("lineSep", "\n").option("basePath", folder).schema(f"value string, {_PART} int")
+    raw = reader.text(f"file://{folder}")
+    tags = () if tag is None else (columns.known(("tag", tag), lambda: columns.named(_PART).alias(tag)),)
+    return raw.select(_line(columns, field, returns=returns), *tags)

@@ -48,13 +48,14 @@ MARKER = "is a row"
 
 @dataclass(frozen=True)
 class WorkerPass:
-    """The function that `mapInArrow` gets: `payload` is the pickled :class:`Work`."""
+    """The function that `mapInArrow` gets: `payload` is the pickled :class:`Work`, or another one that is called with
+    batches."""
 
     payload: bytes
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            work: Work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
+            work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
             yield from work(batches)
         except TridentError as error:
             raise to_worker_error(error) from error
@@ -91,14 +92,14 @@ class Work:
         if self.write is not None:
             return self.write(stream)
         last = self.nodes or self.read
-        return iter(stream) if last is None else _as_spark_has_it(stream, last.schema)
+        return iter(stream) if last is None else as_spark_has_it(stream, last.schema)
 
 
 def _without_marked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(batch.column(MARKER)).drop_columns([MARKER])
 
 
-def _as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+def as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
     """Spark's times of day have microseconds, but it takes them from Python as nanoseconds only."""
     if not any(has_times(field.type) for field in schema):
         return iter(batches)
@@ -141,15 +142,20 @@ class ReadSplits:
                 yield from self._split(self.splits[number])
 
     def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        wanted = arrow_schema(self.schema)
         rows, said_s = 0, time.monotonic()
-        for batch in self.emitter.read(split):
+        for batch in self.rows_of(split):
             rows += batch.num_rows
             if time.monotonic() - said_s >= self.say_every_s:
                 self._count(split, rows, SO_FAR)
                 said_s = time.monotonic()
-            yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
+            yield batch
         self._count(split, rows)
+
+    def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Read one, and count nothing."""
+        wanted = arrow_schema(self.schema)
+        for batch in self.emitter.read(split):
+            yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
 
     def _count(self, split: Split, rows: int, ending: str = "") -> None:
         path = count_path(self.counts, self.stream, split.index) + ending

@@ -1,0 +1,343 @@
+"""One plan over the batches of several transactions as DataFrames: one pass, and rows that say whose they are.
+
+By transaction every row carries the place of its transaction in the group, and aggregations have one field more to
+group by. By key nobody asks. :mod:`airflow_trident.plan.coalescing` says which plans may be here at all: behind a
+repartition or a merge are only expressions and built-ins, so it matters in which partition a row is only in front of
+them, where users' code runs; there each transaction has the partitions of a pass of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import Emitter, TextFiles
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.group_passes import blaming, manifest_of_all, manifest_of_each, stage_each
+from airflow_trident.engine.spark import progress
+from airflow_trident.engine.spark.exchange import Exchanges
+from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed
+from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
+from airflow_trident.engine.spark.run import plain, require_made_once, told
+from airflow_trident.engine.spark.sessions.session import Attached
+from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.text_files import linked, read_linked
+from airflow_trident.engine.spark.worker import (
+    FEW_PARTITIONS,
+    PARTITION_BYTES,
+    MadeNotes,
+    ReadSplits,
+    WorkerPass,
+    dealt,
+    partitions_for,
+)
+from airflow_trident.engine.spout_reader import emitter_of
+from airflow_trident.errors import SparkJobError
+from airflow_trident.plan.coalescing import in_place, merged_by
+from airflow_trident.plan.graph import Node, SinkNode
+from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, ProjectNode, SourceNode
+from airflow_trident.plan.stages import Coalescing, Stage
+from airflow_trident.staging.area import make_slot_folder
+from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.manifest import Manifest, StagedFile
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class GroupFlow:
+    """Rows of several transactions on their way: `tags`, the columns behind those of `schema` that say whose; and of
+    each transaction how many partitions it has here, while rows are where they were read."""
+
+    data: DataFrame
+    schema: Schema
+    tags: Schema
+    partitions: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> Schema:
+        return (*self.schema, *self.tags)
+
+
+class GroupRun:
+    """:param jobs: two or more, of one plan that may be processed in groups; the last one's slot is the group's.
+    :param native: expressions in the JVM; else in the Python passes, as far as those are one transaction's.
+    """
+
+    def __init__(self, attached: Attached, jobs: Sequence[Job], *, native: bool) -> None:
+        self._attached = attached
+        self._jobs = jobs
+        self._last = jobs[-1]
+        self._plan = self._last.plan
+        self._native = native
+        self._member: Schema = () if self._plan.coalesces.how is Coalescing.BY_KEY else (MEMBER,)
+        self._columns = Columns(attached.functions, attached.known)
+        self._exchanges = Exchanges(attached.session, self._columns)
+        self._results: list[GroupFlow] = []
+        self._kept: list[DataFrame] = []
+        self._texts: list[list[TextFiles | None]] = []
+        self._reads: list[ReadUnits] = []
+        self._folders = ExitStack()
+        self._root = os.path.abspath(os.path.expanduser(self._last.staging_root))
+        self._counts = os.path.join(self._root, self._last.slot.path, f"rows-read-{uuid.uuid4().hex}")
+
+    def manifest(self) -> Manifest:
+        """Run it, and stage what the sinks get."""
+        with suppress(OSError):  # what cannot be written to is told by whoever writes data
+            make_slot_folder(self._root, self._last.slot)
+            make_folder(self._counts, durably=False)
+        try:
+            with self._folders:
+                files, counts = self._staged()
+            self._require_same()
+            require_made_once(self._counts)
+            rows_read = self._rows_read()
+        except Exception:
+            self._require_same()  # else Spark would say it in its own way
+            raise
+        finally:
+            shutil.rmtree(self._counts, ignore_errors=True)
+            for kept in self._kept:
+                with suppress(Exception):
+                    kept.unpersist()
+        if self._member:
+            return manifest_of_each(self._jobs, files, counts, rows_read)
+        return manifest_of_all(self._jobs, files, rows_read)
+
+    def _staged(self) -> tuple[list[StagedFile | None], dict[str, list[int]]]:
+        """The files of all sinks; by transaction, too, state -> rows of each."""
+        files: list[StagedFile | None] = []
+        counts: dict[str, list[int]] = {}
+        about = f"transactions {self._jobs[0].slot.txid} to {self._last.slot.txid}"
+        for stage in self._plan.stages:
+            flow = self._stage(stage)
+            self._results.append(flow)
+            for sink in stage.sinks:
+                self._attached.describe(f"{about}: {told(sink)}")
+                with progress.watched(f"{about}, state {sink.name}", self._attached.tasks, self._last.progress):
+                    parts = self._collected(sink, flow)
+                counts[sink.name] = [part.num_rows for part in parts]
+                files.append(stage_each(self._last, sink, parts))
+                self._last.progress(f"staged {sum(counts[sink.name])} rows of {about} for state {sink.name}")
+        return files, counts
+
+    # ---- stages ------------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage) -> GroupFlow:
+        if stage.source is not None:
+            flow, nodes = self._read(stage, stage.source)
+        else:
+            flow, nodes = self._brought(stage)
+        flow = self._processed(flow, nodes, stage)
+        if not stage.forks:
+            return flow
+        if not self._attached.local:
+            made = MadeNotes(folder=self._counts, stage=len(self._results))
+            flow = self._passed(flow, flow.schema, flow.tags, f"stage {made.stage}", made=made)
+        kept = flow.data.persist()
+        self._kept.append(kept)
+        return replace(flow, data=kept)
+
+    def _brought(self, stage: Stage) -> tuple[GroupFlow, tuple[Node, ...]]:
+        """What comes from other stages, and the nodes that are left. A repartition in front of anything but an
+        aggregation is none: nobody behind it sees in which partition he is."""
+        upstreams = [self._results[upstream] for upstream in stage.upstreams]
+        if stage.union is None:
+            (flow,) = upstreams
+        else:
+            frames = [one.data for one in upstreams]
+            data = self._exchanges.united(stage.union, frames, placed=False, also=names_of(self._member))
+            flow = GroupFlow(data, stage.union.schema, self._member)
+        whole = merged_by(stage)
+        return (flow, stage.nodes) if whole is None else (self._merged(flow, whole), stage.nodes[1:])
+
+    def _merged(self, flow: GroupFlow, whole: FinalAggregateNode) -> GroupFlow:
+        data = flow.data
+        if self._member and not whole.groups:  # a transaction has its result even of no tuples
+            numbers = self._attached.session.range(0, len(self._jobs), 1, 1)
+            data = data.select(*map(self._columns.named, names_of((*flow.schema, *self._member)))).union(
+                self._columns.nothing_of(numbers, flow.schema, MEMBER)
+            )
+        node = replace(whole, groups=(*whole.groups, *names_of(self._member)))
+        return GroupFlow(self._columns.final(data, node), whole.schema, self._member)
+
+    def _processed(self, flow: GroupFlow, nodes: tuple[Node, ...], stage: Stage) -> GroupFlow:
+        """Nodes in the JVM; where rows still are where they were read, from the first to the last node that needs
+        Python in its passes."""
+        places = []
+        if in_place(stage, self._plan.stages):
+            places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
+        for node in nodes[: places[0] if places else len(nodes)]:
+            data = self._columns.apply(flow.data, _with_tags(node, flow.tags), flow.columns)
+            flow = replace(flow, data=data, schema=node.schema)
+        if not places:
+            return flow
+        fused, rest = with_tail(nodes[places[0] :], places[-1] - places[0] + 1)
+        passed = FusedPass.of(fused, flow.schema)
+        needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
+        data = flow.data.select(*map(self._columns.named, [*needed, *names_of(TAGS)]))
+        flow = self._passed(replace(flow, data=data), passed.schema, self._tags(stage), fused[0].name, nodes=passed)
+        return self._processed(flow, rest, stage)
+
+    def _passed(self, flow: GroupFlow, schema: Schema, tags: Schema, what: str, **how: Any) -> GroupFlow:
+        """Behind a Python pass.
+
+        :param how: of :class:`GroupWork`.
+        """
+        slots = tuple(job.slot for job in self._jobs)
+        work = GroupWork(slots=slots, partitions=flow.partitions, schema=schema, tags=tags, **how)
+        call: Any = WorkerPass(ship(work, f"{what} of topology {self._last.slot.topology!r}"))
+        data = flow.data.mapInArrow(call, self._columns.ddl((*schema, *tags)))
+        return GroupFlow(data, schema, tags, flow.partitions)
+
+    def _tags(self, stage: Stage) -> Schema:
+        """What those who come behind a Python pass want to know."""
+        return TAGS if stage.forks else self._member
+
+    def _in_jvm(self, node: Node) -> bool:
+        return stays_in_jvm(node, native=self._native)
+
+    # ---- sources -----------------------------------------------------------------------------------------------
+
+    def _read(self, stage: Stage, source: SourceNode) -> tuple[GroupFlow, tuple[Node, ...]]:
+        """The source with the nodes that are fused with reading, and the nodes that are left."""
+        emitter = emitter_of(source)
+        text = self._text(stage, source, emitter)
+        if text is not None:
+            return text, stage.nodes
+        units, partitions = self._units(stage, source, emitter)
+        last = max((place for place, node in enumerate(stage.nodes) if not self._in_jvm(node)), default=-1)
+        fused, rest = with_tail(stage.nodes, last + 1)
+        passed = FusedPass.of(fused, source.schema) if fused else None
+        bytes_ = sum(unit.size_bytes for unit in units)
+        tasks = max(min(self._attached.partitions, FEW_PARTITIONS), -(-bytes_ // PARTITION_BYTES))
+        reading = ReadSplits(
+            stream=source.name,
+            emitter=emitter,
+            splits=(),
+            schema=source.schema,
+            given=source.spout.schema,
+            counts=self._counts,
+            say_every_s=progress.COUNT_EVERY_S,
+        )
+        read = ReadUnits(reading, packed(units, tasks))
+        self._reads.append(read)
+        count = len(read.packs)
+        numbers = GroupFlow(self._attached.session.range(0, count, 1, count), (), (), partitions)
+        schema = source.schema if passed is None else passed.schema
+        flow = self._passed(numbers, schema, self._tags(stage), f"stream {source.name!r}", read=read, nodes=passed)
+        return flow, rest
+
+    def _units(self, stage: Stage, source: SourceNode, emitter: Emitter) -> tuple[list[Unit], tuple[int, ...]]:
+        """All partitions of all transactions, as in passes of their own, and how many each has."""
+        units, partitions = [], []
+        for member, job in enumerate(self._jobs):
+            splits = []
+            if source.name in job.metadata:
+                with blaming(job.slot.txid):
+                    splits = emitter.splits(job.metadata[source.name])
+            count = min(stage.count(partitions_for(splits)), len(splits))
+            order = dealt(splits, count)
+            ends = [place * len(order) // count for place in range(count + 1)] if count else [0, 0]
+            units += [Unit(member, place, order[begin:end]) for place, (begin, end) in enumerate(pairwise(ends))]
+            partitions.append(max(count, 1))
+        return units, tuple(partitions)
+
+    def _text(self, stage: Stage, source: SourceNode, emitter: Emitter) -> GroupFlow | None:
+        """As lines that the JVM reads itself, where no Python runs on them and nothing is made of them twice."""
+        hinted = stage.partitions is not None or stage.at_most is not None
+        if not self._native or not self._attached.local or hinted:
+            return None
+        if not all(map(self._in_jvm, stage.nodes)) or any(one.forks for one in self._plan.stages):
+            return None
+        texts: list[TextFiles | None] = []
+        for job in self._jobs:
+            if source.name not in job.metadata:
+                texts.append(None)
+                continue
+            with blaming(job.slot.txid):
+                files = emitter.text_files(job.metadata[source.name])
+            if files is None:
+                return None
+            texts.append(files)
+        if not any(files is not None and files.paths for files in texts):
+            return None
+        try:
+            folder = self._folders.enter_context(linked([() if one is None else one.paths for one in texts]))
+        except OSError:  # a file system without links
+            return None
+        self._texts.append(texts)
+        returns = any(one is not None and one.returns for one in texts)
+        tag = MEMBER.name if self._member else None
+        data = read_linked(self._attached.session, self._columns, folder, source.schema[0].name, tag, returns=returns)
+        return GroupFlow(data, source.schema, self._member)
+
+    # ---- sinks -------------------------------------------------------------------------------------------------
+
+    def _collected(self, sink: SinkNode, flow: GroupFlow) -> list[pa.Table]:
+        """The rows of each transaction; by key, one table."""
+        names = names_of((*sink.schema, *self._member))
+        try:
+            table = flow.data.select(*map(self._columns.named, names)).toArrow()
+        except Exception as error:
+            if "maxResultSize" not in str(error):
+                raise
+            raise SparkJobError(
+                f"what {len(self._jobs)} transactions together give state {sink.name} is more than the driver takes",
+                "Take fewer at a time, or raise spark.driver.maxResultSize.",
+            ) from error
+        if not self._member:
+            return [plain(table, sink.schema)]
+        return _apart(table, sink.schema, len(self._jobs))
+
+    def _require_same(self) -> None:
+        for texts in self._texts:
+            for job, files in zip(self._jobs, texts, strict=True):
+                if files is not None:
+                    with blaming(job.slot.txid):
+                        files.require_same()
+
+    def _rows_read(self) -> list[int]:
+        """Of each transaction; -1 where that is not known."""
+        texts = zip(*self._texts, strict=True) if self._texts else [()] * len(self._jobs)
+        rows = [sum(one.rows for one in some if one is not None) for some in texts]
+        try:
+            for read in self._reads:
+                for member, many in read.rows_read().items():
+                    rows[member] += many
+        except (OSError, ValueError):
+            return [-1] * len(self._jobs)
+        return rows
+
+
+def _with_tags(node: Node, tags: Schema) -> Node:
+    """The same that lets columns pass of which the plan knows nothing."""
+    match node:
+        case ProjectNode():
+            return replace(node, schema=(*node.schema, *tags))
+        case PartialAggregateNode():
+            return replace(node, groups=(*node.groups, *names_of(tags)))
+    return node
+
+
+def _apart(table: pa.Table, schema: Schema, count: int) -> list[pa.Table]:
+    """The rows of each member."""
+    import numpy as np
+
+    members = table.column(MEMBER.name).to_numpy()
+    rows = plain(table, schema)
+    if np.any(np.diff(members) < 0):
+        order = np.argsort(members, kind="stable")
+        members, rows = members[order], rows.combine_chunks().take(order)
+    ends = np.searchsorted(members, np.arange(count + 1)).tolist()
+    return [rows.slice(begin, end - begin) for begin, end in pairwise(ends)]

@@ -1,0 +1,179 @@
+"""What runs on Spark's Python workers for a group: the passes of several transactions, one after the other.
+
+Each has its own context and its own copies of what users wrote, as in a task of its own. Rows that leave such a pass
+have columns more that say whose they are, as far as somebody behind it wants to know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.spout import Split
+from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.group_passes import blaming
+from airflow_trident.engine.spark.worker import COUNTED, MadeNotes, ReadSplits, as_spark_has_it
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.staging.manifest import Slot
+from airflow_trident.types import Field, Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MEMBER = Field("of transaction", "int")
+"""A column with the place of a row's transaction in the group. No field can have such a name."""
+PLACE = Field("in partition", "int")
+"""A column with the partition in which the row would be in a pass of its transaction alone."""
+TAGS: Schema = (MEMBER, PLACE)
+
+UnitRows = tuple[int, int, "Iterator[pa.RecordBatch]"]
+"""Place of a transaction in the group, number of a partition of its pass, and the rows there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One partition of the pass of one transaction, at a source. Without splits: where its stream has nothing."""
+
+    member: int
+    place: int
+    splits: tuple[Split, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """About; 1 for a split of unknown size."""
+        return sum(split.size_bytes or 1 for split in self.splits)
+
+
+def packed(units: Sequence[Unit], tasks: int) -> tuple[tuple[Unit, ...], ...]:
+    """The units that each task works on, so that all have about as many bytes."""
+    packs: list[list[Unit]] = [[] for _ in range(min(tasks, len(units)))]
+    lightest = [(0, place) for place in range(len(packs))]
+    for unit in sorted(units, key=lambda one: (-one.size_bytes, one.member, one.place)):
+        size_bytes, place = heappop(lightest)
+        packs[place].append(unit)
+        heappush(lightest, (size_bytes + unit.size_bytes, place))
+    return tuple(tuple(sorted(pack, key=lambda one: (one.member, one.place))) for pack in packs)
+
+
+@dataclass(frozen=True)
+class ReadUnits:
+    """Reads packs of units by their numbers; leaves a file for each pack with the rows read of each transaction.
+
+    :param reading: how splits of the stream are read.
+    """
+
+    reading: ReadSplits
+    packs: tuple[tuple[Unit, ...], ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[UnitRows]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                rows = Counter[int]()
+                for unit in self.packs[number]:
+                    yield unit.member, unit.place, self._rows(unit, rows)
+                self._leave(number, rows)
+
+    def _rows(self, unit: Unit, rows: Counter[int]) -> Iterator[pa.RecordBatch]:
+        for split in unit.splits:
+            for batch in self.reading.rows_of(split):
+                rows[unit.member] += batch.num_rows
+                yield batch
+
+    def _leave(self, pack: int, rows: Counter[int]) -> None:
+        path = _count_path(self.reading, pack)
+        with suppress(OSError), open(path, "w", encoding="ascii") as file:
+            json.dump(dict(rows), file)
+
+    def rows_read(self) -> Counter[int]:
+        """Place in the group -> rows.
+
+        :raises OSError, ValueError: nobody knows them all: another machine's folder, perhaps.
+        """
+        whole = Counter[int]()
+        for pack in range(len(self.packs)):
+            with open(_count_path(self.reading, pack), encoding="ascii") as file:
+                whole.update({int(member): rows for member, rows in json.load(file).items()})
+        return whole
+
+
+def _count_path(reading: ReadSplits, pack: int) -> str:
+    return os.path.join(reading.counts, f"{reading.stream}-of-all-{pack}{COUNTED}")
+
+
+@dataclass(frozen=True)
+class GroupWork:
+    """Reads packs of units, or takes rows with their TAGS; runs nodes on those of each unit; notes that a partition was
+    made.
+
+    :param slots: of each transaction.
+    :param partitions: how many its own pass has here.
+    :param schema: the fields of what comes out, in front of `tags`.
+    """
+
+    slots: tuple[Slot, ...]
+    partitions: tuple[int, ...]
+    schema: Schema
+    tags: Schema
+    read: ReadUnits | None = None
+    nodes: FusedPass | None = None
+    made: MadeNotes | None = field(default=None, kw_only=True)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stream = self._passed(units_of(batches) if self.read is None else self.read(batches))
+        return as_spark_has_it(stream if self.made is None else self.made(stream), (*self.schema, *self.tags))
+
+    def _passed(self, parts: Iterable[UnitRows]) -> Iterator[pa.RecordBatch]:
+        for member, place, rows in parts:
+            with blaming(self.slots[member].txid):
+                yield from self._tagged(self._through(member, place, rows), member, place)
+
+    def _through(self, member: int, place: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.nodes is None:
+            return rows
+        slot = self.slots[member]
+        context = OperationContext(
+            partition_index=place,
+            num_partitions=self.partitions[member],
+            txid=slot.txid,
+            attempt=slot.attempt,
+            topology=slot.topology,
+        )
+        return self.nodes(rows, context)
+
+    def _tagged(self, batches: Iterable[pa.RecordBatch], member: int, place: int) -> Iterator[pa.RecordBatch]:
+        if not self.tags:
+            yield from batches
+            return
+        import pyarrow as pa
+
+        schema = arrow_schema((*self.schema, *self.tags))
+        values = {MEMBER.name: member, PLACE.name: place}
+        for batch in batches:
+            tags = [pa.repeat(pa.scalar(values[tag.name], pa.int32()), batch.num_rows) for tag in self.tags]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *tags], schema=schema)
+
+
+def units_of(batches: Iterable[pa.RecordBatch]) -> Iterator[UnitRows]:
+    """Rows with TAGS as those of one unit after the other, without them: units come whole, for one task wrote each."""
+    cuts = (cut for batch in batches if batch.num_rows for cut in _cut(batch))
+    for (member, place), some in groupby(cuts, key=itemgetter(0)):
+        yield member, place, (rows for _, rows in some)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, int], pa.RecordBatch]]:
+    import numpy as np
+
+    members, places = (batch.column(name).to_numpy() for name in names_of(TAGS))
+    ends = (np.flatnonzero(np.diff(members) | np.diff(places)) + 1).tolist()
+    rows = batch.drop_columns(list(names_of(TAGS)))
+    for begin, end in pairwise([0, *ends, batch.num_rows]):
+        yield (int(members[begin]), int(places[begin])), rows.slice(begin, end - begin)
