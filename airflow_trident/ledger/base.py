@@ -285,7 +285,7 @@ class Ledger:
         found: list[TxRecord] = []
         for at in range(0, len(wanted), READ_AT_ONCE):
             some = wanted[at : at + READ_AT_ONCE]
-            snap.prefetch(map(paths.tx, some))
+            snap.prefetch_transactions(some)
             found.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
         return found
 

@@ -7,6 +7,7 @@ import uuid
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.codec import BlobRef
 from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
 from airflow_trident.protocol.topology_definition import Definition
 
@@ -39,8 +40,11 @@ def new_topology(
 
 def nodes_of(paths: LedgerPaths, tx: TxRecord) -> list[Create]:
     """Its record, and its metadata where they are too large for that."""
+    ref, chunks = kept_apart(paths, tx)
+    return [Create(paths.tx(tx.txid), codec.encode_tx(tx, ref)), *chunks]
+
+
+def kept_apart(paths: LedgerPaths, tx: TxRecord) -> tuple[BlobRef | None, list[Create]]:
+    """Where its metadata goes that is too large for its record, and what creates the chunks; None if it is not."""
     ref, chunks = codec.pack_metadata(tx) or (None, [])
-    nodes = [Create(paths.tx(tx.txid), codec.encode_tx(tx, ref))]
-    if ref is not None:
-        nodes += [Create(paths.chunk(codec.chunk_name(tx.txid, ref, at)), chunk) for at, chunk in enumerate(chunks)]
-    return nodes
+    return ref, [] if ref is None else list(map(Create, paths.chunks_of(tx.txid, ref), chunks))

@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.protocol.codec import BlobRef, chunk_name
 
 DEFAULT_ROOT = "/airflow-trident"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}\Z")
@@ -114,6 +115,9 @@ class LedgerPaths:
 
     def chunk(self, name: str) -> str:
         return f"{self.base}/m/{name}"
+
+    def chunks_of(self, txid: int, ref: BlobRef) -> list[str]:
+        return [self.chunk(chunk_name(txid, ref, index)) for index in range(ref.chunks)]
 
     def folders(self) -> tuple[str, ...]:
         """Every node that only holds others, parents first."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from airflow_trident.errors import CorruptRecordError
+from airflow_trident.ledger.creating import kept_apart
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
@@ -17,7 +18,7 @@ Write: TypeAlias = Create | Set | Delete
 _CACHED_NODES = 2_000
 """Beyond this the cache is dropped: a long-lived process would else keep every transaction it ever saw."""
 
-_CACHED_BLOBS = 4
+_CACHED_BLOB_BYTES = 16 * 2**20
 
 
 class Snapshot:
@@ -101,6 +102,14 @@ class Snapshot:
         """Read these together, as they are looked at next."""
         self._cache.fetch(paths)
 
+    def prefetch_transactions(self, txids: Iterable[int]) -> None:
+        """Read these records together, and then what metadata they keep apart."""
+        paths = {txid: self.paths.tx(txid) for txid in txids if txid >= 1}
+        self._cache.fetch(paths.values())
+        seen = ((txid, path, self._seen(path)) for txid, path in paths.items())
+        apart = ((txid, codec.blob_of(node.data, path)) for txid, path, node in seen if node and b'"blob"' in node.data)
+        self._fetch_chunks(path for txid, ref in apart if ref for path in self._unread_chunks(txid, ref))
+
     def set(self, path: str, data: bytes) -> Set:
         """A write of a record that was looked at, on the condition that it is still the same."""
         return Set(path, data, self._require(path).version)
@@ -123,6 +132,14 @@ class Snapshot:
         """Where a transaction's metadata is, if not in its record."""
         path = self.paths.tx(txid)
         return codec.blob_of(self._require(path).data, path)
+
+    def keep_apart(self, record: TxRecord) -> tuple[BlobRef | None, list[Create]]:
+        """Where the metadata goes that is too large for its record, and what creates the chunks. It is remembered: who
+        wrote it need not read it."""
+        ref, chunks = kept_apart(self.paths, record)
+        if ref is not None:
+            self._cache.remember(ref, (record.metadata, record.carried))
+        return ref, chunks
 
     def _node(self, path: str) -> ZNode | None:
         node = self._seen(path)
@@ -147,15 +164,22 @@ class Snapshot:
         return node
 
     def _blob(self, txid: int, ref: BlobRef) -> Positions:
-        if ref.sha256 in self._cache.blobs:
-            return self._cache.blobs[ref.sha256]
-        paths = [self.paths.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]
-        self._cache.fetch(path for path in paths if path not in self._drafted)
+        known = self._cache.blob(ref)
+        if known is not None:
+            return known
+        paths = self._unread_chunks(txid, ref)
+        self._fetch_chunks(paths)
         parts = [self._seen(path) for path in paths]
         if None in parts:
             raise _ChunkMissing
         packed = b"".join(part.data for part in parts if part is not None)
         return self._cache.remember(ref, codec.unpack_metadata(ref, packed, self.paths.tx(txid)))
+
+    def _unread_chunks(self, txid: int, ref: BlobRef) -> list[str]:
+        return [] if self._cache.blob(ref) else self.paths.chunks_of(txid, ref)
+
+    def _fetch_chunks(self, paths: Iterable[str]) -> None:
+        self._cache.fetch(path for path in paths if path not in self._drafted)
 
 
 class _ChunkMissing(Exception):
@@ -169,13 +193,21 @@ class Cache:
         self._znodes = znodes
         self._nodes: dict[str, ZNode | None] = {}
         self._folders: dict[str, frozenset[str]] = {}
-        self.blobs: dict[str, Positions] = {}
+        self._blobs: dict[BlobRef, Positions] = {}
+        self._blob_bytes = 0
+
+    def blob(self, ref: BlobRef) -> Positions | None:
+        return self._blobs.get(ref)
 
     def remember(self, ref: BlobRef, positions: Positions) -> Positions:
         """Large metadata by its digest: it never changes, and costs a round trip and much decoding each time."""
-        while len(self.blobs) >= _CACHED_BLOBS:
-            del self.blobs[next(iter(self.blobs))]
-        self.blobs[ref.sha256] = positions
+        if ref not in self._blobs:
+            self._blobs[ref] = positions
+            self._blob_bytes += ref.bytes
+        while self._blob_bytes > _CACHED_BLOB_BYTES and len(self._blobs) > 1:
+            oldest = next(iter(self._blobs))
+            del self._blobs[oldest]
+            self._blob_bytes -= oldest.bytes
         return positions
 
     def has(self, paths: Iterable[str], folders: Iterable[str]) -> bool:

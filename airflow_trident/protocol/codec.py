@@ -34,8 +34,11 @@ RECORDS = Format(
     version=VERSION,
     cure="Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
 )
-INLINE_BYTES = 64 * 1024
-"""Metadata above this is compressed and kept in chunks beside the record, so that status changes stay small."""
+INLINE_BYTES = 8 * 1024
+"""Metadata above this is kept in chunks beside the record, so that status changes stay small. It is not less, for
+whoever did not write the chunks needs one more round trip."""
+COMPRESSED_BYTES = 64 * 1024
+"""Below this, compressing costs more processor time than all steps of the transaction save by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +138,13 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
 
 
 def pack_metadata(record: TxRecord, *, chunk_bytes: int = 256 * 1024) -> tuple[BlobRef, list[bytes]] | None:
-    """Metadata that is too large for the record, compressed and cut; None if it fits."""
+    """Metadata that is too large for the record, packed and cut; None if it fits."""
     plain = json_bytes(
         {"metadata": record.metadata, "carried": record.carried}, f"metadata of transaction {record.txid}"
     )
     if len(plain) <= INLINE_BYTES:
         return None
-    packed = zlib.compress(plain)
+    packed = zlib.compress(plain, level=-1 if len(plain) > COMPRESSED_BYTES else 0)
     chunks = [packed[at : at + chunk_bytes] for at in range(0, len(packed), chunk_bytes)]
     return BlobRef(sha256=hashlib.sha256(plain).hexdigest(), bytes=len(plain), chunks=len(chunks)), chunks
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from airflow_trident.errors import CorruptRecordError
+from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.znodes import Delete, ReadResult
+from airflow_trident.ledger.znodes import Create, Delete, Op, ReadResult, Set
 from airflow_trident.types import Json
-from tests.fixtures.ledger import DEFINITION, claim, commit
+from tests.fixtures.ledger import DEFINITION, STAGED, claim, commit
 
 
 class Interrupted(MemoryZNodes):
@@ -70,3 +72,62 @@ def test_a_chunk_that_is_lost_is_named(tree: MemoryTree) -> None:
     tree.apply([Delete(f"{folder}/{first}")])
     with pytest.raises(CorruptRecordError, match=r"a chunk of the metadata of .*/tx/0{18}1 is missing"):
         ledger.view(1)
+
+
+class Counted(MemoryZNodes):
+    """Says how much is read and written."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.chunk_reads = 0
+        self.largest_write = 0
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
+        self.chunk_reads += any("/m/" in path for path in paths)
+        return super().read(paths, folders)
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        self.largest_write = max(len(op.data) for op in ops if isinstance(op, Create | Set))
+        super().multi(ops)
+
+
+def window(txid: int, position: dict[str, Json]) -> dict[str, Json]:
+    return {"files": {"seen": f"{txid:04d}" * 12_000}}
+
+
+def test_status_changes_do_not_carry_the_metadata() -> None:
+    """And who wrote it does not read it back."""
+    znodes = Counted(MemoryTree())
+    ledger = ZNodeLedger(znodes, "words")
+    ledger.register(DEFINITION)
+    assert isinstance(ledger.begin(claim(1), window), Begun)
+    assert znodes.largest_write > 48_000
+    for step in (
+        lambda: ledger.start_attempt(1, owner="emitter"),
+        lambda: ledger.processed(1, 0, STAGED),
+        lambda: ledger.committed(ledger.gate(1, owner="committer")),
+    ):
+        step()
+        assert znodes.largest_write < 1_500
+    assert znodes.chunk_reads == 0
+    assert ledger.view(1).tx.metadata == window(1, {})
+
+
+def test_metadata_of_a_group_is_read_in_one_round_trip() -> None:
+    tree = MemoryTree()
+    writer = ZNodeLedger(MemoryZNodes(tree), "words")
+    writer.register(DEFINITION)
+    for number in range(1, 6):
+        writer.begin(claim(number), window, max_pending=5)
+    txids = [1, 2, 3, 4, 5]
+    staged = [StagedAttempt(txid=txid, attempt=0, staged=STAGED) for txid in txids]
+    for use in (
+        lambda ledger: ledger.restart_many(txids, owner="emitter"),
+        lambda ledger: ledger.processed_many(staged),
+        lambda ledger: ledger.gate_many(txids, owner="committer"),
+        lambda ledger: ledger.committed_many(ledger.gate_many(txids, owner="committer")),
+        lambda ledger: ledger.transactions(),
+    ):
+        znodes = Counted(tree)
+        assert len(use(ZNodeLedger(znodes, "words"))) == 5
+        assert znodes.chunk_reads == 1

@@ -81,7 +81,9 @@ def restart_many(
 
     :param members: in the order of their txids.
     """
-    require_order([one.txid if isinstance(one, CommitTicket) else one for one in members])
+    txids = [one.txid if isinstance(one, CommitTicket) else one for one in members]
+    require_order(txids)
+    snap.prefetch_transactions(txids)
     together = Together(snap)
     restart = partial(_restart, owner=owner, metadata_of=metadata_of, plan=plan)
     return together.change(together.while_they_fit(partial(restart, member=one) for one in members))
@@ -134,7 +136,9 @@ def processed_many(
 
     :param done: in the order of their txids.
     """
-    require_order([one.txid for one in done])
+    txids = [one.txid for one in done]
+    require_order(txids)
+    snap.prefetch_transactions(txids)
     together = Together(snap)
     steps = (partial(processed, txid=one.txid, attempt=one.attempt, staged=one.staged) for one in done)
     return together.change(together.while_they_fit(steps))

@@ -217,18 +217,13 @@ def _that_fit(snap: Snapshot, records: Sequence[TxRecord], step_bytes: int) -> t
 def _creation(snap: Snapshot, record: TxRecord) -> list[Write]:
     """Of one transaction: its claim key, its record, the chunks of its metadata."""
     paths, txid, claim = snap.paths, record.txid, record.claim
-    packed = codec.pack_metadata(record)
+    ref, chunks = snap.keep_apart(record)
     key = ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)
-    writes: list[Write] = [
+    return [
         Create(paths.claim(claim.key), codec.encode_claim(key)),
-        Create(paths.tx(txid), codec.encode_tx(record, packed[0] if packed else None)),
+        Create(paths.tx(txid), codec.encode_tx(record, ref)),
+        *chunks,
     ]
-    if packed:
-        ref, chunks = packed
-        writes.extend(
-            Create(paths.chunk(codec.chunk_name(txid, ref, index)), chunk) for index, chunk in enumerate(chunks)
-        )
-    return writes
 
 
 def _new_transactions(

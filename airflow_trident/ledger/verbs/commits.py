@@ -41,7 +41,7 @@ def gate_many(
     """
     require_order(txids)
     view, fence = snap.view(0), snap.pointer().fence + 1
-    snap.prefetch(snap.paths.tx(txid) for txid in txids)
+    snap.prefetch_transactions(txids)
     tickets: list[CommitTicket] = []
     writes: list[Write] = []
     step_bytes = 0
@@ -106,7 +106,9 @@ def _all_committed(
 ) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
     if retention < 1:
         raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
-    require_order([ticket.txid for ticket in tickets])
+    txids = [ticket.txid for ticket in tickets]
+    require_order(txids)
+    snap.prefetch_transactions(txids)
     together = Together(snap)
     steps = (partial(_one_committed, ticket=ticket, late_rows=late_rows) for ticket in tickets)
     records = together.while_they_fit(steps)

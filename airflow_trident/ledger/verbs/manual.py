@@ -55,7 +55,7 @@ def accept_source(
     :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`; or it is not as it was seen.
     """
     tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
-    snap.prefetch(map(snap.paths.tx, above))
+    snap.prefetch_transactions(above)
     later = [one for one in map(snap.tx, above) if one is not None]
     found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
     listed = tx.status in (Status.FAILED, Status.SKIPPED)

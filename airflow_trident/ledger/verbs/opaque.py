@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.ledger.snapshot import Snapshot, Write
-from airflow_trident.ledger.znodes import Create, Delete
+from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.opaque import Position, invalidated, is_decided_anew, require_batch, with_batch
 from airflow_trident.protocol.records import TxRecord
@@ -43,7 +43,7 @@ def of_next_attempt(snap: Snapshot, tx: TxRecord, metadata_of: MetadataOf | None
 def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
     """The records of the transactions above `txid`, which lose their batch."""
     definition, later = snap.topology().definition, range(txid + 1, snap.next_txid())
-    snap.prefetch(map(snap.paths.tx, later))
+    snap.prefetch_transactions(later)
     found = [tx for tx in map(snap.tx, later) if tx is not None and not tx.invalidated]
     return [
         replace(invalidated(definition, tx), op=snap.op, times_ms={**tx.times_ms, Status.PROCESSING.value: snap.now_ms})
@@ -53,18 +53,11 @@ def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
 
 def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
     """Write a record whose metadata may be another one than before; its chunks, if it has any, go and come with it."""
-    old, packed = snap.blob_ref(record.txid), codec.pack_metadata(record)
-    ref, chunks = packed or (None, [])
+    old = snap.blob_ref(record.txid)
+    ref, chunks = snap.keep_apart(record)
     writes: list[Write] = [snap.set(snap.paths.tx(record.txid), codec.encode_tx(record, ref))]
     if ref == old:
         return writes
     if old is not None:
-        writes += [Delete(path) for path in chunk_paths(snap, record.txid, old)]
-    if ref is not None:
-        paths = chunk_paths(snap, record.txid, ref)
-        writes += [Create(path, chunk) for path, chunk in zip(paths, chunks, strict=True)]
-    return writes
-
-
-def chunk_paths(snap: Snapshot, txid: int, ref: codec.BlobRef) -> list[str]:
-    return [snap.paths.chunk(codec.chunk_name(txid, ref, index)) for index in range(ref.chunks)]
+        writes += map(Delete, snap.paths.chunks_of(record.txid, old))
+    return [*writes, *chunks]
