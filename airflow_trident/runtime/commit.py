@@ -10,16 +10,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.state import Applied, State
+from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import (
     USER_ERRORS,
     ConfigurationError,
-    CorruptError,
     FencedError,
     LateBatchError,
     LedgerBehindStateError,
@@ -27,7 +26,6 @@ from airflow_trident.errors import (
     StateBehindLedgerError,
     TransitionError,
     TridentError,
-    recorded_text,
 )
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.ledger.refusals import definition_changed
@@ -46,13 +44,16 @@ from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.agreement import markers_of_open, require_ledger_ahead, require_states_whole
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
+from airflow_trident.runtime.commit_group import OVERTAKEN_TIMES, GroupCommitter, GroupEnd, note_error
 from airflow_trident.runtime.downstream import (
     apply_downstream,
     note_overlooked,
+    require_all_fed,
     require_distinct_keys,
     with_commit_time,
 )
 from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
@@ -60,6 +61,7 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
+from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -72,9 +74,6 @@ TAKEOVER_S = 60.0
 EMIT_TRIES = 3
 """So often one committer emits a transaction of somebody else again; then it is FAILED, and nobody waits for it. So
 often it takes up what it left unfinished itself: two tries of one task at once would supersede each other for ever."""
-
-OVERTAKEN_TIMES = 10
-"""So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +93,7 @@ class Committer:
 
     `takes_up`: is the attempt of a PROCESSING transaction one that the caller began itself, and is not at any more?
     Whoever waits for the caller waits for it in vain: its turn come, it is emitted again.
+    `most_together`: so many waiting transactions are committed in one step at most; 1: each alone.
     """
 
     ledger: Ledger
@@ -104,7 +104,10 @@ class Committer:
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
     takes_up: Callable[[TxRecord], bool] = lambda _record: False
+    most_together: int = MOST_TOGETHER
     _emitted: Counter[int] = field(default_factory=Counter, init=False, repr=False)
+    _fences: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+    """Of groups whose gate it opened, by txid."""
 
     def commit(
         self,
@@ -144,18 +147,60 @@ class Committer:
             late = self._with_batch(first, own, mine=True)
             if late is not None and self._try(late, own, states):
                 done.append(own)
-        for txid in range(first.pointer.committed + 1, first.next_txid):
+        txid, alone, known = first.pointer.committed + 1, 0, not done
+        while txid < first.next_txid:
             # What was just read of the own one holds while nothing was committed before it.
-            view = first if txid == own and not done else self.ledger.view(txid, remembered=remembered)
+            view = first if txid == own and known else self.ledger.view(txid, remembered=remembered)
             if view.tx is None or view.tx.status.lets_others_pass:
+                txid += 1
                 continue
-            if txid != own and not take_over and is_left_to_its_committer(self.ledger, view.tx):
+            if txid != own and not take_over and self._is_left(view.tx):
                 break  # taking over would only fence them
+            end = None if txid <= alone else self._together(view, own, states, take_over, remembered)
+            if end is not None:
+                alone, known = end.upto, False
+                done += end.committed
+                if end.elsewhere:
+                    break
+                txid = done[-1] + 1 if end.committed else txid
+                continue
             ready = self._with_batch(view, txid, mine=txid == own)
             if ready is None or not self._try(ready, txid, states):
                 break
             done.append(txid)
+            txid, known = txid + 1, False
         return done
+
+    def _is_left(self, tx: TxRecord) -> bool:
+        """Is its commit in other hands? Not if this committer opened its gate, with those of a group."""
+        return tx.fence != self._fences.get(tx.txid, -1) and is_left_to_its_committer(self.ledger, tx)
+
+    def _together(
+        self, view: LedgerView, own: int, states: OpenStates, take_over: bool, remembered: bool
+    ) -> GroupEnd | None:
+        """Commit what can be committed in one step from here on; None: the first one goes alone."""
+        tx = view.tx
+        if tx is None or self.most_together < 2 or not isinstance(decide_commit(view, tx.txid), Commit):
+            return None
+
+        def is_free(record: TxRecord) -> bool:
+            return take_over or record.txid == own or not self._is_left(record)
+
+        committer = GroupCommitter(
+            ledger=self.ledger,
+            topology=self.topology,
+            staging_root=self.staging_root,
+            attempts=self.attempts,
+            retention=self.retention,
+            progress=self.progress,
+        )
+        waiting = committer.waiting(view, is_free, self.most_together, remembered=remembered)
+        if not waiting or self._may_commit(view, tx.txid, states) is None:
+            return None
+        end = committer.commit(waiting, states)
+        if end is not None:
+            self._fences.update({one.txid: one.fence for one in end.gated})
+        return end
 
     def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
         """Emit again, now that its turn has come, what lost its batch, and what the caller left unfinished; None if
@@ -170,14 +215,28 @@ class Committer:
             return view
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
 
-    def _try(self, view: LedgerView, txid: int, states: OpenStates, *, strictly: bool = False) -> bool:
-        """Commit one transaction if its turn has come; False if it has not, or a newer committer took it.
+    def _try(self, view: LedgerView, txid: int, states: OpenStates) -> bool:
+        """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
+        ready = self._may_commit(view, txid, states)
+        if ready is None:
+            return False
+        require_not_late(self.topology, txid, ready.pointer.committed)
+        for _ in range(OVERTAKEN_TIMES):
+            done = self._commit_now(ready, txid, states)
+            if done is not None:
+                return done
+        return False
+
+    def _may_commit(
+        self, view: LedgerView, txid: int, states: OpenStates, *, strictly: bool = False
+    ) -> LedgerView | None:
+        """What says that its turn has come, and that ledger and states agree; None: it has not come.
 
         :param strictly: the ledger is read before and after the markers. A ledger only grows: where it agrees with
             markers that were read after it, it would agree with them now, so that is done only where it does not.
         """
         if not isinstance(decide_commit(view, txid), Commit):
-            return False
+            return None
         self._require_definition(view)
         markers = markers_of_open(self.topology, states.opened())
         try:
@@ -188,15 +247,8 @@ class Committer:
         except (LedgerBehindStateError, StateBehindLedgerError):
             if strictly:
                 raise
-            return self._try(self.ledger.view(txid), txid, states, strictly=True)  # others may have committed
-        if not isinstance(decide_commit(view, txid), Commit):
-            return False
-        require_not_late(self.topology, txid, view.pointer.committed)
-        for _ in range(OVERTAKEN_TIMES):
-            done = self._commit_now(view, txid, states)
-            if done is not None:
-                return done
-        return False
+            return self._may_commit(self.ledger.view(txid), txid, states, strictly=True)  # others may have committed
+        return view if isinstance(decide_commit(view, txid), Commit) else None
 
     def _require_definition(self, view: LedgerView) -> None:
         """A committer of a former definition would not know of a state that was accepted meanwhile."""
@@ -235,19 +287,18 @@ class Committer:
         return True
 
     def _note(self, ticket: CommitTicket | None, error: BaseException) -> None:
-        if ticket is None:
-            return
-        with suppress(TridentError):
-            tx = self.ledger.view(ticket.txid).tx
-            if tx is not None and tx.status is Status.COMMITTING:
-                text = recorded_text(error, rows=self.attempts.rows_in_errors)
-                self.ledger.attempt_failed(ticket.txid, tx.attempt, text)
+        if ticket is not None:
+            note_error(self.ledger, ticket.txid, error, rows=self.attempts.rows_in_errors)
 
     def _staged(self, ticket: CommitTicket) -> dict[str, pa.Table]:
         """:raises StagingError: it cannot be read."""
         area = StagingArea(self.staging_root)
         manifest = area.load(ticket.staged)
-        return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in self.topology.compile().staged}
+        alone = {ticket.txid: ticket.attempt}
+        return {
+            sink.name: area.read_each(manifest, alone, sink.name, sink.schema)[0]
+            for sink in self.topology.compile().staged
+        }
 
     def _with_staged(self, ticket: CommitTicket) -> tuple[CommitTicket, dict[str, pa.Table]]:
         """The staged batch; where it is gone, it is emitted again first. With it the ticket that holds now.
@@ -298,7 +349,7 @@ class Committer:
                 apply(name, batches[name])
                 reached(Milestone.APPLIED, ticket.txid)
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
-        _require_all_fed(self.topology, ticket, fed)
+        require_all_fed(self.topology, ticket, fed)
         return ticket, late_rows
 
     def _emit(self, txid: int, *, mine: bool) -> bool:
@@ -340,47 +391,3 @@ def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
     if time.time() * 1000 - began_ms < TAKEOVER_S * 1000:
         return True
     return is_alive(ledger.workers(), tx.owner)
-
-
-def _require_all_fed(topology: Topology, ticket: CommitTicket, fed: set[str]) -> None:
-    """COMMITTED means that every state has it (P8).
-
-    :raises CorruptError: the plan left one out.
-    """
-    left_out = topology.states.keys() - fed
-    if left_out:
-        raise CorruptError(
-            f"transaction {ticket.txid} of topology {topology.name!r} gave no batch to {', '.join(sorted(left_out))}",
-            "It stays COMMITTING; this is a fault of airflow-trident: please report it with `airflow trident plan "
-            f"{topology.name}`.",
-        )
-
-
-class OpenStates:
-    """The topology's states, opened when first needed and closed together; then they may be opened again."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        self._stack = ExitStack()
-        self._open: dict[str, State] = {}
-
-    def opened(self) -> dict[str, State]:
-        """All of them, or none: when one cannot be opened, those that were are closed again."""
-        if not self._open:
-            with ExitStack() as opening:
-                found = {
-                    name: opening.enter_context(spec.factory.make_state(spec))
-                    for name, spec in self._topology.states.items()
-                }
-                self._stack, self._open = opening.pop_all(), found
-        return self._open
-
-    def close(self) -> None:
-        self._open = {}
-        self._stack.close()
-
-    def __enter__(self) -> OpenStates:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

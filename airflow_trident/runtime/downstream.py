@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.state import State, StateSpec
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import CorruptError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.commit.window_updater import COMMIT_TIME, WindowUpdater
@@ -26,6 +27,7 @@ from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.core.merge import canonical_key
+from airflow_trident.topology.topology import Topology
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import REAL_TYPES, names_of
 
@@ -150,3 +152,17 @@ def _with_tuples(stage: Stage, tables: dict[str, pa.Table]) -> Stage:
     if not isinstance(source, SourceNode) or not isinstance(source.spout, GivenTuples):
         return stage
     return stage.with_spouts({source.name: replace(source.spout, table=tables[source.name])})
+
+
+def require_all_fed(topology: Topology, ticket: CommitTicket, fed: set[str]) -> None:
+    """COMMITTED means that every state has it (P8).
+
+    :raises CorruptError: the plan left one out.
+    """
+    left_out = topology.states.keys() - fed
+    if left_out:
+        raise CorruptError(
+            f"transaction {ticket.txid} of topology {topology.name!r} gave no batch to {', '.join(sorted(left_out))}",
+            "It stays COMMITTING; this is a fault of airflow-trident: please report it with `airflow trident plan "
+            f"{topology.name}`.",
+        )

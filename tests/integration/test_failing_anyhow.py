@@ -20,7 +20,7 @@ from airflow_trident.errors import ConfigurationError, StaleAttemptError, Unseen
 from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import EMIT_TRIES
-from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.states.sql.store import SqlStore
 from tests.fixtures.runtime import ALL, Sickness, World
@@ -239,6 +239,7 @@ def test_a_drain_whose_commit_has_no_memory_says_so_and_its_next_run_goes_on(
             staging_root=world.staging,
             attempts=world.attempts(),
             claim=Claim(key=name),
+            limits=DrainLimits(max_pending=1),
         )
 
     def apply(self: State, ticket: CommitTicket, batch: Any) -> Applied:

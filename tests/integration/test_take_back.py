@@ -20,8 +20,8 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
-from airflow_trident.runtime.commit import OpenStates
 from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.runtime.open_states import OpenStates
 from tests.fixtures.runtime import Sickness, Split, World
 
 

@@ -23,8 +23,9 @@ from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
-from airflow_trident.runtime.commit import Committer, OpenStates
+from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.types import Json
 from tests.simulation.scheduler import Killed

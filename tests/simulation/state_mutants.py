@@ -11,7 +11,8 @@ from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.verbs import commits, manual, parts, pruning
 from airflow_trident.protocol.records import Exceptions
-from airflow_trident.runtime.commit import Committer, OpenStates
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import MUTANTS, Patch, mutant, sees_only
 

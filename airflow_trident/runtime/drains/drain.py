@@ -19,8 +19,9 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wai
 from airflow_trident.protocol.records import Claim, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
-from airflow_trident.runtime.commit import Committer, OpenStates
+from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,

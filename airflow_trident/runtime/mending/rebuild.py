@@ -32,9 +32,9 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.state_gaps import needed_by
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.agreement import lacking, markers_of, require_ledger_ahead
-from airflow_trident.runtime.commit import OpenStates
 from airflow_trident.runtime.downstream import apply_downstream, with_commit_time
 from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot

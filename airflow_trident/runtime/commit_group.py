@@ -1,0 +1,215 @@
+"""Waiting transactions are committed together: one step of the ledger opens the gate of all, each state takes all in
+one step, and one step of the ledger says COMMITTED.
+
+A group is nothing durable. Whoever finds one that was left goes on with its members alone, or in another cut, and ends
+the same: fences and markers decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.state import Applied
+from airflow_trident.errors import (
+    USER_ERRORS,
+    FencedError,
+    NewerRecordError,
+    Outcome,
+    StagingError,
+    TransitionError,
+    TridentError,
+    UserCodeError,
+    recorded_text,
+)
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.plan.group_commits import commits_alone
+from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.phases import Attempts, Progress
+from airflow_trident.runtime.waiting_runs import first_group, waiting_run
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest
+from airflow_trident.topology.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OVERTAKEN_TIMES = 10
+"""So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
+
+FIRST_LOOK = 8
+"""So many transactions behind one that can commit are read together at first, then so many times as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEnd:
+    """`committed`: by this call, in order. If there are none, they are in other hands now (`elsewhere`), or the first
+    one is to be committed alone, and with it all up to `upto`. `gated`: the tickets that it held last."""
+
+    committed: tuple[int, ...] = ()
+    elsewhere: bool = False
+    upto: int = 0
+    gated: tuple[CommitTicket, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupCommitter:
+    """Commits groups; :class:`~airflow_trident.runtime.commit.Committer` asks it to, and has the same members."""
+
+    ledger: Ledger
+    topology: Topology
+    staging_root: str
+    attempts: Attempts
+    retention: int
+    progress: Progress
+
+    def waiting(
+        self, view: LedgerView, is_free: Callable[[TxRecord], bool], most: int, *, remembered: bool
+    ) -> tuple[TxRecord, ...]:
+        """What can commit from the transaction of `view` on, whose turn has come; empty: it goes alone.
+
+        :param is_free: see :func:`~airflow_trident.runtime.waiting_runs.waiting_run`.
+        """
+        tx = view.tx
+        if tx is None or view.next_txid - 1 == tx.txid or commits_alone(self.topology.compile()):
+            return ()
+        found = waiting_run(chain([tx], self._above(view, remembered)), is_free, most)
+        return found if len(found) > 1 else ()
+
+    def _above(self, view: LedgerView, remembered: bool) -> Iterator[TxRecord]:
+        """The records above that of `view`, read as they are looked at: mostly the first of them waits for nothing."""
+        assert view.tx is not None
+        txid, many = view.tx.txid + 1, FIRST_LOOK
+        while txid < view.next_txid:
+            last = min(txid + many, view.next_txid) - 1
+            if remembered:
+                views = (self.ledger.view(one, remembered=True).tx for one in range(txid, last + 1))
+                yield from (tx for tx in views if tx is not None)
+            else:
+                yield from self.ledger.transactions(txid, last)
+            txid, many = last + 1, many * FIRST_LOOK
+
+    def commit(self, waiting: Sequence[TxRecord], states: OpenStates) -> GroupEnd | None:
+        """Gate, states, COMMITTED, for the first of these that go together; None: the first one goes alone.
+
+        :raises TridentError: a store or the ledger does not answer. It goes on with the next sweep.
+        """
+        group, manifests = self._group_of(waiting)
+        if len(group) < 2:
+            return None
+        txids = [one.txid for one in group]
+        try:
+            for _ in range(OVERTAKEN_TIMES):
+                end = self._once(txids, manifests, states)
+                if end is not None:
+                    return end
+        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: people wait, and wonder
+            note_error(self.ledger, txids[0], error, rows=self.attempts.rows_in_errors)
+            raise
+        return GroupEnd(elsewhere=True)
+
+    def _group_of(self, waiting: Sequence[TxRecord]) -> tuple[tuple[TxRecord, ...], Mapping[str, Manifest]]:
+        """The first of these that go together, and their manifests."""
+        area, found = StagingArea(self.staging_root), dict[str, Manifest]()
+        for record in waiting:
+            if record.staged is None:
+                break
+            if record.staged.manifest not in found:
+                try:
+                    found[record.staged.manifest] = area.load(record.staged)
+                except (StagingError, NewerRecordError):
+                    break  # whoever commits it alone emits it again, or says what is wrong
+        return first_group(waiting, found), found
+
+    def _once(self, txids: Sequence[int], manifests: Mapping[str, Manifest], states: OpenStates) -> GroupEnd | None:
+        """None: still in these hands, but another transaction's commit had a higher fence in a state meanwhile."""
+        tickets: tuple[CommitTicket, ...] = ()
+        try:
+            tickets = self.ledger.gate_many(txids, owner=self.attempts.owner)
+            _told(Milestone.GATE_OPENED, tickets)
+            self._apply(tickets, manifests, states)
+            self._committed(tickets)
+        except FencedError:
+            return self._fenced(tickets)
+        except TransitionError:
+            return GroupEnd(upto=txids[-1], gated=tickets)  # somebody was at one of them meanwhile
+        except TridentError as error:
+            if error.outcome is not Outcome.FAIL and not isinstance(error, StagingError | UserCodeError):
+                raise
+            self.progress(f"{_named(txids)} cannot be committed in one step ({error}); committing them one by one")
+            return GroupEnd(upto=txids[-1], gated=tickets)
+        _told(Milestone.COMMITTED, tickets)
+        self.progress(f"{_named([one.txid for one in tickets])} are committed in one step")
+        return GroupEnd(committed=tuple(one.txid for one in tickets), gated=tickets)
+
+    def _fenced(self, tickets: Sequence[CommitTicket]) -> GroupEnd | None:
+        if not tickets:
+            return GroupEnd(elsewhere=True)
+        tx = self.ledger.view(tickets[0].txid).tx
+        ours = tx is not None and tx.status is Status.COMMITTING and tx.fence == tickets[0].fence
+        return None if ours else GroupEnd(elsewhere=True)
+
+    def _apply(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest], states: OpenStates) -> None:
+        batches = self._staged(tickets, manifests)
+        opened = states.opened()
+        for name in self.topology.states:
+            applied = opened[name].apply_group(tickets, batches[name])
+            held = sum(one is Applied.ALREADY for one in applied)
+            already = f" (it had {held} of them already)" if held else ""
+            rows = sum(one.num_rows for one in batches[name])
+            self.progress(f"{_named([one.txid for one in tickets])}: {rows} rows into state {name}{already}")
+            _told(Milestone.APPLIED, tickets)
+
+    def _staged(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest]) -> dict[str, list[pa.Table]]:
+        """State -> the batch of each ticket, or one of all of them.
+
+        :raises StagingError: they cannot be read, or not taken apart.
+        """
+        area, parts = StagingArea(self.staging_root), dict[str, dict[int, int]]()
+        for ticket in tickets:
+            parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
+        staged = {one.staged.manifest: one.staged for one in tickets}
+        known = {path: manifests.get(path) or area.load(staged[path]) for path in parts}
+        return {
+            sink.name: [
+                table
+                for path, attempts in parts.items()
+                for table in area.read_each(known[path], attempts, sink.name, sink.schema)
+            ]
+            for sink in self.topology.compile().staged
+        }
+
+    def _committed(self, tickets: Sequence[CommitTicket]) -> None:
+        left = list(tickets)
+        while left:
+            done = self.ledger.committed_many(left, retention=self.retention)
+            left = left[len(done) :]
+        last = tickets[-1]
+        area = StagingArea(self.staging_root)
+        area.remove_before(last.topology, last.incarnation, last.txid - self.retention)
+
+
+def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -> None:
+    """Keep what a commit ended with on the record, for who waits and wonders.
+
+    :param rows: see :class:`~airflow_trident.runtime.phases.Attempts`.
+    """
+    with suppress(TridentError):
+        tx = ledger.view(txid).tx
+        if tx is not None and tx.status is Status.COMMITTING:
+            ledger.attempt_failed(txid, tx.attempt, recorded_text(error, rows=rows))
+
+
+def _told(milestone: Milestone, tickets: Sequence[CommitTicket]) -> None:
+    for ticket in tickets:
+        reached(milestone, ticket.txid)
+
+
+def _named(txids: Sequence[int]) -> str:
+    return f"transactions {txids[0]} to {txids[-1]} ({len(txids)} of them)"
