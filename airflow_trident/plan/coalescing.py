@@ -76,6 +76,8 @@ def _why_committed_one_by_one(plan: Plan) -> str:
     for sink in plan.sinks:
         if not sink.state.takes_groups:
             return f"state {sink.name} takes one transaction at a time"
+        if sink.state.updater is not None and not getattr(sink.state.updater, "takes_groups", False):
+            return f"state {sink.name} is changed by an updater"
     return ""
 
 

@@ -26,9 +26,9 @@ from airflow_trident.errors import (
     recorded_text,
 )
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.plan.group_commits import commits_alone
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, Progress
@@ -77,7 +77,7 @@ class GroupCommitter:
         :param is_free: see :func:`~airflow_trident.runtime.waiting_runs.waiting_run`.
         """
         tx = view.tx
-        if tx is None or view.next_txid - 1 == tx.txid or commits_alone(self.topology.compile()):
+        if tx is None or view.next_txid - 1 == tx.txid or not self.topology.compile().coalesces.commits:
             return ()
         found = waiting_run(chain([tx], self._above(view, remembered)), is_free, most)
         return found if len(found) > 1 else ()
@@ -157,6 +157,10 @@ class GroupCommitter:
 
     def _apply(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest], states: OpenStates) -> None:
         batches = self._staged(tickets, manifests)
+        for place in range(len(tickets)):
+            require_distinct_keys(
+                self.topology.compile(), {name: each[place] for name, each in batches.items() if len(each) > place}
+            )
         opened = states.opened()
         for name in self.topology.states:
             applied = opened[name].apply_group(tickets, batches[name])

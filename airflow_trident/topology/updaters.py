@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_trident.contracts.state import MapState
 from airflow_trident.operations.equality import canonical_key, same
@@ -23,6 +23,8 @@ class MapPut:
     staged: tuple[str, ...]
     keys: tuple[str, ...]
     values: tuple[str, ...]
+    takes_groups: ClassVar[bool] = True
+    """May it be called for several transactions one after the other in one step of the store?"""
 
     def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
         """:raises UserCodeError: two tuples of the batch have the same key and different values."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_trident import SqliteState
-from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
+from airflow_trident import FixedBatchSpout, SqliteState, Topology
+from airflow_trident.contracts.state import Applied, MapState, State, StateFactory, StateSpec
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
-from airflow_trident.plan.group_commits import commits_alone
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.milestones import Milestone, told
@@ -20,7 +19,6 @@ from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot, StagedMember
 from airflow_trident.states.memory import MemoryState
 from tests.fixtures.committing import Site, expected, two_counts
-from tests.fixtures.runtime import World
 
 MANY = (1, 2, 3, 4, 5)
 
@@ -251,13 +249,21 @@ def test_a_store_that_is_away_fails_the_commit_and_the_next_one_goes_on(tmp_path
     store.forget()
 
 
-def test_reducers_are_committed_one_at_a_time(tmp_path: Path) -> None:
-    world = World(tmp_path, commutes=False)
-    assert "one after the other" in commits_alone(world.topology.compile())
-    for number in range(5):
-        world.process(world.begin(f"run-{number}"))
-    assert world.committer().commit(5).committed == MANY
-    assert [tx.fence for tx in world.ledger.transactions()] == [1, 2, 3, 4, 5]
+def last_word(state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
+    for (word,) in tuples:
+        state.multi_put([(word,)], [(word,)])
+
+
+def test_updaters_are_called_for_one_transaction_at_a_time(tmp_path: Path) -> None:
+    topology = Topology("updated")
+    stream = topology.new_stream("words", FixedBatchSpout("word string", ["a", "b", "a"], 1))
+    store = SqliteState(str(tmp_path / "words.db"))
+    stream.partition_persist(store, "word", last_word, keys="word", values="last string", name="one")
+    assert topology.compile().coalesces.why_one == "state one is changed by an updater"
+    site = Site(topology, tmp_path / "staging")
+    waiting(site, 3)
+    assert site.commit(3).committed == (1, 2, 3)
+    assert fences(site) == [1, 2, 3]
 
 
 class OneByOne(StateFactory):
@@ -276,7 +282,7 @@ class OneByOne(StateFactory):
 
 def test_a_store_without_groups_is_named(tmp_path: Path) -> None:
     topology = two_counts(OneByOne(SqliteState(str(tmp_path / "counts.db"))))
-    assert commits_alone(topology.compile()) == "state 'one' (OneByOne) takes one transaction in a step"
+    assert topology.compile().coalesces.why_one == "state one takes one transaction at a time"
     site = Site(topology, tmp_path / "staging")
     waiting(site)
     assert site.commit(5).committed == MANY
