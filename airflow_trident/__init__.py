@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.mending import TridentMendingOperator as TridentMendingOperator
+    from airflow_trident.operators.named_worker import TridentWorkerOperator as TridentWorkerOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
     from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
     from airflow_trident.runtime.query import QueryResult as QueryResult

@@ -250,6 +250,10 @@ class LedgerAuthError(ConfigurationError, may_quote_rows=False):
     """ZooKeeper refused the credentials or the access list forbids the operation."""
 
 
+class NameTakenError(ConfigurationError, may_quote_rows=False):
+    """Another process has the name of a worker."""
+
+
 class UnknownTopologyError(ConfigurationError, may_quote_rows=False):
     """No topology of this name has a ledger."""
 

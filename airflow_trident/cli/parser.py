@@ -17,10 +17,12 @@ from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, CLOSE,
 from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
     ARG_DRY_RUN,
+    ARG_MAX_PENDING,
     ARG_SPARK_CONF,
     ARG_SPARK_CONN_ID,
     ARG_STAGING_DIR,
     ARG_TOPOLOGY,
+    ARG_TOPOLOGY_OR_ALL,
     ARG_TXID,
     CHOICE_ARGS,
     ENGINE_ARGS,
@@ -28,10 +30,8 @@ from airflow_trident.cli.parser_parts import (
 )
 from airflow_trident.cli.parser_parts import command as _command
 from airflow_trident.cli.query_parser import PLAN, QUERY, STATE
+from airflow_trident.cli.workers_parser import DEPLOY, UNDEPLOY, WORKER, WORKERS
 
-ARG_TOPOLOGY_OR_ALL = Arg(
-    ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
-)
 ARG_OPTION_TXID = Arg(
     ("--txid",), help="The transaction", type=positive_int(allow_zero=False), metavar="N", required=True
 )
@@ -195,12 +195,6 @@ ARG_MAX_TRANSACTIONS = Arg(
 ARG_MAX_TIME_S = Arg(
     ("--max-time-s",), help="Begin none after so many seconds", type=positive_int(allow_zero=False), metavar="S"
 )
-ARG_MAX_PENDING = Arg(
-    ("--max-pending",),
-    help="Uncommitted transactions at once (default: option max_pending of section trident)",
-    type=positive_int(allow_zero=False),
-    metavar="N",
-)
 ARG_REPLAY_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
@@ -271,16 +265,6 @@ _SKIP = _command(
 
 # ---- lifecycle -------------------------------------------------------------------------------------------------
 
-_WORKERS = _command(
-    "workers",
-    "workers",
-    "workers",
-    "List the tasks that work on a topology now: host, process, task, transaction. A killed one goes with its session, "
-    "some seconds later.",
-    (ARG_TOPOLOGY, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
-    "workers word_count",
-)
-
 
 def _lifecycle(name: str, help: str) -> ActionCommand:
     return _command(name, "lifecycle", name, help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
@@ -332,7 +316,10 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _SHUTDOWN,
                 REBUILD,
                 _REPAIR,
-                _WORKERS,
+                DEPLOY,
+                UNDEPLOY,
+                WORKER,
+                WORKERS,
                 QUERY,
                 STATE,
                 PLAN,

@@ -12,6 +12,9 @@ ARG_CONN_ID = Arg(
     metavar="CONN_ID",
 )
 ARG_TOPOLOGY = Arg(("topology",), help="Name of the topology", metavar="TOPOLOGY")
+ARG_TOPOLOGY_OR_ALL = Arg(
+    ("topology",), help="Name of the topology; without it all are listed", nargs="?", metavar="TOPOLOGY"
+)
 ARG_DAG = Arg(("--dag",), help="DAG whose tasks hold the topology (default: search all DAGs)", metavar="DAG_ID")
 ARG_DAG_FILE = Arg(
     ("--dag-file",),
@@ -41,6 +44,12 @@ CHOICE_ARGS = (
     Arg(("--txid",), help="One transaction", type=positive_int(allow_zero=False), metavar="N"),
     Arg(("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first"),
     Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last"),
+)
+ARG_MAX_PENDING = Arg(
+    ("--max-pending",),
+    help="Uncommitted transactions at once (default: option max_pending of section trident)",
+    type=positive_int(allow_zero=False),
+    metavar="N",
 )
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 

@@ -179,7 +179,7 @@ class Ledger:
     skip = Verb(manual.skip, read_ahead.one_transaction)
     accept_source = Verb(manual.accept_source, read_ahead.one_transaction)
     close_transaction = Verb(manual.close_transaction, read_ahead.one_transaction)
-    set_command = Verb(topology.set_command, read_ahead.the_topology)
+    set_command = Verb(topology.set_command, read_ahead.the_deployment)
     note_states = Verb(topology.note_states, read_ahead.the_topology)
     take_fence = Verb(topology.take_fence, read_ahead.the_pointer)
 

@@ -11,6 +11,9 @@ Layout below a root::
                                /run/<2hex>/<sha1>  claim keys
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata
                                /workers        ephemeral nodes of those who work
+    deployments/<topology>                     Deployment
+    deployments/<topology>/<worker>            Acknowledgement
+    workers/<worker>                           ephemeral nodes of named workers: Registration
 """
 
 from __future__ import annotations
@@ -47,6 +50,16 @@ def topology_path(root: str, name: str) -> str:
     return f"{topologies_folder(root)}/{name}"
 
 
+def deployments_folder(root: str) -> str:
+    """Its children are the names of all topologies that are deployed on named workers."""
+    return f"{root}/deployments"
+
+
+def registrations_folder(root: str) -> str:
+    """Its children are the names of all live named workers."""
+    return f"{root}/workers"
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
     """Where the records of one incarnation of a topology are."""
@@ -57,6 +70,11 @@ class LedgerPaths:
     @property
     def base(self) -> str:
         return f"{self.topology}/{self.incarnation}"
+
+    @property
+    def deployment(self) -> str:
+        root, _, name = self.topology.rpartition("/v1/")
+        return f"{deployments_folder(root)}/{name}"
 
     @property
     def head(self) -> str:

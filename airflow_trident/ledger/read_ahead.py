@@ -15,6 +15,11 @@ def the_topology(*_: Any, **__: Any) -> Prefetch:
     return Prefetch()
 
 
+def the_deployment(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
+    where = ledger.paths().deployment
+    return Prefetch([where], [where])
+
+
 def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
     return Prefetch([ledger.paths().commit])
 

@@ -69,10 +69,11 @@ def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
         for one in workers
         if (one.name == owner.worker if owner.worker else (one.host, one.pid) == (owner.host, owner.pid))
     ]
-    return any(one.host != socket.gethostname() or _runs_here(one.pid) for one in listed)
+    return any(one.host != socket.gethostname() or is_running(one.pid) for one in listed)
 
 
-def _runs_here(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Is there a process of this id on this machine?"""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,14 +1,18 @@
-"""The ledger with what brings one back: from its states, or from a back-up."""
+"""The ledger with what a person does beside its transactions: bring it back from its states or from a back-up, and
+deploy the topology on named workers."""
 
 from __future__ import annotations
 
 import uuid
 
 from airflow_trident.errors import TransitionError
+from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.importing import contents_of, prepare_import
 from airflow_trident.ledger.backup.seeding import Seed, record_of, seed_ops
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths, topologies_folder
+from airflow_trident.ledger.verb import Verb
+from airflow_trident.ledger.verbs import deployments
 from airflow_trident.ledger.znodes import Set
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
@@ -18,6 +22,9 @@ from airflow_trident.types import Json
 
 class ZNodeLedger(Ledger):
     """What hooks and commands open: see :class:`~airflow_trident.ledger.base.Ledger`."""
+
+    deploy = Verb(deployments.deploy, read_ahead.the_deployment)
+    undeploy = Verb(deployments.undeploy, read_ahead.the_deployment)
 
     def seed(self, definition: Definition, seed: Seed) -> TopologyRecord:
         """Make the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.

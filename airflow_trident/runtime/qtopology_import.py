@@ -18,6 +18,7 @@ from airflow_trident.children.imported_bolt import WHOLE, ImportedBolt, text_of
 from airflow_trident.children.talk import DEFAULT_STREAM
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.expr.tree import col, lit
+from airflow_trident.protocol.placement import PlacementHints
 from airflow_trident.spouts.children.child_spouts import NodeSpout
 from airflow_trident.states.children.bolt_sink import BoltSink
 from airflow_trident.topology.stream import Stream
@@ -65,6 +66,9 @@ class _Import:
         sinks = {node.name for node in found.ends if node.name not in states} & {bolt.name for bolt in found.bolts}
         self.topology = Topology(
             name or found.name or os.path.splitext(os.path.basename(found.file))[0], exactly_once=not sinks
+        )
+        self.topology.placement_hints = PlacementHints(
+            workers=found.workers, weight=found.weight, affinity=found.worker_affinity
         )
         self._streams: dict[tuple[str, str], Stream] = {}
         for spout in found.spouts:

@@ -184,16 +184,20 @@ def _from_dags(dags: Sequence[DAG], broken: dict[str, str]) -> Found:
     found = Found(broken=broken, dags=tuple(dag.dag_id for dag in dags))
     for dag in dags:
         for task in dag.tasks:
-            # a mapped task keeps its arguments apart
-            topology = getattr(task, "partial_kwargs", {}).get("topology") or getattr(task, "topology", None)
-            if not isinstance(topology, Topology):
-                continue
-            place = f"DAG {dag.dag_id}"
-            found.tasks.setdefault(topology.name, []).append(task)
-            first, _ = found.topologies.setdefault(topology.name, (topology, place))
-            if first.compile().digest != topology.compile().digest:
-                found.rivals.setdefault(topology.name, place)
+            for topology in _topologies_of_task(task):
+                place = f"DAG {dag.dag_id}"
+                found.tasks.setdefault(topology.name, []).append(task)
+                first, _ = found.topologies.setdefault(topology.name, (topology, place))
+                if first.compile().digest != topology.compile().digest:
+                    found.rivals.setdefault(topology.name, place)
     return found
+
+
+def _topologies_of_task(task: object) -> list[Topology]:
+    kept = getattr(task, "partial_kwargs", {})  # a mapped task keeps its arguments apart
+    one = kept.get("topology") or getattr(task, "topology", None)
+    several: Sequence[object] = kept.get("topologies") or getattr(task, "topologies", None) or [one]
+    return [topology for topology in several if isinstance(topology, Topology)]
 
 
 def _listing(found: Found) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
+from airflow_trident.protocol.placement import PlacementHints
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream
@@ -33,6 +34,9 @@ class Topology(NodeGraph):
     :param exactly_once: refuse spouts and states that are not exactly once together. False: allow them; plan, log and
         page then say so.
     """
+
+    placement_hints = PlacementHints()
+    """For `airflow trident deploy`; those of a topology file of qtopology."""
 
     def new_stream(self, name: str, spout: Spout) -> Stream:
         """Begin a stream at a spout (Trident: newStream(txId, spout)).

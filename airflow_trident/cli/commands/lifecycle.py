@@ -29,7 +29,9 @@ def shutdown(args: Namespace) -> int | None:
 
 
 def _set(args: Namespace, command: Command, meaning: str) -> int:
+    from airflow_trident.runtime.local import owner_of_this_process
+
     with open_ledger(args) as ledger:
-        record = ledger.set_command(command)
+        record = ledger.set_command(command, by=str(owner_of_this_process(f"airflow trident {command}")))
     print(f"topology {args.topology}: {meaning} (command {record.command}, epoch {record.epoch})")
     return OK

@@ -205,7 +205,7 @@ def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_
         EngineKind(args.engine),
         conn_id=args.spark_conn_id,
         conf=conf,
-        app_name=f"airflow trident {args.topology}",
+        app_name=f"airflow trident {topology.name}",
         topology=topology,
         one_shot=one_shot,
     )

@@ -9,6 +9,7 @@ from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verbs import deployments
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRecord
 from airflow_trident.protocol.seen import SeenTopology
@@ -30,16 +31,22 @@ def redefine(
     return _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty))
 
 
-def set_command(snap: Snapshot, command: Command, *, seen: SeenTopology | None = None) -> Change[TopologyRecord]:
-    """Change the lifecycle command, raising its epoch by one.
+def set_command(
+    snap: Snapshot, command: Command, *, seen: SeenTopology | None = None, by: str = ""
+) -> Change[TopologyRecord]:
+    """Change the lifecycle command, raising its epoch by one. The workers on which the topology is deployed are told in
+    the same step.
 
     :param seen: what it was when the person decided; else whatever it is.
-    :raises TransitionError: it was given another command since it was seen.
+    :param by: who, for people.
+    :raises TransitionError: it was given another command since it was seen; or RUN for workers that have not all
+        confirmed that they are initialised.
     """
     topology = snap.topology()
     if seen is not None:
         seen.require(topology)
-    return _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
+    change = _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
+    return replace(change, writes=(*change.writes, *deployments.obeyed(snap, topology, command, by)))
 
 
 def _new_topology(snap: Snapshot, record: TopologyRecord) -> Change[TopologyRecord]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,7 @@ class Drain:
     """Runs a topology until nothing is new. One use each.
 
     :param claim: whose claims they are; the txid is added to its key.
+    :param stopping: asked before each transaction is begun; true ends the drain as its limits do.
     """
 
     ledger: Ledger
@@ -83,6 +85,7 @@ class Drain:
     limits: DrainLimits = field(default_factory=DrainLimits)
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
+    stopping: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self._running: dict[Future[Manifest], TxRecord] = {}
@@ -196,7 +199,7 @@ class Drain:
         return True
 
     def _may_begin(self) -> bool:
-        if self._ended is not None:
+        if self._ended is not None or self.stopping():
             return False
         if self.limits.max_transactions is not None and self._begun >= self.limits.max_transactions:
             return False

@@ -1,0 +1,230 @@
+"""Deployments and named workers in ZooKeeper: what workers read, and the steps that they write.
+
+Each step is one conditional `multi`. Its answer is whether it was done; where that is not known it is "no": who asked
+reads again, and sees. So none is ever repeated blindly, and none needs a mark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from airflow_trident.errors import CorruptError, NameTakenError, OutcomeUnknownError
+from airflow_trident.ledger.paths import DEFAULT_ROOT, deployments_folder, registrations_folder, topology_path
+from airflow_trident.ledger.workers import is_running
+from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.deployment import (
+    Acknowledgement,
+    Deployment,
+    Registration,
+    Roster,
+    decode_acknowledgement,
+    decode_deployment,
+    decode_registration,
+    encode_acknowledgement,
+    encode_deployment,
+    encode_registration,
+)
+from airflow_trident.protocol.deployment_steps import MAX_ERROR, next_command, told
+
+_REGISTER_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """All deployments below a root, as they are now. `rosters`: by topology; `unreadable`: topology -> why its records
+    cannot be read; `live`: all named workers there are."""
+
+    rosters: Mapping[str, Roster]
+    unreadable: Mapping[str, str]
+    live: Mapping[str, Registration]
+
+    def of(self, worker: str) -> list[Roster]:
+        """Those that name the worker, sorted by topology."""
+        return [one for _, one in sorted(self.rosters.items()) if worker in one.deployment.workers]
+
+
+class Deployments:
+    """Over any :class:`~airflow_trident.ledger.znodes.ZNodes`. Not for sharing between threads.
+
+    :param root: the folder of all ledgers.
+    """
+
+    def __init__(
+        self,
+        znodes: ZNodes,
+        root: str = DEFAULT_ROOT,
+        *,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.znodes = znodes
+        self._root = root
+        self._clock_ms = clock_ms
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def ensure_folder(self) -> None:
+        """Make the folder of deployments where it is not there; before the first `Ledger.deploy`."""
+        self.znodes.ensure(deployments_folder(self._root))
+
+    def read(self, topologies: Collection[str] | None = None) -> Deployed:
+        """What is deployed, and who is there, in two round trips.
+
+        :param topologies: only these; None: all.
+        :raises LedgerUnavailableError: ZooKeeper does not answer.
+        """
+        folders = [deployments_folder(self._root), registrations_folder(self._root)]
+        listed = self.znodes.read([], folders).folders
+        names = sorted(listed[folders[0]] or ())
+        if topologies is not None:
+            names = [name for name in names if name in topologies]
+        workers = [self._worker(name) for name in sorted(listed[folders[1]] or ())]
+        # A deployment is read before the answers: these then are of its epoch, or of a later one.
+        found = self.znodes.read([*map(self._path, names), *workers], [self._path(name) for name in names])
+        live = self._live(found.nodes[path] for path in workers)
+        said = [f"{path}/{name}" for path, names in found.folders.items() for name in sorted(names or ())]
+        answers = self.znodes.read(said).nodes if said else {}
+        rosters: dict[str, Roster] = {}
+        unreadable: dict[str, str] = {}
+        for name in names:
+            node = found.nodes[self._path(name)]
+            try:
+                if node is not None:
+                    rosters[name] = self._roster(name, node, answers, live)
+            except CorruptError as error:
+                unreadable[name] = str(error)
+        return Deployed(rosters=rosters, unreadable=unreadable, live=live)
+
+    def roster(self, topology: str) -> Roster | None:
+        """Of one topology; None if it is not deployed.
+
+        :raises CorruptRecordError, NewerRecordError: it cannot be read.
+        """
+        found = self.read([topology])
+        if topology in found.unreadable:
+            raise CorruptError(found.unreadable[topology])
+        return found.rosters.get(topology)
+
+    def wait_for_change(self, rosters: Iterable[Roster], timeout_s: float) -> bool:
+        """Block until a deployment, one of its answers or one of its workers is another one than was read, at most so
+        many seconds. Answers that were not there are seen when they are read again."""
+        seen: dict[str, int | None] = {}
+        for roster in rosters:
+            path = self._path(roster.deployment.topology)
+            seen[path] = roster.version
+            seen |= {self._worker(name): 0 if name in roster.live else None for name in roster.deployment.workers}
+        if not seen:
+            seen = {deployments_folder(self._root): 0}
+        return self.znodes.wait_for_change(seen, timeout_s)
+
+    # ---- what a worker writes ----------------------------------------------------------------------------------
+
+    def register(self, mine: Registration) -> None:
+        """Take the name, until the session of `znodes` ends.
+
+        The node of a process of this machine that is gone is taken away: it would be there until its session ends. A
+        client that was refused goes on trying by itself until it is closed.
+
+        :raises NameTakenError: another process has it.
+        """
+        path = self._worker(mine.worker)
+        self.znodes.ensure(registrations_folder(self._root))
+        create = Create(path, encode_registration(mine), ephemeral=True)
+        by: Registration | None = None
+        for _ in range(_REGISTER_TRIES):
+            if self._done([create]):
+                return
+            node = self.znodes.read([path]).nodes[path]
+            if node is None:  # the answer was lost, or who had the name has left just now
+                continue
+            by = decode_registration(node.data, path)
+            if by.session == mine.session:
+                return
+            if by.host != mine.host or is_running(by.pid):
+                break
+            if self._done([Delete(path, node.version), create]):
+                return
+        raise NameTakenError(
+            f"the name {mine.worker!r} is taken by process {by.pid} on {by.host}"
+            if by is not None
+            else f"it could not be found out whether somebody has the name {mine.worker!r}",
+            "Choose another name, or end that worker. The name of one that was killed on another machine is free when "
+            "its session ends, after half a minute: wait for it with `--wait-s 60`.",
+        )
+
+    def acknowledge(self, roster: Roster, mine: Acknowledgement) -> bool:
+        """Answer the deployment as it was read: False where it has changed since, or that is not known."""
+        path = f"{self._path(roster.deployment.topology)}/{mine.worker}"
+        node = self.znodes.read([path]).nodes[path]
+        data = encode_acknowledgement(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
+        write = Create(path, data) if node is None else Set(path, data, node.version)
+        return self._done([self._unchanged(roster), write])
+
+    def advance(self, roster: Roster, *, by: str) -> bool:
+        """Give the command that the workers' answers have made due, if they have: False if nothing was written."""
+        path = topology_path(self._root, roster.deployment.topology)
+        node = self.znodes.read([path]).nodes[path]
+        if node is None:
+            return False
+        topology = codec.decode_topology(node.data, path)
+        command = next_command(roster, topology.command)
+        if command is None or topology.incarnation != roster.deployment.incarnation:
+            return False
+        after = told(roster.deployment, command, by=by, now_ms=self._clock_ms())
+        # the lifecycle that was looked at, too: a person's pause must not be lost
+        return self._done([Check(path, node.version), self._replaced(roster, after)])
+
+    def place(self, roster: Roster, worker: str) -> bool:
+        """Say who runs the topology, if he is still there."""
+        after = replace(roster.deployment, placed=worker)
+        return self._done([Check(self._worker(worker), 0), self._replaced(roster, after)])
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+
+    def _done(self, ops: Sequence[Op]) -> bool:
+        with suppress(WriteRefusedError, OutcomeUnknownError):
+            self.znodes.multi(ops)
+            return True
+        return False
+
+    def _unchanged(self, roster: Roster) -> Check:
+        return Check(self._path(roster.deployment.topology), roster.version)
+
+    def _replaced(self, roster: Roster, after: Deployment) -> Set:
+        return Set(self._path(after.topology), encode_deployment(after), roster.version)
+
+    def _roster(
+        self, name: str, node: ZNode, answers: Mapping[str, ZNode | None], live: Mapping[str, Registration]
+    ) -> Roster:
+        path = self._path(name)
+        deployment = decode_deployment(node.data, path)
+        said = {one: answers.get(f"{path}/{one}") for one in deployment.workers}
+        return Roster(
+            deployment=deployment,
+            version=node.version,
+            acknowledged={
+                one: decode_acknowledgement(answer.data, f"{path}/{one}")
+                for one, answer in said.items()
+                if answer is not None
+            },
+            live={one: live[one] for one in deployment.workers if one in live},
+        )
+
+    def _live(self, nodes: Iterable[ZNode | None]) -> dict[str, Registration]:
+        """What cannot be read is left out: it may be a newer version's."""
+        found: dict[str, Registration] = {}
+        for node in nodes:
+            with suppress(CorruptError):
+                if node is not None:
+                    one = decode_registration(node.data, registrations_folder(self._root))
+                    found[one.worker] = one
+        return found
+
+    def _path(self, topology: str) -> str:
+        return f"{deployments_folder(self._root)}/{topology}"
+
+    def _worker(self, name: str) -> str:
+        return f"{registrations_folder(self._root)}/{name}"

@@ -1,0 +1,94 @@
+"""The verbs about the workers that a topology is deployed on: what a person does. What workers do by themselves is in
+:mod:`airflow_trident.ledger.deployments`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change
+from airflow_trident.ledger.znodes import Delete
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.deployment import Deployment, DeploymentCommand, decode_deployment, encode_deployment
+from airflow_trident.protocol.deployment_steps import obeying, require_workers, told
+from airflow_trident.protocol.records import Command, TopologyRecord
+from airflow_trident.topology.names import require_name
+
+
+def deploy(
+    snap: Snapshot, workers: Sequence[str], *, weight: int = 1, affinity: Collection[str] = (), by: str = ""
+) -> Change[Deployment]:
+    """Name the workers of the topology; they register and are initialised anew. Then a topology that was shut down runs
+    again; one that is paused stays paused.
+
+    The folder of deployments must be there.
+
+    :param weight: of its load, beside other topologies on the same workers.
+    :param affinity: those of the workers that it should be on.
+    :param by: who, for people.
+    :raises ConfigurationError: no worker, one twice, an affinity to another one, or a weight below 1.
+    :raises PlanError: a worker cannot have such a name.
+    """
+    for name in workers:
+        require_name("worker", name)
+    topology, path = snap.topology(), snap.paths.deployment
+    require_workers(topology.name, workers, affinity, weight)
+    anew = Deployment(
+        topology=topology.name,
+        incarnation=topology.incarnation,
+        workers=tuple(workers),
+        weight=weight,
+        affinity=tuple(affinity),
+        changed_ms=snap.now_ms,
+        changed_by=by,
+    )
+    before = _deployment(snap)
+    if before is not None:  # whoever serves it still has acknowledged lower epochs
+        anew = replace(anew, epoch=told(before, DeploymentCommand.INTRODUCE).epoch)
+    old = [f"{path}/{name}" for name in sorted(snap.names(path)) if name not in anew.workers]
+    writes = [snap.put(path, encode_deployment(anew)), *map(Delete, old)]
+    if topology.command is Command.SHUTDOWN:
+        topology = replace(topology, command=Command.RUN, epoch=topology.epoch + 1)
+    return _with_topology(snap, topology, writes, anew)
+
+
+def undeploy(snap: Snapshot) -> Change[Deployment]:
+    """Take the topology from its workers, which finish what they began and serve it no longer. Its lifecycle stays what
+    it is.
+
+    :raises ConfigurationError: it is not deployed.
+    """
+    topology, path = snap.topology(), snap.paths.deployment
+    before = _deployment(snap)
+    if before is None:
+        raise ConfigurationError(f"topology {topology.name!r} is not deployed on any worker", "There is nothing to do.")
+    every = [Delete(f"{path}/{name}") for name in sorted(snap.names(path))]
+    return _with_topology(snap, topology, [*every, Delete(path)], before)
+
+
+def obeyed(snap: Snapshot, topology: TopologyRecord, command: Command, by: str) -> tuple[Write, ...]:
+    """What tells the workers of a lifecycle command; nothing where they need not be told, or there are none.
+
+    :raises TransitionError: they cannot obey it yet.
+    """
+    before = _deployment(snap)
+    if before is None or before.incarnation != topology.incarnation:
+        return ()
+    after = obeying(before, command, by=by, now_ms=snap.now_ms)
+    return () if after == before else (snap.set(snap.paths.deployment, encode_deployment(after)),)
+
+
+def _deployment(snap: Snapshot) -> Deployment | None:
+    data = snap.data(snap.paths.deployment)
+    return None if data is None else decode_deployment(data, snap.paths.deployment)
+
+
+def _with_topology(
+    snap: Snapshot, topology: TopologyRecord, writes: Sequence[Write], result: Deployment
+) -> Change[Deployment]:
+    """With the topology's record, which tells by its op id whether the step was done."""
+    path = snap.paths.topology
+    record = snap.set(path, codec.encode_topology(topology, op=snap.op))
+    return Change(writes=(record, *writes), witness=path, result=result)

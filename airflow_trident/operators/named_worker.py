@@ -1,0 +1,148 @@
+"""The worker task: a named worker on which topologies are deployed, for as long as they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident import settings
+from airflow_trident.errors import ConfigurationError, SparkJobError
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.operators.base import airflow_outcome, owner, require_topology
+from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.drain import DrainLimits
+from airflow_trident.runtime.phases import OnFailure
+from airflow_trident.tasks.engines import make_engine
+from airflow_trident.tasks.named_workers import make_worker
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_trident.engine.base import Engine
+    from airflow_trident.runtime.deployed.named_worker import NamedWorker
+
+
+class TridentWorkerOperator(EngineOperator):
+    """A named worker (``airflow trident worker``) as a task: registers, and obeys what is told to the workers that its
+    topologies are deployed on, until all of them are shut down.
+
+    Who is deployed where is said by ``airflow trident deploy``. With ``schedule="@continuous"`` and retries it is
+    always there. Succeeds when its topologies are shut down or taken away.
+
+    :param topologies: the Topologies that it may run; those that are deployed on other names alone are an error.
+    :param name: of the worker; one process at a time has it (templated).
+    :param wait_s: so many seconds it waits for a deployment that names it, and for its name.
+    :param poll_s: seconds between two looks at sources that have nothing new.
+    :param stop_s: so many seconds what was begun may take when the task is to end.
+    :param max_pending: transactions that are uncommitted at once, of each topology; None: ``[trident] max_pending``.
+    :param tries: attempts of one transaction.
+    :param on_failure: ``block``: the topology waits for a person, ``skip``: its other transactions go on.
+    :param retention: committed transactions to keep; None: ``[trident] retention``.
+    """
+
+    template_fields: Sequence[str] = ("name", *EngineOperator.template_fields)
+    shallow_copy_attrs: Sequence[str] = ("topology", "topologies")
+    ui_color = "#e3dcf2"
+    one_batch = False
+
+    def __init__(
+        self,
+        *,
+        topologies: Sequence[Topology],
+        name: str,
+        wait_s: float = 60.0,
+        poll_s: float = 5.0,
+        stop_s: float = 3.0,
+        max_pending: int | None = None,
+        tries: int = 3,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        retention: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.topologies = _distinct(topologies)
+        super().__init__(topology=self.topologies[0], **kwargs)
+        if "{{" not in name:
+            require_name("worker", name)
+        self.name = name
+        self.wait_s, self.poll_s, self.stop_s = _seconds(wait_s=wait_s, poll_s=poll_s, stop_s=stop_s)
+        self.max_pending = max_pending
+        self.tries = settings.parse_count("tries", tries)
+        self.on_failure = OnFailure(on_failure)
+        self.retention = retention
+        self._worker: NamedWorker | None = None
+
+    def execute(self, context: Context) -> None:
+        with airflow_outcome():
+            made = self._worker = self._make(context)
+            if not made.run():
+                raise SparkJobError(
+                    f"worker {self.name!r} ended while something was not finished",
+                    "Others take it up, or its next try.",
+                )
+
+    def on_kill(self) -> None:
+        """Begin nothing more; :meth:`execute` ends within `stop_s`. Never needed for correctness."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    def _make(self, context: Context) -> NamedWorker:
+        from airflow_trident.runtime.deployed.named_worker import Patience
+
+        known = {one.name: one for one in self.topologies}
+        pending = self.max_pending
+        me = owner(context)
+        return make_worker(
+            self.name,
+            ZooKeeperHook(self.zookeeper_conn_id or None),
+            only=tuple(known),
+            code_of=known.__getitem__,
+            engine_of=self._engine_of,
+            children_here=self.spark_conn_id is None,
+            staging_dir=self.staging_dir,
+            attempts=self.attempts(context),
+            claim=Claim(
+                key=f"{me.dag_id}/{me.run_id}/{me.task_id}/{me.map_index}/worker",
+                dag_id=me.dag_id,
+                run_id=me.run_id,
+                map_index=me.map_index,
+                task_ids={"emit": me.task_id, "commit": me.task_id},
+            ),
+            limits=DrainLimits(
+                max_pending=settings.max_pending() if pending is None else settings.parse_count("max_pending", pending),
+                tries=self.tries,
+            ),
+            retention=self.retention,
+            patience=Patience(poll_s=self.poll_s, wait_s=self.wait_s, stop_s=self.stop_s),
+            progress=lambda line: self.log.info("%s", line),
+        )
+
+    def _engine_of(self, topology: Topology) -> Engine:
+        return make_engine(
+            self.engine,
+            conn_id=self.spark_conn_id,
+            conf=self.spark_conf,
+            app_name=f"trident worker {self.name}",
+            topology=topology,
+            one_shot=False,
+        )
+
+
+def _distinct(topologies: Sequence[Topology]) -> tuple[Topology, ...]:
+    """:raises ConfigurationError: none, or two of one name."""
+    if isinstance(topologies, Topology) or not topologies:
+        raise ConfigurationError("a worker has no list of topologies", "Give some, as in topologies=[topology].")
+    every = tuple(map(require_topology, topologies))
+    names = [one.name for one in every]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(f"a worker has two topologies {twice[0]!r}", "Give each once.")
+    return every
+
+
+def _seconds(**given: float) -> tuple[float, ...]:
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise ConfigurationError(f"{name} = {value!r} is no number of seconds", "Give 0 or more.")
+    return tuple(map(float, given.values()))

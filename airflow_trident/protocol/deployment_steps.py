@@ -1,0 +1,179 @@
+"""How a deployment moves, and what a worker does about it: one table, and decisions without effects.
+
+Nobody assigns and nobody leads: every worker reads the same records and decides the same. What it decides is written
+on the condition that the deployment is still as it was read, so that of several who come to it at once one does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.protocol.deployment import Deployment, DeploymentCommand, Roster, WorkerStatus
+from airflow_trident.protocol.records import Command
+
+_INTRODUCE, _INIT, _RUN, _PAUSE, _SHUTDOWN = (
+    DeploymentCommand.INTRODUCE,
+    DeploymentCommand.INIT,
+    DeploymentCommand.RUN,
+    DeploymentCommand.PAUSE,
+    DeploymentCommand.SHUTDOWN,
+)
+
+COMMANDS: dict[DeploymentCommand, frozenset[DeploymentCommand]] = {
+    _INTRODUCE: frozenset({_INTRODUCE, _INIT, _SHUTDOWN}),
+    # RUN or PAUSE: as the topology's lifecycle says when the last one confirms
+    _INIT: frozenset({_INTRODUCE, _RUN, _PAUSE, _SHUTDOWN}),
+    _RUN: frozenset({_INTRODUCE, _PAUSE, _SHUTDOWN}),
+    _PAUSE: frozenset({_INTRODUCE, _RUN, _SHUTDOWN}),
+    # its workers have ended: others, or the same ones again, begin with their names
+    _SHUTDOWN: frozenset({_INTRODUCE}),
+}
+"""Which command may follow which. INTRODUCE after any: the topology is deployed again."""
+
+_OF_LIFECYCLE = {Command.RUN: _RUN, Command.PAUSE: _PAUSE, Command.SHUTDOWN: _SHUTDOWN}
+MAX_ERROR = 1000
+"""Characters of an error that are kept."""
+
+
+class Duty(StrEnum):
+    """The one thing that a worker does next about a topology."""
+
+    REGISTER = "acknowledge that it is here"
+    INITIALISE = "load and try the topology"
+    CONFIRM = "acknowledge that the topology is initialised"
+    DRAIN = "run the topology"
+    STAND_BY = "acknowledge that another one runs it"
+    FINISH = "begin nothing more, and finish what was begun"
+    REST = "acknowledge that nothing of it is in its hands"
+    LEAVE = "acknowledge that it has stopped, and serve the topology no longer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What a worker's process does about a topology now. `initialised`: since it was last told to register."""
+
+    initialised: bool = False
+    draining: bool = False
+
+
+def told(deployment: Deployment, command: DeploymentCommand, *, by: str = "", now_ms: int = 0) -> Deployment:
+    """The only way from one command to the next; raises the epoch.
+
+    :raises TransitionError: the table has no such step.
+    """
+    if command not in COMMANDS[deployment.command]:
+        raise TransitionError(
+            f"the workers of topology {deployment.topology!r} were told to {deployment.command}, and {command} cannot "
+            "follow that",
+            f"See how far each is with `airflow trident workers {deployment.topology}`.",
+        )
+    at_ms = now_ms or deployment.changed_ms
+    return replace(deployment, command=command, epoch=deployment.epoch + 1, changed_by=by, changed_ms=at_ms)
+
+
+def obeying(deployment: Deployment, command: Command, *, by: str = "", now_ms: int = 0) -> Deployment:
+    """The deployment after a person's lifecycle command; the same one if its workers need not be told.
+
+    :raises TransitionError: `run` before all workers have confirmed: it would count for those only that are there.
+    """
+    wanted, before = _OF_LIFECYCLE[command], deployment.command
+    if wanted is before:
+        return deployment
+    if wanted is _SHUTDOWN:
+        return told(deployment, _SHUTDOWN, by=by, now_ms=now_ms)
+    if before in (_INTRODUCE, _INIT):
+        if wanted is _RUN:
+            raise TransitionError(
+                f"topology {deployment.topology!r} runs when all of its workers are initialised "
+                f"({', '.join(deployment.workers)}), and they are told to {before} so far",
+                f"Start those that `airflow trident workers {deployment.topology}` calls missing, or deploy it on "
+                "others.",
+            )
+        return deployment  # what the topology's own record says counts when the last one has confirmed
+    if before is _SHUTDOWN:
+        if wanted is _PAUSE:
+            return deployment
+        return replace(told(deployment, _INTRODUCE, by=by, now_ms=now_ms), placed="")
+    return told(deployment, wanted, by=by, now_ms=now_ms)
+
+
+def next_command(roster: Roster, lifecycle: Command) -> DeploymentCommand | None:
+    """The command that all workers have made due by what they acknowledged; None: somebody is still missing.
+
+    :param lifecycle: the topology's own command.
+    """
+    if not missing(roster):
+        if roster.deployment.command is _INTRODUCE:
+            return _INIT
+        if roster.deployment.command is _INIT:
+            return _OF_LIFECYCLE[lifecycle]
+    return None
+
+
+def missing(roster: Roster) -> tuple[str, ...]:
+    """The workers that have not acknowledged the command yet, in the deployment's order. One that was lost after all
+    had confirmed is missing, too, and the others go on without it."""
+    wanted = {
+        _INTRODUCE: (WorkerStatus.REGISTERED,),
+        _INIT: (WorkerStatus.INITIALIZED,),
+        _RUN: (WorkerStatus.RUNNING, WorkerStatus.STANDBY),
+        _PAUSE: (WorkerStatus.PAUSED,),
+    }.get(roster.deployment.command)
+    if wanted is None:  # who has stopped is not there any more
+        return tuple(worker for worker in roster.deployment.workers if not _has_stopped(roster, worker))
+    return tuple(
+        worker for worker in roster.deployment.workers if not any(roster.answered(worker, status) for status in wanted)
+    )
+
+
+def _has_stopped(roster: Roster, worker: str) -> bool:
+    said = roster.acknowledged.get(worker)
+    answered = said is not None and said.status is WorkerStatus.STOPPED and said.epoch == roster.deployment.epoch
+    return answered or worker not in roster.live
+
+
+def problems(roster: Roster) -> dict[str, str]:
+    """Worker -> why it cannot go on."""
+    found = {one: roster.acknowledged[one] for one in roster.deployment.workers if one in roster.acknowledged}
+    return {
+        worker: said.error
+        for worker, said in found.items()
+        if said.error and (roster.status(worker) is not None or said.epoch == roster.deployment.epoch)
+    }
+
+
+def duty(roster: Roster, worker: str, doing: Doing) -> Duty:
+    """What `worker`, which is registered, has to do next."""
+    command = roster.deployment.command
+    if command is _INTRODUCE:
+        return Duty.FINISH if doing.draining else Duty.REGISTER
+    if command is _SHUTDOWN:
+        return Duty.FINISH if doing.draining else Duty.LEAVE
+    if not doing.initialised:
+        return Duty.INITIALISE
+    if command is _RUN and roster.deployment.placed == worker and roster.runner in ("", worker):
+        return Duty.DRAIN
+    if doing.draining:
+        return Duty.FINISH
+    return {_INIT: Duty.CONFIRM, _PAUSE: Duty.REST}.get(command, Duty.STAND_BY)
+
+
+def require_workers(topology: str, workers: Iterable[str], affinity: Iterable[str] = (), weight: int = 1) -> None:
+    """:raises ConfigurationError: no worker, one twice, an affinity to another one, or a weight below 1."""
+    names = tuple(workers)
+    if not names:
+        raise ConfigurationError(
+            f"topology {topology!r} is deployed on no worker", "Name them, as in --workers w1,w2; one is enough."
+        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(f"worker {twice[0]!r} of topology {topology!r} is named twice", "Name each once.")
+    if strangers := [name for name in affinity if name not in names]:
+        raise ConfigurationError(
+            f"topology {topology!r} has an affinity to {', '.join(map(repr, strangers))}, which is none of its workers",
+            f"Its workers are {', '.join(names)}: name some of them, or deploy it on the others, too.",
+        )
+    if weight < 1:
+        raise ConfigurationError(f"the weight of topology {topology!r} is {weight}", "Give a whole number from 1 on.")

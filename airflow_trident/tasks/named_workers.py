@@ -1,0 +1,69 @@
+"""A named worker as a command and a task run it: over the connection's ZooKeeper, with the engines of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from airflow_trident import settings
+from airflow_trident.ledger.deployments import Deployments
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.protocol.records import Owner
+from airflow_trident.runtime.deployed.named_worker import NamedWorker, Patience
+from airflow_trident.runtime.deployed.running_topology import Means
+
+if TYPE_CHECKING:
+    from airflow_trident.engine.base import Engine
+    from airflow_trident.hooks.zookeeper import ZooKeeperHook
+    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.protocol.records import Claim
+    from airflow_trident.runtime.drains.drain import DrainLimits
+    from airflow_trident.runtime.phases import Attempts, Progress
+    from airflow_trident.topology.topology import Topology
+
+
+def make_worker(
+    name: str,
+    hook: ZooKeeperHook,
+    *,
+    only: Collection[str],
+    code_of: Callable[[str], Topology],
+    engine_of: Callable[[Topology], Engine],
+    children_here: bool,
+    staging_dir: str | None,
+    attempts: Attempts,
+    claim: Claim,
+    limits: DrainLimits,
+    retention: int | None,
+    patience: Patience,
+    progress: Progress,
+) -> NamedWorker:
+    """Opens nothing yet. The connection is asked here, once: what runs in threads asks Airflow nothing about it.
+
+    :raises PlanError: the name cannot be one.
+    """
+    where, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
+
+    def ledger_of(topology: str, incarnation: str) -> Ledger:
+        return open_ledger(where, topology, root=root, incarnation=incarnation)
+
+    means = Means(
+        code_of=code_of,
+        open_ledger=ledger_of,
+        engine_of=engine_of,
+        staging_root=settings.staging_root(staging_dir),
+        attempts=attempts,
+        claim=claim,
+        limits=limits,
+        retention=settings.retention(retention),
+        children_here=children_here,
+    )
+    return NamedWorker(
+        name=name,
+        deployments=Deployments(hook.get_conn(), root),
+        means=means,
+        owner=Owner.of(attempts.owner),
+        progress=progress,
+        only=tuple(only),
+        patience=patience,
+    )

@@ -1,0 +1,332 @@
+"""Two real workers and a real ZooKeeper: the seed's sequence, and SIGKILL at each step of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.ledger.deployments import Deployments
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.protocol.deployment import DeploymentCommand, Presence, Roster, WorkerStatus
+from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.milestones import Milestone
+from tests.programs import word_count
+from tests.programs.named_worker import topologies
+
+pytestmark = pytest.mark.zookeeper
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120.0
+"""Only of a test that fails."""
+EXPECTED = {"crash_test": word_count.TRANSACTIONS, "others": 3}
+
+
+class Worker:
+    """A process of `tests.programs.named_worker`."""
+
+    def __init__(self, site: Site, name: str, *only: str, **environment: str) -> None:
+        self.name = name
+        self.log = site.folder / f"{name}-{len(site.started)}.log"
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.programs.named_worker", name),
+                    *(site.hosts, site.root, str(site.folder), *only),
+                ],
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        site.started.append(self)
+
+    def ended(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def said(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+class Site:
+    """A root of ledgers with its states' folder; the onlooker reads what workers write."""
+
+    def __init__(self, hosts: str, root: str, folder: Path, opened: ExitStack) -> None:
+        self.hosts, self.root, self.folder, self._opened = hosts, root, folder, opened
+        self.started: list[Worker] = []
+        self.onlooker = Deployments(self.ledger("crash_test").znodes, root)
+
+    def ledger(self, topology: str) -> ZNodeLedger:
+        settings = ZooKeeperSettings(hosts=self.hosts)
+        return self._opened.enter_context(open_ledger(settings, topology, root=self.root))
+
+    def deploy(self, *workers: str, topology: str = "crash_test", **options: object) -> ZNodeLedger:
+        ledger = self.ledger(topology)
+        ledger.register(topologies(self.folder)[topology].definition())
+        self.onlooker.ensure_folder()
+        ledger.deploy(workers, **options)  # type: ignore[arg-type]
+        return ledger
+
+    def roster(self, topology: str = "crash_test") -> Roster:
+        found = self.onlooker.roster(topology)
+        assert found is not None
+        return found
+
+    def until(self, reached: Callable[[Roster], bool], topology: str = "crash_test") -> Roster:
+        """What is so when the records say so."""
+        deadline = time.monotonic() + LIMIT_S
+        while not reached(found := self.roster(topology)):
+            assert time.monotonic() < deadline, f"{found}\n{[one.said for one in self.started]}"
+            self.onlooker.wait_for_change([found], 0.1)
+        return found
+
+    def until_committed(self, topology: str = "crash_test") -> None:
+        """All that the sources have."""
+        ledger, deadline = self.ledger(topology), time.monotonic() + LIMIT_S
+        while (view := ledger.view(0)).pointer.committed < EXPECTED[topology]:
+            assert time.monotonic() < deadline, f"{view}\n{[one.said for one in self.started]}"
+            ledger.wait_for_change(EXPECTED[topology], view, 0.1)
+        assert {tx.status for tx in ledger.transactions()} == {Status.COMMITTED}
+
+
+@pytest.fixture
+def site(zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path) -> Iterator[Site]:
+    with ExitStack() as opened:
+        made = Site(zookeeper.hosts, ledger_root, tmp_path, opened)
+        try:
+            yield made
+        finally:
+            for one in made.started:
+                one.process.kill()
+                one.process.wait()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+    """What the states hold when nobody is killed and nobody is deployed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    word_count.main(zookeeper.hosts, f"/{folder.name}", str(folder))
+    return word_count.contents(folder)
+
+
+def statuses(roster: Roster) -> list[WorkerStatus | Presence]:
+    return [roster.standing(name) for name in roster.deployment.workers]
+
+
+def all_stopped(roster: Roster) -> bool:
+    return statuses(roster) == [WorkerStatus.STOPPED] * len(roster.deployment.workers)
+
+
+# ---- the seed's sequence ---------------------------------------------------------------------------------------
+
+
+def test_every_message_of_the_seed_in_its_order(site: Site, undisturbed: dict[str, list[object]]) -> None:
+    ledger = site.deploy("w1", "w2")
+    first = Worker(site, "w1")
+    alone = site.until(lambda found: found.status("w1") is WorkerStatus.REGISTERED)
+    assert alone.deployment.command is DeploymentCommand.INTRODUCE  # one of two: nobody is initialised
+    assert alone.standing("w2") is Presence.MISSING
+    second = Worker(site, "w2")
+    running = site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+    assert running.deployment.command is DeploymentCommand.RUN
+    assert running.deployment.epoch == 3
+    site.until_committed()
+    ledger.set_command(Command.PAUSE, by="ann")
+    paused = site.until(lambda found: statuses(found) == [WorkerStatus.PAUSED, WorkerStatus.PAUSED])
+    assert (paused.deployment.epoch, paused.deployment.changed_by) == (4, "ann")
+    ledger.set_command(Command.RUN, by="ann")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+    ledger.set_command(Command.SHUTDOWN, by="ann")
+    assert (first.ended(), second.ended()) == (0, 0)
+    assert all_stopped(site.roster())
+    assert site.onlooker.read().live == {}
+    for worker in (first, second):
+        obeyed = [line.rpartition(": ")[2] for line in worker.said if "(epoch " in line]
+        ready = "running" if worker is first else "standby"
+        # one who is ready says so before it is known who is to run the topology
+        obeyed = [line for line in obeyed if not (worker is first and line.startswith("standby"))]
+        assert obeyed == [
+            "registered (epoch 1)",
+            "initialized (epoch 2)",
+            f"{ready} (epoch 3)",
+            "paused (epoch 4)",
+            f"{ready} (epoch 5)",
+            "stopped (epoch 6)",
+        ]
+    assert word_count.contents(site.folder) == undisturbed
+
+
+def test_who_comes_again_while_it_is_paused_stays_paused(site: Site) -> None:
+    ledger = site.deploy("w1")
+    Worker(site, "w1")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING])
+    ledger.set_command(Command.PAUSE)
+    site.until(lambda found: statuses(found) == [WorkerStatus.PAUSED])
+    site.started[0].kill()
+    again = Worker(site, "w1")
+    site.until(lambda found: found.status("w1") is WorkerStatus.PAUSED and found.live["w1"].pid == again.process.pid)
+    begun = ledger.view(0).next_txid
+    ledger.set_command(Command.RUN)
+    site.until_committed()
+    assert site.roster().deployment.command is DeploymentCommand.RUN
+    assert ledger.view(0).next_txid >= begun
+
+
+# ---- SIGKILL at each step --------------------------------------------------------------------------------------
+
+STEPS = [
+    # the kill before a step is nearly the one after the step before it
+    pytest.param(f"{step} {when}", marks=[pytest.mark.rare] if when == "before" else [])
+    for step in (
+        "register",
+        "acknowledge registered",
+        "advance init",
+        "acknowledge initialized",
+        "advance run",
+        "place",
+        "acknowledge running",
+        "acknowledge stopped",
+    )
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_that_is_killed_at_a_step_and_comes_again_ends_as_if_nothing_had_been(
+    site: Site, undisturbed: dict[str, list[object]], step: str
+) -> None:
+    """The killed one is the only one who can do the step: it comes last, or there is no other."""
+    workers = ["w1", "w2"] if step.startswith(("register", "acknowledge reg", "acknowledge init")) else ["w1"]
+    ledger = site.deploy(*workers)
+    if len(workers) == 2:
+        Worker(site, "w2")
+        site.until(lambda found: found.status("w2") is WorkerStatus.REGISTERED)
+    victim = Worker(site, "w1", AIRFLOW_TRIDENT_KILL=f"{step} 1")
+    if "stopped" in step:
+        site.until_committed()
+        ledger.set_command(Command.SHUTDOWN)
+    assert victim.ended() == -signal.SIGKILL
+    again = Worker(site, "w1")
+    if "stopped" not in step:
+        site.until_committed()
+        ledger.set_command(Command.SHUTDOWN)
+    assert again.ended() == 0
+    assert all_stopped(site.until(all_stopped))
+    assert word_count.contents(site.folder) == undisturbed
+
+
+@pytest.mark.parametrize("milestone", [Milestone.BEGUN, Milestone.PUBLISHED, Milestone.GATE_OPENED, Milestone.APPLIED])
+def test_the_others_take_up_what_a_lost_worker_was_at(
+    site: Site, undisturbed: dict[str, list[object]], milestone: Milestone
+) -> None:
+    ledger = site.deploy("w1", "w2", affinity=["w1"])
+    victim = Worker(site, "w1", AIRFLOW_TRIDENT_CRASH=f"{milestone}@3:{site.folder}/killed")
+    survivor = Worker(site, "w2")
+    assert victim.ended() == -signal.SIGKILL
+    lost = site.until(lambda found: found.standing("w1") is Presence.LOST)
+    assert lost.deployment.command is DeploymentCommand.RUN
+    site.until(lambda found: found.status("w2") is WorkerStatus.RUNNING)
+    site.until_committed()
+    # it comes back, is initialised alone, and where it belongs the topology goes back to it
+    again = Worker(site, "w1")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+    ledger.set_command(Command.SHUTDOWN)
+    assert (again.ended(), survivor.ended()) == (0, 0)
+    assert word_count.contents(site.folder) == undisturbed
+
+
+def test_a_worker_that_is_asked_to_end_finishes_what_it_began_and_another_goes_on(site: Site) -> None:
+    ledger = site.deploy("w1", "w2")
+    first, second = Worker(site, "w1"), Worker(site, "w2")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+    first.process.send_signal(signal.SIGTERM)
+    assert first.ended() == 0
+    its_own = [tx for tx in ledger.transactions() if tx.owner.pid == first.process.pid]
+    assert {tx.status for tx in its_own} <= {Status.COMMITTED}
+    site.until(lambda found: statuses(found) == [Presence.LOST, WorkerStatus.RUNNING])  # at once: its session is ended
+    site.until_committed()
+    ledger.set_command(Command.SHUTDOWN)
+    assert second.ended() == 0
+
+
+def test_a_worker_that_was_stopped_for_so_long_that_it_was_lost_leaves_the_topology_to_who_took_it(
+    site: Site, undisturbed: dict[str, list[object]]
+) -> None:
+    ledger = site.deploy("w1", "w2")
+    first = Worker(site, "w1")
+    second = Worker(site, "w2")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+    first.process.send_signal(signal.SIGSTOP)
+    site.until(lambda found: statuses(found) == [Presence.LOST, WorkerStatus.RUNNING])
+    first.process.send_signal(signal.SIGCONT)
+    site.until(lambda found: statuses(found) == [WorkerStatus.STANDBY, WorkerStatus.RUNNING])
+    site.until_committed()
+    ledger.set_command(Command.SHUTDOWN)
+    assert (first.ended(), second.ended()) == (0, 0)
+    assert word_count.contents(site.folder) == undisturbed
+
+
+# ---- names and several topologies ------------------------------------------------------------------------------
+
+
+def test_a_second_process_of_a_taken_name_ends_and_the_first_is_unaffected(site: Site) -> None:
+    site.deploy("w1")
+    first = Worker(site, "w1")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING])
+    second = Worker(site, "w1")
+    assert second.ended() == 1
+    assert f"the name 'w1' is taken by process {first.process.pid}" in second.said[-1]
+    assert site.roster().live["w1"].pid == first.process.pid
+    site.until_committed()
+
+
+def test_a_worker_that_cannot_initialise_says_why_and_nobody_runs(site: Site) -> None:
+    ledger = site.deploy("w1", "w2")
+    word_count.main(site.hosts, f"{site.root}-other", str(site.folder))  # the states belong to another ledger
+    Worker(site, "w1")
+    Worker(site, "w2")
+    failed = site.until(lambda found: statuses(found) == [WorkerStatus.INIT_FAILED, WorkerStatus.INIT_FAILED])
+    assert failed.deployment.command is DeploymentCommand.INIT
+    assert "airflow trident repair crash_test" in failed.acknowledged["w1"].error
+    assert list(ledger.transactions()) == []
+
+
+def test_two_topologies_go_to_two_workers_and_to_one_when_the_other_is_lost(site: Site) -> None:
+    site.deploy("w1", "w2")
+    site.deploy("w1", "w2", topology="others")
+    first, second = Worker(site, "w1"), Worker(site, "w2")
+    for topology in EXPECTED:
+        site.until_committed(topology)
+        site.until(lambda found: found.runner != "", topology)
+    assert {site.roster(topology).runner for topology in EXPECTED} == {"w1", "w2"}
+    first.kill()
+    for topology in EXPECTED:
+        site.until(lambda found: found.runner == "w2", topology)
+    # one is taken away, the other shut down: nothing is left to serve
+    site.ledger("others").undeploy()
+    site.ledger("crash_test").set_command(Command.SHUTDOWN)
+    assert second.ended() == 0
+
+
+def test_a_worker_that_serves_one_topology_alone_leaves_the_other_to_others(site: Site) -> None:
+    site.deploy("w1")
+    site.deploy("w1", topology="others")
+    Worker(site, "w1", "others")
+    site.until_committed("others")
+    assert site.roster().standing("w1") is Presence.INTRODUCED
+    assert list(site.ledger("crash_test").transactions()) == []
