@@ -79,6 +79,20 @@ class Hangs(Bolt):
             signal.pause()
 
 
+class HangsOnce(Bolt):
+    """The first process of them all: its number is in the file argv[2]."""
+
+    def now(self, name):
+        try:
+            with open(f"{sys.argv[2]}.new", "x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return
+        os.link(file.name, sys.argv[2])
+        while True:
+            signal.pause()
+
+
 class Garbage(Bolt):
     def now(self, name):
         sys.stdout.write("this is no message\nend\n")

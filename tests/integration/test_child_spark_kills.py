@@ -1,0 +1,102 @@
+"""What is left of a child in a Spark worker when somebody ends the worker, the driver or the attempt: nothing. It
+sleeps and looks at no pipe, so that no end of file would end it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_trident import ShellBolt, Topology
+from airflow_trident.children.bolt import ChildBolt
+from airflow_trident.engine.spark.engine import SparkEngine
+from tests.fixtures.child import COMPONENTS
+from tests.fixtures.engine import JobOf, run
+from tests.fixtures.pieces import keep, lines
+from tests.fixtures.spark import wait_for
+from tests.integration.test_spark_sessions import Background
+
+pytestmark = pytest.mark.spark
+
+LINES = ["snow white", "now here", "the end"]
+WORDS = sorted(f"('{word}',)" for line in LINES for word in line.split())
+LIMIT_S = 60
+"""Only bounds a test that would hang."""
+
+
+def splits(bolt: ChildBolt) -> Callable[[Topology], None]:
+    return lambda topology: keep(lines(topology, LINES).flat_map(bolt, "word string"))
+
+
+def hanging(told: Path) -> ShellBolt:
+    return ShellBolt([sys.executable, "-I", "-S", os.path.join(COMPONENTS, "shell.py"), "HangsOnce", str(told)])
+
+
+def begun(told: Path) -> psutil.Process:
+    """The child, as soon as it hangs."""
+    wait_for(told.exists)
+    return psutil.Process(int(told.read_text()))
+
+
+def gone(*processes: psutil.Process) -> bool:
+    return psutil.wait_procs(processes, LIMIT_S)[1] == []
+
+
+def test_a_child_ends_with_a_python_worker_that_is_killed_and_the_next_attempt_is_whole(
+    tmp_path: Path, job_of: JobOf, spark_engine: SparkEngine
+) -> None:
+    build = splits(hanging(tmp_path / "pid"))
+    running = Background(spark_engine, job_of(build))
+    child = begun(tmp_path / "pid")
+    worker = child.parent()
+    assert worker is not None
+    assert "pyspark" in " ".join(worker.cmdline())
+    worker.kill()
+    assert gone(child, worker)
+    assert getattr(running.end(), "outcome", None) == "retry"
+    assert run(spark_engine, job_of(build, attempt=1)) == {"rows": WORDS}
+
+
+def test_a_child_ends_with_an_attempt_that_is_cancelled(
+    tmp_path: Path, job_of: JobOf, spark_engine: SparkEngine
+) -> None:
+    build = splits(hanging(tmp_path / "pid"))
+    job = job_of(build)
+    running = Background(spark_engine, job)
+    child = begun(tmp_path / "pid")
+    spark_engine.cancel(job.slot)
+    assert running.end() is not None
+    assert gone(child)
+    assert run(spark_engine, job_of(build, attempt=1)) == {"rows": WORDS}
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.local import LocalSessions
+from tests.fixtures.engine import make_job
+from tests.integration.test_child_spark_kills import hanging, splits
+
+folder = Path(sys.argv[1])
+with SparkEngine(LocalSessions("local[1]", conf={"spark.driver.memory": "512m"})) as engine:
+    engine.run(make_job(splits(hanging(folder / "pid")), folder / "staging"))
+"""
+
+
+def test_a_child_ends_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+    """The JVM ends with the driver, the Python workers with the JVM, and the child with its worker."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], env=environment) as driver:
+        try:
+            child = begun(tmp_path / "pid")
+            worker = child.parent()
+            assert worker is not None
+        finally:
+            driver.kill()
+    assert gone(child, worker)
