@@ -53,7 +53,7 @@ rare: java venv
 	@$(RUN) python -m pytest -m rare $(ARGS)
 
 golden: venv
-	@$(RUN) UPDATE_GOLDEN=1 python -m pytest -q tests/unit/test_plan_golden.py $(ARGS)
+	@$(RUN) UPDATE_GOLDEN=1 python -m pytest -q tests/unit/test_plan_golden.py tests/unit/test_qtopology_golden.py $(ARGS)
 	@git --no-pager diff --stat -- tests/golden
 
 histories: venv

@@ -261,8 +261,9 @@ def _twice(names: Iterable[str]) -> str | None:
 def _refuse_hooks(file: str, general: Mapping[str, Any], variables: Variables) -> None:
     """Code that runs before and after all nodes, in their process."""
     for key in ("initialization", "shutdown", "shutdown_hard"):
-        for index, hook in enumerate(general.get(key, ())):
-            where = f"general.{key}[{index}]"
+        hooks = general.get(key, ())
+        for index, hook in enumerate((hooks,) if isinstance(hooks, dict) else hooks):
+            where = f"general.{key}" if hook is hooks else f"general.{key}[{index}]"
             if not _is_disabled(hook, where, variables):
                 raise _error(
                     file,

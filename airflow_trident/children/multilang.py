@@ -30,7 +30,8 @@ _TICK, _BEAT = "tick", "beat"
 
 class MultilangTalk(BoltTalk):
     """:param ticks: so many tick tuples, at most, are sent while a bolt holds all rows back that it may have: one that
-    works in batches gives them then (pystorm: BatchingBolt)."""
+    works in batches gives them then (pystorm: BatchingBolt).
+    :param task_ids_ahead: so many answers with task ids are on their way at any time."""
 
     proves_life: ClassVar[bool] = True
     closes_input: ClassVar[bool] = True
@@ -45,11 +46,13 @@ class MultilangTalk(BoltTalk):
         window: int,
         conf: dict[str, Any],
         ticks: int,
+        task_ids_ahead: int = 0,
     ) -> None:
         super().__init__(channel, listener, place)
         self.window = window
         self._conf = conf
         self._ticks_left = self._ticks = ticks
+        self._task_ids_ahead = task_ids_ahead
         self._ready = False
         self._said = ""
         self._beats = self._syncs = self._tick = 0
@@ -59,6 +62,8 @@ class MultilangTalk(BoltTalk):
 
     def open(self) -> None:
         self._channel.send({"conf": self._whole_conf(), "pidDir": self._folder, "context": self._context()})
+        for _ in range(self._task_ids_ahead):  # all answers are alike: the next one may be there already
+            self._channel.send(_TASK_IDS)
 
     def _whole_conf(self) -> dict[str, Any]:
         defaults = {

@@ -137,6 +137,16 @@ _NODE_TOO: Mapping[str, Requirement] = {
 }
 _INPUT = Keys({"source": _name}, {"stream_id": _stream, "disabled": _disabled})
 _HOOK = Keys({"working_dir": _text, "cmd": _text}, {"init": _object, "disabled": _disabled})
+
+
+def _hooks(value: Any, where: str) -> None:
+    """A list of hooks, or one alone."""
+    if isinstance(value, dict):
+        _HOOK(value, where)
+    else:
+        List(_HOOK)(value, where)
+
+
 _WRAPPER = Keys(
     {},
     {
@@ -157,9 +167,9 @@ _GENERAL = Keys(
         "worker_affinity": List(_text),
         "pass_binary_messages": _truth,
         "wrapper": _WRAPPER,
-        "initialization": List(_HOOK),
-        "shutdown": List(_HOOK),
-        "shutdown_hard": List(_HOOK),
+        "initialization": _hooks,
+        "shutdown": _hooks,
+        "shutdown_hard": _hooks,
     },
 )
 TOPOLOGY = Keys(

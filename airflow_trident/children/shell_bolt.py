@@ -33,6 +33,9 @@ class ShellBolt(ChildBolt):
     :param tuple_timeout_s: the same if it acknowledges nothing; None: only the attempt's time-out ends it.
     :param ticks: so many tick tuples, at most, are sent to one that holds rows back (pystorm: BatchingBolt). 0 for one
         that acknowledges later and does not know tick tuples.
+    :param task_ids_ahead: so many answers with task ids are sent before they are asked for, and one for each that is
+        used: a component that waits for them at each emit (Storm's own storm.py) then waits for nothing. Only for those
+        that keep answers which come early, as storm.py and pystorm do, and storm.js does not.
     :param max_message_bytes: no message of the child may be longer.
     :param strict: what it prints on stdout beside its messages is an error; else it is logged.
     :param fail: what becomes of a row that it fails: "attempt", "drop".
@@ -52,6 +55,7 @@ class ShellBolt(ChildBolt):
         stop_timeout_s: float = 10.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         ticks: int = 10,
+        task_ids_ahead: int = 0,
         strict: bool = False,
         fail: str = "attempt",
     ) -> None:
@@ -62,6 +66,9 @@ class ShellBolt(ChildBolt):
         self.env = dict(env or {})
         self.conf = dict(conf or {})
         self.ticks = ticks
+        if task_ids_ahead < 0:
+            raise ConfigurationError(f"task_ids_ahead is {task_ids_ahead!r}", "It must be 0 or more.")
+        self.task_ids_ahead = task_ids_ahead
         self.fail = on_fail(fail)
         self.limits = ChildLimits(
             max_pending=max_pending,
@@ -80,4 +87,12 @@ class ShellBolt(ChildBolt):
         return multilang_program(self.command, self.cwd, self.env, self.limits, place)
 
     def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> MultilangTalk:
-        return MultilangTalk(channel, listener, place, window=self.limits.max_pending, conf=self.conf, ticks=self.ticks)
+        return MultilangTalk(
+            channel,
+            listener,
+            place,
+            window=self.limits.max_pending,
+            conf=self.conf,
+            ticks=self.ticks,
+            task_ids_ahead=self.task_ids_ahead,
+        )

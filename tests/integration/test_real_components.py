@@ -30,6 +30,11 @@ def test_a_bolt_of_pystorm_splits_lines(kind: str) -> None:
     assert [emit.row for emit in found] == [number for number in range(1200) for _ in range(2)]
 
 
+def test_a_bolt_of_pystorm_takes_task_ids_that_come_early() -> None:
+    rows = lines(100)
+    assert values(emits(pystorm("Ids", task_ids_ahead=50), rows)) == words(rows)
+
+
 def test_a_batching_bolt_of_pystorm_gives_its_groups() -> None:
     found = emits(pystorm("Counts"), [("a",), ("b",), ("a",)], matched=False)
     assert sorted(values(found)) == ["a=2", "b=1"]

@@ -300,6 +300,14 @@ def test_rows_that_it_gives_up_may_be_dropped(bolt: Callable[[], ChildBolt], cap
     assert "1 rows that it gave up were dropped" in caplog.text
 
 
+def test_task_ids_come_before_they_are_asked_for_if_that_is_wanted() -> None:
+    """The component ends if it has none: two for each line, for one line at a time."""
+    rows = [("a b",)] * 20
+    assert values(emits(shell("IdsAhead", task_ids_ahead=2, max_pending=1), rows)) == ["a", "b"] * 20
+    with pytest.raises(ChildError, match="none had come"):
+        emits(shell("IdsAhead", task_ids_ahead=1, max_pending=1), rows)
+
+
 def test_a_cancel_is_seen_while_a_child_hangs() -> None:
     looks = 0
 
@@ -340,6 +348,7 @@ def test_a_module_that_is_not_there_is_an_error_of_configuration() -> None:
     [
         (lambda: shell(fail="ignore"), 'fail is \'ignore\'. Use "attempt" or "drop"'),
         (lambda: shell(max_pending=0), "max_pending is 0"),
+        (lambda: shell(task_ids_ahead=-1), "task_ids_ahead is -1"),
         (lambda: shell(silence_s=-1), "silence_s is -1"),
         (lambda: module(type="subprocess"), "type of a NodeBolt is 'subprocess'. Use one of 'inproc'"),
         (lambda: program(protocol="0.8"), "protocol of a NodeBolt is '0.8'. Use one of 'seed', '0.7'"),

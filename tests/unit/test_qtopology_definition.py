@@ -89,6 +89,12 @@ def test_the_smallest_file_is_a_topology_without_nodes() -> None:
             {"general": {"heartbeat": 1, "initialization": [{"working_dir": ".", "cmd": "open.js"}]}},
             "general.initialization[0] (open.js) cannot run: no process lives as long as the topology",
         ),
+        (
+            {"general": {"heartbeat": 1, "initialization": {"working_dir": ".", "cmd": "open.js"}}},
+            "general.initialization (open.js) cannot run",
+        ),
+        ({"general": {"heartbeat": 1, "initialization": {"cmd": "x"}}}, "general.initialization has no 'working_dir'"),
+        ({"general": {"heartbeat": 1, "initialization": 7}}, "general.initialization is 7. Make it a list"),
         ({"general": {"heartbeat": 1, "shutdown": [{"working_dir": ".", "cmd": "close.js"}]}}, '"disabled": true'),
     ],
 )  # fmt: skip
@@ -154,6 +160,7 @@ def test_what_a_disabled_node_says_is_checked_and_its_name_may_be_a_source() -> 
 def test_hooks_that_are_disabled_are_no_reason_to_refuse_a_file() -> None:
     hook = {"working_dir": ".", "cmd": "x.js", "disabled": "${OFF}"}
     compiled(spout(), general={"initialization": [hook], "shutdown_hard": [hook]}, variables={"OFF": "true"})
+    compiled(spout(), general={"initialization": hook, "shutdown": hook}, variables={"OFF": "true"})
 
 
 def test_bolts_stand_behind_their_sources_and_wires_keep_their_streams_and_their_number() -> None:

@@ -247,7 +247,19 @@ class Pid(Bolt):
         ack(name)
 
 
-waiting, later = [], []
+class IdsAhead(Ids):
+    """Keeps task ids that come before it asks, and never reads while it has some."""
+
+    def line(self, name, line):
+        for word in line.split():
+            emit([word], name, need_task_ids=True)
+            if not early:
+                raise SystemExit("none had come")
+            early.pop()
+        ack(name)
+
+
+waiting, later, early = [], [], []
 
 
 def main():
@@ -255,7 +267,9 @@ def main():
     bolt = globals()[kind]()
     bolt.begin(read())
     while (message := later.pop(0) if later else read()) is not None:
-        if message["stream"] == "__heartbeat":
+        if isinstance(message, list):
+            early.append(message)
+        elif message["stream"] == "__heartbeat":
             send({"command": "sync"})
         elif message["stream"] == "__tick":
             bolt.tick(message)
