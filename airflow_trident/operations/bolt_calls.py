@@ -62,7 +62,7 @@ class BasicBoltCalls(_Calls):
         self._collector = BatchOutputCollector(self.bolt.outputs, self.attempt, self._take)
         self._basic.prepare(self.bolt.conf, self.bolt.context(context))
 
-    def _take(self, row: tuple[Any, ...]) -> None:
+    def _take(self, *row: Any) -> None:
         self._given.append(row)
 
     def execute(self, *values: Any) -> list[tuple[Any, ...]]:
@@ -83,7 +83,7 @@ class _BatchCalls(_Calls):
     def _begin(self, collector: Collector) -> BaseBatchBolt[TransactionAttempt]:
         bolt = self.bolt.bolt
         assert isinstance(bolt, BaseBatchBolt)
-        emitted = BatchOutputCollector(self.bolt.outputs, self.attempt, lambda row: collector.emit(*row))
+        emitted = BatchOutputCollector(self.bolt.outputs, self.attempt, collector.emit)
         bolt.prepare(self.bolt.conf, self.bolt.context(self.context), emitted, self.attempt)
         return bolt
 

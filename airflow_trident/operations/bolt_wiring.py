@@ -33,6 +33,16 @@ class BoltInput:
         return f"{self.stream!r} of component {self.component!r}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A stream's places in the rows of all: its first one, and what stands before and behind its values."""
+
+    width: int
+    begin: int
+    before: tuple[int | None, ...]
+    after: tuple[None, ...]
+
+
 @dataclass(frozen=True)
 class Outputs:
     """The streams that a component emits, as rows of one schema. Several streams: a tag, and then the fields of each;
@@ -40,14 +50,17 @@ class Outputs:
 
     component: str
     streams: Mapping[str, Output]
-    _places: dict[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
+    _lanes: dict[str, _Lane] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        places, begin = {}, 1
-        for name, output in self.streams.items():
-            places[name] = (begin, begin + len(output.schema))
-            begin += len(output.schema)
-        object.__setattr__(self, "_places", places)
+        lanes, begin = {}, 1
+        all_width = sum(len(output.schema) for output in self.streams.values())
+        for place, (name, output) in enumerate(self.streams.items()):
+            width = len(output.schema)
+            nulls = all_width + 1 - begin - width
+            lanes[name] = _Lane(width, begin, (place, *(None,) * (begin - 1)), (None,) * nulls)
+            begin += width
+        object.__setattr__(self, "_lanes", lanes)
 
     @property
     def tagged(self) -> bool:
@@ -60,29 +73,31 @@ class Outputs:
             return next((output.schema for output in self.streams.values()), ())
         return tagged([output.schema for output in self.streams.values()])
 
+    @property
+    def plain_width(self) -> int | None:
+        """How many values are emitted, the attempt among them, where there is the default stream alone."""
+        return self._lanes["default"].width + 1 if [*self._lanes] == ["default"] else None
+
     def row(self, stream: str, values: Any, attempt: TransactionAttempt) -> tuple[Any, ...]:
         """:raises ValueError: the stream is not declared, or the values are not those of its fields."""
-        output = self.streams.get(stream)
-        if output is None:
+        lane = self._lanes.get(stream)
+        if lane is None:
             known = ", ".join(map(repr, self.streams)) or "nothing"
             raise ValueError(f"emitted to stream {stream!r}: declare_output_fields() declares {known}")
         given = tuple(values)
-        if given[:1] != (attempt,):
+        # identity first: this is called for each tuple, and comparing attempts costs as much as all the rest
+        if not given or (given[0] is not attempt and given[0] != attempt):
             raise ValueError(f"the first value must be the TransactionAttempt of the batch, {attempt}: got {given[:1]}")
-        if len(given) != len(output.schema) + 1:
+        if len(given) != lane.width + 1:
+            output = self.streams[stream]
             names = ", ".join((output.attempt, *names_of(output.schema)))
             raise ValueError(f"emitted {len(given)} values to stream {stream!r}, which has ({names})")
-        if not self.tagged:
-            return given[1:]
-        begin, end = self._places[stream]
-        width = max(last for _, last in self._places.values())
-        place = list(self.streams).index(stream)
-        return (place, *(None,) * (begin - 1), *given[1:], *(None,) * (width - end))
+        return (*lane.before, *given[1:], *lane.after) if len(self._lanes) > 1 else given[1:]
 
     def fields_of(self, stream: str) -> tuple[str, ...]:
         """The names in `schema` of the fields of one stream."""
-        begin, end = self._places[stream]
-        return names_of(self.schema)[begin:end] if self.tagged else names_of(self.schema)
+        lane = self._lanes[stream]
+        return names_of(self.schema)[lane.begin : lane.begin + lane.width] if self.tagged else names_of(self.schema)
 
 
 def tagged(schemas: Sequence[Schema]) -> Schema:

@@ -129,19 +129,26 @@ class OutputFieldsDeclarer:
 
 class BatchOutputCollector:
     """Where a bolt emits: ``emit([id, count])``, or ``emit("users", [tx, tweet_id, user])`` to a named stream. The
-    first value must be the TransactionAttempt of the batch (Storm: BatchOutputCollector, BasicOutputCollector)."""
+    first value must be the TransactionAttempt of the batch (Storm: BatchOutputCollector, BasicOutputCollector).
 
-    def __init__(self, outputs: Outputs, attempt: TransactionAttempt, give: Callable[[tuple[Any, ...]], None]) -> None:
-        self._outputs = outputs
+    :param give: gets the values of a row of `outputs`.
+    """
+
+    def __init__(self, outputs: Outputs, attempt: TransactionAttempt, give: Callable[..., None]) -> None:
+        self._row = outputs.row
+        self._plain = outputs.plain_width
         self._attempt = attempt
         self._give = give
 
     def emit(self, *what: Any) -> None:
         """:raises ValueError: the stream is not declared, or the values are not those of its fields."""
+        values = what[0] if len(what) == 1 else None
+        if type(values) is list and len(values) == self._plain and values[0] is self._attempt:
+            self._give(*values[1:])  # nearly always, and three times as fast
+            return
         if len(what) not in (1, 2) or isinstance(what[-1], str):
             raise ValueError("emit takes (values) or (stream, values)")
-        stream = what[0] if len(what) == 2 else DEFAULT_STREAM
-        self._give(self._outputs.row(stream, what[-1], self._attempt))
+        self._give(*self._row(what[0] if len(what) == 2 else DEFAULT_STREAM, what[-1], self._attempt))
 
 
 class Component(ABC):

@@ -55,10 +55,11 @@ class Emitted:
         self.rows: list[tuple[Any, ...]] = []
 
     def emit(self, *values: Any) -> None:
-        if len(values) != len(self._fits):
-            raise self._border.wrong_arity((), values, len(self._fits))
+        fits = self._fits
+        if len(values) != len(fits):
+            raise self._border.wrong_arity((), values, len(fits))
         try:
-            self.rows.append(tuple(fit(value) for fit, value in zip(self._fits, values, strict=True)))
+            self.rows.append(tuple([fit(value) for fit, value in zip(fits, values, strict=True)]))
         except UnfitValueError as error:
             raise self._border.error((), f"gave {error}") from error
 
@@ -163,6 +164,10 @@ def folds_of(node: AggregateStep, context: OperationContext) -> Iterator[list[Fo
 
 def group_rows(folds: Sequence[Fold], key: tuple[Any, ...], values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """The tuples of one group: the cross product of what its aggregations give."""
+    if len(folds) == 1:
+        for part in folds[0].emits(values[0]):
+            yield (*key, *part)
+        return
     for parts in product(*(fold.emits(value) for fold, value in zip(folds, values, strict=True))):
         yield (*key, *(value for part in parts for value in part))
 

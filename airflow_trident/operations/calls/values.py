@@ -46,10 +46,11 @@ def coercer(type_text: str) -> Callable[[Any], Any]:
     The function raises UnfitValueError.
     """
     fit = _fit(type_text)
+    exact = str if type_text == "string" else None
 
     def run(value: Any) -> Any:
-        if value is None:
-            return None
+        if value is None or type(value) is exact:
+            return value
         try:
             return fit(value)
         except (TypeError, ValueError, OverflowError, AttributeError):

@@ -93,7 +93,7 @@ class OpenCommitter(State):
         rows: list[tuple[Any, ...]] = []
         with prepared(of.bolt, context, border) as bolt:
             assert isinstance(bolt, BaseBatchBolt)
-            collector = BatchOutputCollector(of.outputs, attempt, rows.append)
+            collector = BatchOutputCollector(of.outputs, attempt, lambda *row: rows.append(row))
             with _calling(border, "prepare"):
                 bolt.prepare(of.conf, of.context(context), collector, attempt)
             for place, values in tuples:

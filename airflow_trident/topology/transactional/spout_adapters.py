@@ -50,7 +50,7 @@ class SpoutOfTopology:
 
     def collector(self, txid: int, rows: list[Row]) -> tuple[TransactionAttempt, BatchOutputCollector]:
         attempt = TransactionAttempt(txid, NO_ATTEMPT)
-        return attempt, BatchOutputCollector(self.outputs, attempt, rows.append)
+        return attempt, BatchOutputCollector(self.outputs, attempt, lambda *row: rows.append(row))
 
     def batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         """:raises DamagedInputError: a value does not fit its field."""

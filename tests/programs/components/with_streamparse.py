@@ -32,3 +32,11 @@ class Numbers(Spout):
 
     def ack(self, tup_id):
         self.logger.info("number %d is done", tup_id)
+
+
+class Splitter(Bolt):
+    outputs = ["word"]  # noqa: RUF012 - as its users write it
+
+    def process(self, tup):
+        for word in tup.values.line.split():
+            self.emit([word])
