@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import _moved
+from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
     # The public names, once: `_public` reads these lines.
@@ -156,7 +157,7 @@ if TYPE_CHECKING:
     )
 
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _moved.install()
 

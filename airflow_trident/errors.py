@@ -246,6 +246,10 @@ class ConfigurationError(TridentError):
     """A setting, connection or argument is wrong."""
 
 
+class ExecutorPackageError(ConfigurationError):
+    """Spark's Python workers cannot import this package, or have another version of it."""
+
+
 class LedgerAuthError(ConfigurationError, may_quote_rows=False):
     """ZooKeeper refused the credentials or the access list forbids the operation."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.sessions.java import spark_home
 from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.errors import SparkJobError
@@ -16,6 +17,7 @@ from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+PY_FILES = "spark.submit.pyFiles"
 _RUNS_PYTHON = "org.apache.spark.deploy.PythonRunner"
 
 
@@ -70,7 +72,11 @@ class HookSubmit:
     def _made(self, **options: Any) -> SparkSubmitHook:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        return SparkSubmitHook(conf=self._conf, conn_id=self._conn_id, name=self._app_name, **options)
+        conf = dict(self._conf)
+        hook = SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=self._app_name, **options)
+        if hook._connection["deploy_mode"] == "cluster":  # the driver is where this package may not be installed
+            conf[PY_FILES] = ",".join(filter(None, [package_zip(), conf.get(PY_FILES)]))
+        return hook
 
     @staticmethod
     def _follow(driver: SparkDriver) -> None:

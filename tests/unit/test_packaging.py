@@ -17,6 +17,8 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
+from airflow_trident.version import VERSION
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -27,6 +29,10 @@ def pins() -> list[Requirement]:
 
 
 # ---- versions --------------------------------------------------------------------------------------------------
+
+
+def test_the_package_says_the_version_that_it_is_published_as() -> None:
+    assert PROJECT["version"] == VERSION
 
 
 def test_pyspark_and_pyspark_client_share_a_folder_and_are_of_one_version() -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.aggregate import aggregate
 from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
-from airflow_trident.engine.fused.child_bolts import child_bolt
 from airflow_trident.engine.fused.folds import AggregateStep
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce
@@ -350,6 +349,9 @@ def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -
 
 
 def _bolt(node: BoltNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    # Talking to children needs a library that the executors of most topologies can do without.
+    from airflow_trident.engine.fused.child_bolts import child_bolt
+
     return child_bolt(node, at.keep, at.context, frames)
 
 

@@ -17,12 +17,13 @@ def main(job_path: str, result_path: str) -> int:
 
     from airflow_trident.engine.spark.engine import SparkEngine
     from airflow_trident.engine.spark.errors import to_json, translate
-    from airflow_trident.engine.spark.sessions.session import GivenSession
+    from airflow_trident.engine.spark.sessions.session import GivenSession, send_to_executors
     from airflow_trident.io.private_files import read_own
     from airflow_trident.staging import manifest as manifests
 
     session = SparkSession.builder.getOrCreate()
     try:
+        send_to_executors(session)
         content = read_own(job_path, "the order of a job")
         job = pickle.loads(content)  # noqa: S301 - only this user can have written it
         manifest = SparkEngine(GivenSession(session)).run(job)

@@ -16,12 +16,13 @@ from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark.errors import is_expression_error, translate
 from airflow_trident.engine.spark.group_run import GroupRun
+from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.spark.versions import error_loggers, require_version
 from airflow_trident.engine.state_queries import require_reachable
-from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
 from airflow_trident.staging.manifest import Manifest, Slot
 
 
@@ -39,6 +40,7 @@ class SparkEngine(Engine):
         self._running: list[tuple[Slot, Attached]] = []
         self._lock = Lock()
         self._told = self._opening = ""
+        self._sends = False
 
     def run(self, job: Job) -> Manifest:
         return self._run(job, lambda attached, native: PlanRun(attached, job, native=native).manifest(), _what(job))
@@ -61,18 +63,14 @@ class SparkEngine(Engine):
         with self._attached(job) as attached:
             require_version(job.plan, attached.session.version)
             try:
-                return manifest(attached, True)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
-                if not is_expression_error(error):
-                    typed = translate(error, what)
-                    raise typed from _cause(typed, error)
-            # Python evaluates the same expressions, slower, and knows which row it was.
-            job.progress("an expression failed: running again in Python to find the row")
-            try:
-                return manifest(attached, False)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
-                typed = translate(error, what)
-                raise typed from _cause(typed, error)
+                return _manifest(attached, job, manifest, what)
+            except ExecutorPackageError as error:
+                if self._sends:
+                    raise
+                self._sends = True
+                job.progress(f"{error.message}: sending it to them, and running again")
+            attached.send(package_zip())
+            return _manifest(attached, job, manifest, what)
 
     def physical(self, job: Job) -> dict[str, str]:
         """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
@@ -91,6 +89,8 @@ class SparkEngine(Engine):
             self._running.append((job.slot, attached))
         try:
             with _quiet_errors():
+                if self._sends:
+                    attached.send(package_zip())
                 yield attached
         except BaseException as error:
             if not isinstance(error, Exception):  # interrupted: the JVM would go on
@@ -132,6 +132,22 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         self._sessions.close()
+
+
+def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
+    try:
+        return manifest(attached, True)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
+        if not is_expression_error(error):
+            typed = translate(error, what)
+            raise typed from _cause(typed, error)
+    # Python evaluates the same expressions, slower, and knows which row it was.
+    job.progress("an expression failed: running again in Python to find the row")
+    try:
+        return manifest(attached, False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
+        typed = translate(error, what)
+        raise typed from _cause(typed, error)
 
 
 @contextmanager

@@ -12,11 +12,13 @@ import re
 from typing import Any
 
 from airflow_trident import errors
-from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, error_text
+from airflow_trident.errors import ConfigurationError, ExecutorPackageError, SparkJobError, TridentError, error_text
 from airflow_trident.types import Json
 
 _MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _TEXT_LIMIT = 2_000
+SAME_VERSION = "Install the same version of airflow-trident where the executors run."
 CANNOT_BE_CAST = " cannot be cast to "
 """What our own casts raise with; before Spark 4.0 such an error has no class."""
 _EXPRESSION_ERRORS = (
@@ -69,10 +71,13 @@ def translate(error: BaseException, what: str) -> TridentError:
     text = str(error)
     if match := _MARKER.search(text):
         return from_json(json.loads(base64.b64decode(match[1])))
-    if "ModuleNotFoundError" in text and "airflow_trident" in text:
+    if missing := _NO_MODULE.search(text):
+        if missing[1].partition(".")[0] == "airflow_trident":
+            return ExecutorPackageError(
+                f"{what}: the Python workers of Spark cannot import airflow_trident", SAME_VERSION
+            )
         return ConfigurationError(
-            f"{what}: the Python workers of Spark cannot import airflow_trident",
-            "Install the same version of airflow-trident where the executors run.",
+            f"{what}: the Python workers of Spark cannot import {missing[1]}", "Install it where the executors run."
         )
     if "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(

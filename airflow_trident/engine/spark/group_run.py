@@ -29,6 +29,7 @@ from airflow_trident.engine.spark.run import plain, require_made_once, told
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import linked, read_linked
+from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     FEW_PARTITIONS,
     PARTITION_BYTES,
@@ -288,7 +289,7 @@ class GroupRun:
         """The rows of each transaction; by key, one table."""
         names = names_of((*sink.schema, *self._member))
         try:
-            table = flow.data.select(*map(self._columns.named, names)).toArrow()
+            table = to_arrow(flow.data.select(*map(self._columns.named, names)))
         except Exception as error:
             if "maxResultSize" not in str(error):
                 raise

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.spark.errors import to_worker_error
+from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.engine.spout_reader import conform
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import Field, Schema, has_times
+from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,12 +50,18 @@ MARKER = "is a row"
 @dataclass(frozen=True)
 class WorkerPass:
     """The function that `mapInArrow` gets: `payload` is the pickled :class:`Work`, or another one that is called with
-    batches."""
+    batches; `version` is that of the package which pickled it: another one may have other classes."""
 
     payload: bytes
+    version: str = VERSION
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
+            if self.version != VERSION:
+                raise ExecutorPackageError(
+                    f"the Python workers of Spark have airflow-trident {VERSION}, and this job is of {self.version}",
+                    SAME_VERSION,
+                )
             work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
             yield from work(batches)
         except TridentError as error:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def main() -> None:
     from pyspark.sql import SparkSession, functions
 
+    from airflow_trident.engine.spark.versions import to_arrow
+
     def words(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -32,10 +34,11 @@ def main() -> None:
         path = Path(folder, "lines.txt")
         path.write_text("a b c\n" * 8)
         text = own.read.option("lineSep", "\n").text([path.as_uri()])
-        counted(text.select(functions.col("value").alias("line"))).toArrow()
+        to_arrow(counted(text.select(functions.col("value").alias("line"))))
     lines = own.range(0, 8, 1, 2).mapInArrow(words, "line string")
-    counted(lines).toArrow()
-    lines.filter("line <> 'a'").repartition(2, "line").mapInArrow(lambda batches: batches, "line string").toArrow()
+    to_arrow(counted(lines))
+    kept = lines.filter("line <> 'a'").repartition(2, "line")
+    to_arrow(kept.mapInArrow(lambda batches: batches, "line string"))
     session.stop()
 
 

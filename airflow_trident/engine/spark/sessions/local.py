@@ -21,7 +21,7 @@ from airflow_trident.engine.spark.sessions.java import (
     java_version,
     require_java,
 )
-from airflow_trident.engine.spark.sessions.session import Attached, Sessions, Sibling, attach_classic
+from airflow_trident.engine.spark.sessions.session import Attached, Sessions, Sibling, attach_classic, send_to_executors
 from airflow_trident.engine.spark.sessions.stderr import StandardError
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.staging.manifest import Slot
@@ -124,6 +124,7 @@ class LocalSessions(Sessions):
             except Exception as error:
                 raise start_error(error, f"Spark ({self._master})") from error
         self._mine = True
+        send_to_executors(session)
         return session
 
     def _build(self, conf: Mapping[str, str]) -> SparkSession:

@@ -16,6 +16,7 @@ from threading import Lock, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import tasks_of
 from airflow_trident.engine.spark.versions import connect_functions
 from airflow_trident.staging.manifest import Slot
@@ -89,6 +90,8 @@ class Attached:
     """Say, for Spark's UI, what the jobs that follow in this thread do."""
     about: str = ""
     """What it is a session of, for people: version, master and application."""
+    send: Callable[[str], None] = lambda _path: None
+    """Send a zip of Python modules to the executors, where it goes before what is installed there."""
     tasks: Callable[[], str] = lambda: ""
     """How far the attempt's jobs are, for people."""
 
@@ -171,6 +174,13 @@ class ApplicationSessions(Sessions):
             self._sibling.session.stop()
 
 
+def send_to_executors(session: SparkSession) -> None:
+    """Give a classic application's executors this package where they are other processes, perhaps on other machines."""
+    context = session.sparkContext
+    if str(context.master).partition("[")[0] != "local":
+        context.addPyFile(package_zip())
+
+
 def is_connect(session: Any) -> bool:
     """A session of Spark Connect has no SparkContext, and its own module of functions."""
     return type(session).__module__.startswith("pyspark.sql.connect")
@@ -187,6 +197,13 @@ class Sibling:
     ui_url: str
     local: bool
     known: dict[Hashable, Any] = field(default_factory=dict)
+    sent: set[str] = field(default_factory=set)
+
+    def send(self, path: str) -> None:
+        """Once to an application."""
+        if path not in self.sent:
+            self.session.sparkContext.addPyFile(path)
+            self.sent.add(path)
 
     @classmethod
     def of(cls, base: SparkSession) -> Sibling:
@@ -243,6 +260,7 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         known=sibling.known,
         describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
         about=f"Spark {context.version}, {context.master}, application {context.applicationId}",
+        send=sibling.send,
         tasks=lambda: tasks_of(context, tag),
     )
 
@@ -273,6 +291,7 @@ def attach_connect(
         stop_jobs=stop_jobs,
         let_go=let_go,
         about=f"Spark {session.version} by Spark Connect",
+        send=lambda path: session.addArtifacts(path, pyfile=True),
     )
 
 

@@ -1,0 +1,199 @@
+"""Executors need not have this package: it is sent to them, to those of another version, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import venv
+import zipfile
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from airflow_trident import FileSpout, Topology
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.errors import WorkerError, translate
+from airflow_trident.engine.spark.package_zip import package_zip
+from airflow_trident.engine.spark.sessions.connect import ConnectSessions
+from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
+from airflow_trident.engine.spark.worker import WorkerPass
+from airflow_trident.errors import ConfigurationError, ExecutorPackageError
+from airflow_trident.version import VERSION
+from tests.fixtures.engine import Words, keep, make_job, run
+from tests.fixtures.spark import SMALL
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python of this version with pyarrow and numpy, and nothing else: that of an executor's image."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    for name in ("pyarrow", "numpy"):
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        source = Path(spec.origin).parent
+        (packages / name).symlink_to(source)
+        if (libraries := source.parent / f"{name}.libs").exists():
+            (packages / libraries.name).symlink_to(libraries)
+    return folder / "bin" / "python"
+
+
+def executors(python: Path, program: str, folder: Path) -> str:
+    """What a driver prints whose executors run that Python."""
+    environment = {**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment |= {"PYTHONPATH": "", "FOLDER": str(folder)}  # executors of this machine would inherit it
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+COMMON = """
+    import os, sys
+    from pathlib import Path
+    from airflow_trident import FileSpout, Function
+    from airflow_trident.engine.spark.engine import SparkEngine
+    from airflow_trident.engine.spark.sessions.local import LocalSessions
+    from airflow_trident.engine.spark.sessions.session import GivenSession
+    from tests.fixtures.engine import Words, keep, make_job, run
+
+    MASTER = "local-cluster[1,1,512]"
+    CONF = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+
+    class Found(Function):
+        output_types = "string"
+
+        def execute(self, line):
+            import importlib.util, airflow_trident
+            have = [name for name in ("airflow", "kazoo", "pandas", "msgspec") if importlib.util.find_spec(name)]
+            yield f"{sys.executable} {Path(airflow_trident.__file__).parents[1].name} {have}"
+
+    def topology(t):
+        lines = t.new_stream("lines", FileSpout(os.environ["FOLDER"] + "/in"))
+        keep(lines.each("line", Words(), "word").each("word", Found(), "found").project("found"))
+
+    def job():
+        (Path(os.environ["FOLDER"]) / "in").mkdir(exist_ok=True)
+        (Path(os.environ["FOLDER"]) / "in" / "a.txt").write_text("the cat\\nthe dog\\n")
+        return make_job(topology, Path(os.environ["FOLDER"]))
+"""
+
+
+def test_executors_with_pyarrow_alone_run_a_batch(bare_python: Path, tmp_path: Path) -> None:
+    said = executors(
+        bare_python,
+        COMMON
+        + """
+    with SparkEngine(LocalSessions(MASTER, conf=CONF)) as engine:
+        (rows,) = run(engine, job()).values()
+    print(len(rows), set(rows))
+    """,
+        tmp_path,
+    )
+    assert said.startswith("4 "), said
+    assert str(bare_python) in said
+    assert "airflow_trident-" in said
+    assert ".zip []" in said
+
+
+def test_a_session_of_somebody_else_is_sent_the_package_when_its_executors_lack_it(
+    bare_python: Path, tmp_path: Path
+) -> None:
+    said = executors(
+        bare_python,
+        COMMON
+        + """
+    from dataclasses import replace
+    from airflow_trident.engine.spark.sessions.local import local_conf
+    from pyspark.sql import SparkSession
+    builder = SparkSession.builder.master(MASTER)
+    for name, value in {**local_conf(MASTER, one_shot=True, ui=False), **CONF}.items():
+        builder = builder.config(name, value)
+    engine = SparkEngine(GivenSession(builder.getOrCreate()))
+    told = []
+    for number in range(2):
+        (rows,) = run(engine, replace(job(), progress=told.append)).values()
+        print(len(rows), set(rows))
+    print(sum("sending it to them" in line for line in told))
+    """,
+        tmp_path,
+    )
+    *runs, sent = said.splitlines()
+    assert [line.partition(" ")[0] for line in runs] == ["4", "4"]
+    assert sent == "1"
+
+
+def test_the_zip_holds_the_package_and_nothing_compiled() -> None:
+    names = zipfile.ZipFile(package_zip()).namelist()
+    assert {name.partition("/")[0] for name in names} == {"airflow_trident"}
+    assert "airflow_trident/engine/spark/worker.py" in names
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_what_runs_on_executors_imports_no_library_before_it_is_needed() -> None:
+    program = f"import sys; sys.path.insert(0, {package_zip()!r}); import airflow_trident.engine.spark.worker"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class Bare(EmbeddedConnectServer):
+    """A Connect server whose Python workers run another Python."""
+
+    python = ""
+
+    def _environment(self) -> dict[str, str]:
+        return {**super()._environment(), "PYSPARK_PYTHON": self.python, "PYTHONPATH": ""}
+
+
+def test_a_connect_server_without_it_is_sent_the_package_with_each_session(bare_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("the cat\nthe dog\n")
+
+    def words(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(tmp_path / "in"))).each("line", Words(), "word"))
+
+    server = Bare(tmp_path / "server", master="local[1]", heap_mb=512, conf=SMALL)
+    server.python = str(bare_python)
+    server.start()
+    told: list[str] = []
+    try:
+        with SparkEngine(ConnectSessions(server.url)) as engine:
+            for attempt in range(2):
+                job = make_job(words, tmp_path / "staging", attempt=attempt)
+                (rows,) = run(engine, replace(job, progress=told.append)).values()
+                assert len(rows) == 4
+    finally:
+        server.stop()
+    assert sum("sending it to them" in line for line in told) == 1
+
+
+def test_workers_of_another_version_are_told_before_anything_is_unpickled() -> None:
+    with pytest.raises(WorkerError) as caught:
+        list(WorkerPass(b"no pickle", version="0.0.9")(iter(())))
+    error = translate(caught.value, "the job")
+    assert isinstance(error, ExecutorPackageError)
+    assert f"have airflow-trident {VERSION}, and this job is of 0.0.9" in error.message
+
+
+def test_another_library_that_a_worker_lacks_is_named() -> None:
+    error = translate(RuntimeError("ModuleNotFoundError: No module named 'confluent_kafka.admin'"), "the job")
+    assert isinstance(error, ConfigurationError)
+    assert not isinstance(error, ExecutorPackageError)
+    assert "cannot import confluent_kafka.admin" in error.message
