@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from airflow_trident.ledger.base import topology_names
+from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.paths import DEFAULT_ROOT
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
@@ -35,6 +36,10 @@ class Ledgers:
         :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
         """
         return ZNodeLedger(self.znodes, topology, self._root, incarnation=incarnation)
+
+    def deployments(self) -> Deployments:
+        """Of all topologies on named workers. Not to be closed by itself."""
+        return Deployments(self.znodes, self._root)
 
     def close(self) -> None:
         self.znodes.close()

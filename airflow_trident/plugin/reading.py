@@ -16,6 +16,7 @@ from airflow_trident.plugin.rows import (
     actions_of,
     actions_of_topology,
     details,
+    named_worker_row,
     row,
     searched,
     summary,
@@ -27,6 +28,7 @@ from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
+from airflow_trident.tasks.named_workers import rows_of
 from airflow_trident.tasks.task_instances import abandoned
 
 OPEN_SHOWN = 200
@@ -63,7 +65,8 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     """The summary and a page of the transactions of a topology, latest first if nothing else is chosen.
 
     `more`: go on behind this txid, None at the end; `found`: how many there are in all, None where only reading them
-    would tell; `open`: the lowest that are not committed; `history`: the latest committed ones, for charts.
+    would tell; `open`: the lowest that are not committed; `history`: the latest committed ones, for charts;
+    `named_workers`: those that the topology is deployed on, see :func:`airflow_trident.tasks.named_workers.rows_of`.
 
     :param txid: with the `details` of this one; None there if there is no record of it.
     """
@@ -77,6 +80,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         visible = sight.may_see(dags_of(near, outcome))
         page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
+        roster = ledgers.deployments().read([topology]).rosters.get(topology)
     gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
     def shown(record: TxRecord) -> dict[str, Any]:
@@ -92,6 +96,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         "open": [shown(record) for record in unfinished],
         "history": [_point(record) for record in history if record.status is Status.COMMITTED],
         "workers": [worker_row(worker, sight, visible) for worker in workers],
+        "named_workers": [named_worker_row(one, sight, visible) for one in (rows_of(roster) if roster else ())],
         "details": None
         if chosen is None
         else {

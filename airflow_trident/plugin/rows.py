@@ -183,3 +183,10 @@ def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
     hidden = {} if may_see else {"host": "", "pid": 0, "task": ""}
     shown = {name: value for name, value in asdict(worker).items() if name != "name"}
     return {**shown, **hidden}
+
+
+def named_worker_row(found: dict[str, Any], sight: Sight, visible: bool) -> dict[str, Any]:
+    """:param found: see :func:`airflow_trident.tasks.named_workers.rows_of`."""
+    task = found["task"]
+    may_see = visible or (bool(task) and sight.may_see([task.partition("/")[0]]))
+    return found if may_see else {**found, "host": None, "pid": None, "task": None, "error": ""}

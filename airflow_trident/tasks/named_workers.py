@@ -1,9 +1,10 @@
-"""A named worker as a command and a task run it: over the connection's ZooKeeper, with the engines of tasks."""
+"""A named worker as a command and a task run it: over the connection's ZooKeeper, with the engines of tasks; and how
+command and page show the workers of a topology."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.ledger.deployments import Deployments
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
     from airflow_trident.ledger.base import Ledger
+    from airflow_trident.protocol.deployment import Roster
     from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.drains.drain import DrainLimits
     from airflow_trident.runtime.phases import Attempts, Progress
@@ -67,3 +69,31 @@ def make_worker(
         only=tuple(only),
         patience=patience,
     )
+
+
+def rows_of(roster: Roster) -> list[dict[str, Any]]:
+    """A row for each worker of the topology, in the deployment's order.
+
+    `status`: how it stands; `epoch`: of the command that it acknowledged last, None if none; `told`: the command of all
+    workers, with its epoch; `host`, `pid`, `task`, `since_ms`: the process that has the name, None if there is none;
+    `error`: why it cannot go on.
+    """
+    deployment = roster.deployment
+    rows: list[dict[str, Any]] = []
+    for name in deployment.workers:
+        said, process = roster.acknowledged.get(name), roster.live.get(name)
+        rows.append(
+            {
+                "topology": deployment.topology,
+                "worker": name,
+                "status": str(roster.standing(name)),
+                "epoch": said.epoch if said is not None else None,
+                "told": f"{deployment.command} {deployment.epoch}",
+                "host": process.host if process is not None else None,
+                "pid": process.pid if process is not None else None,
+                "task": process.task if process is not None else None,
+                "since_ms": process.since_ms if process is not None else None,
+                "error": said.error if said is not None else "",
+            }
+        )
+    return rows

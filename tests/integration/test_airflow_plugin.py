@@ -20,6 +20,7 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.plugin import reading, rows
 from airflow_trident.plugin.rows import Sight
+from airflow_trident.protocol.deployment import Acknowledgement, Registration, WorkerStatus
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
@@ -249,6 +250,34 @@ def test_the_topologies_of_a_dag_are_found_by_it_for_those_who_may_see_it(here: 
     assert reading.names(OF_HIDDEN, "hidden", "run-a") == {"names": ["words"], "of_dag": ["words"]}
     assert reading.names(OF_HIDDEN, "other") == {"names": ["words"], "of_dag": []}
     assert reading.names(OF_ANOTHER, "hidden") == {"names": ["words"], "of_dag": []}
+
+
+def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strangers_without_place_and_error(
+    here: EmbeddedZooKeeper,
+) -> None:
+    with Ledgers(ZooKeeperSettings(hosts=here.hosts), root=ROOT) as ledgers:
+        ledger, deployments = ledgers.ledger("words"), ledgers.deployments()
+        deployments.ensure_folder()
+        ledger.deploy(["w1", "w2"])
+        deployments.register(Registration(worker="w1", session="s", host="secret-host", pid=7))
+        roster = deployments.roster("words")
+        assert roster is not None
+        failed = WorkerStatus.INIT_FAILED
+        epoch = roster.deployment.epoch
+        deployments.acknowledge(
+            roster, Acknowledgement(worker="w1", session="s", epoch=epoch, status=failed, error="no secret folder")
+        )
+        shown = reading.transactions("words", OF_HIDDEN)["named_workers"]
+        hidden = reading.transactions("words", OF_ANOTHER)["named_workers"]
+        ledger.undeploy()
+    told = f"introduce {epoch}"
+    assert [(one["worker"], one["status"], one["epoch"], one["told"]) for one in shown] == [
+        ("w1", "init_failed", epoch, told),
+        ("w2", "missing", None, told),
+    ]
+    assert (shown[0]["host"], shown[0]["pid"], shown[0]["error"]) == ("secret-host", 7, "no secret folder")
+    assert [one["status"] for one in hidden] == ["init_failed", "missing"]
+    assert "secret" not in json.dumps(hidden)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from airflow_trident import (
     TridentEmitterOperator,
     TridentReadySensor,
     TridentTurnSensor,
+    TridentWorkerOperator,
     trident_transaction,
 )
 from airflow_trident.contracts.state import StateFactory
@@ -39,6 +40,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
 from airflow_trident.sensors.turn import text_for_triggerer
+from airflow_trident.tasks.topology_search import _topologies_of_task
 
 
 def words(factory: StateFactory | None = None, name: str = "words") -> Topology:
@@ -128,6 +130,30 @@ def test_every_parse_of_a_dag_serializes_to_the_same(arguments: dict[str, Any]) 
         return DagSerialization.to_dict(made)
 
     assert parse() == parse()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"topologies": []}, "a worker has no list of topologies. Give some"),
+        ({"topologies": words()}, "a worker has no list of topologies. Give some"),
+        ({"topologies": [words(), words()]}, "a worker has two topologies 'words'"),
+        ({"topologies": ["words"]}, "'words' is not a topology"),
+        ({"topologies": [words()], "name": "1"}, "'1' cannot be the name of a worker"),
+        ({"topologies": [words()], "wait_s": -1}, "wait_s = -1 is no number of seconds"),
+        ({"topologies": [words()], "tries": 0}, "tries"),
+    ],
+)
+def test_a_worker_that_cannot_be_meant_is_refused_when_the_dag_is_built(
+    dag: DAG, arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(TridentError, match=text):
+        TridentWorkerOperator(**{"task_id": "work", "name": "w1", "engine": "local"} | arguments)
+
+
+def test_a_worker_is_found_by_the_topologies_that_it_runs(dag: DAG) -> None:
+    task = TridentWorkerOperator(task_id="work", topologies=[words()], name="{{ params.name }}", engine="local")
+    assert [one.name for one in _topologies_of_task(task)] == ["words"]
 
 
 def test_a_deferrable_turn_begins_in_the_triggerer_unless_its_txid_has_no_text(dag: DAG) -> None:

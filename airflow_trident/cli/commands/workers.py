@@ -7,7 +7,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +26,16 @@ from airflow_trident.cli.console import (
 )
 from airflow_trident.cli.outcomes import time_text
 from airflow_trident.cli.topologies import topology_of
+from airflow_trident.topology.names import require_name
 
 if TYPE_CHECKING:
-    from airflow_trident.protocol.deployment import Roster
+    from airflow_trident.ledger.base import Ledger
     from airflow_trident.runtime.deployed.named_worker import NamedWorker
     from airflow_trident.topology.topology import Topology
 
 
 @trident_command
 def deploy(args: Namespace) -> int | None:
-    from airflow_trident.ledger.deployments import Deployments
     from airflow_trident.protocol.deployment_steps import require_workers
     from airflow_trident.runtime.local import owner_of_this_process
 
@@ -44,11 +44,14 @@ def deploy(args: Namespace) -> int | None:
     workers = _names(args.workers) or hints.workers
     weight = args.weight or hints.weight
     affinity = hints.affinity if args.affinity is None else _names(args.affinity)
+    for name in workers:
+        require_name("worker", name)
     require_workers(topology.name, workers, affinity, weight)  # before a ledger is made for it
     topology.compile()
-    with open_ledger(args) as ledger:
+    with open_hook(args).get_ledgers() as ledgers:
+        ledger = ledgers.ledger(topology.name)
         ledger.register(topology.definition())
-        Deployments(ledger.znodes, settings.text(settings.ROOT)).ensure_folder()
+        ledgers.deployments().ensure_folder()
         by = str(owner_of_this_process("airflow trident deploy"))
         made = ledger.deploy(workers, weight=weight, affinity=affinity, by=by)
     say(
@@ -79,59 +82,52 @@ def worker(args: Namespace) -> int | None:
 
 @trident_command
 def workers(args: Namespace) -> int | None:
-    from airflow_trident.ledger.deployments import Deployments
+    from airflow_trident.tasks.named_workers import rows_of
 
-    rows: list[dict[str, Any]] = []
-    if args.topology is None:
-        with closing(open_hook(args).get_conn()) as znodes:
-            deployed = Deployments(znodes, settings.text(settings.ROOT)).read()
-        for _, roster in sorted(deployed.rosters.items()):
-            rows += _named(roster)
-        for topology, error in sorted(deployed.unreadable.items()):
-            rows.append(_row(topology, error=error))
-        print_rows(rows, args.output, empty="no topology is deployed on workers")
-        return OK
-    with open_ledger(args) as ledger:
-        found = ledger.workers()
-        named = Deployments(ledger.znodes, settings.text(settings.ROOT)).roster(args.topology)
-    if named is not None:
-        rows += _named(named)
-    places = {(row["host"], row["pid"]) for row in rows}
-    for one in found:
-        if (one.host, one.pid) not in places:  # a named worker's drain is at work there, too
-            rows.append(
-                _row(args.topology, **{name: value for name, value in asdict(one).items() if name in _PLACE_OF_TASK})
-                | {"since": time_text(one.since_ms)}
-            )
-    print_rows(rows, args.output, empty=f"nobody works on topology {args.topology}")
+    with open_hook(args).get_ledgers() as ledgers:
+        at_work = [] if args.topology is None else _at_work(ledgers.ledger(args.topology))
+        deployed = ledgers.deployments().read(None if args.topology is None else [args.topology])
+    rows = [_row(**one) for _, roster in sorted(deployed.rosters.items()) for one in rows_of(roster)]
+    rows += [_row(topology=name, error=error) for name, error in sorted(deployed.unreadable.items())]
+    places = {(row["host"], row["pid"]) for row in rows}  # a named worker's drain is at work there, too
+    rows += [row for row in at_work if (row["host"], row["pid"]) not in places]
+    nobody = "no topology is deployed on workers"
+    print_rows(
+        rows, args.output, empty=nobody if args.topology is None else f"nobody works on topology {args.topology}"
+    )
     return OK
 
 
-_PLACE_OF_TASK = ("host", "pid", "task", "txid")
+def _at_work(ledger: Ledger) -> list[dict[str, Any]]:
+    """Tasks and drains that work on a topology now.
+
+    :raises UnknownTopologyError: there is no such topology.
+    """
+    known = ("host", "pid", "task", "txid", "since_ms")
+    return [
+        _row(topology=ledger.topology_name, **{name: value for name, value in asdict(one).items() if name in known})
+        for one in ledger.workers()
+    ]
 
 
-def _row(topology: str, **more: Any) -> dict[str, Any]:
-    """`epoch`: the last one that the worker acknowledged; `told`: the command of all workers, with its epoch."""
-    row: dict[str, Any] = {"topology": topology, "worker": "", "status": "", "epoch": None, "told": ""}
-    return row | {"host": "", "pid": None, "task": "", "txid": None, "since": "", "error": ""} | more
-
-
-def _named(roster: Roster) -> Iterator[dict[str, Any]]:
-    deployment = roster.deployment
-    for name in deployment.workers:
-        said, process = roster.acknowledged.get(name), roster.live.get(name)
-        yield _row(
-            deployment.topology,
-            worker=name,
-            status=str(roster.standing(name)),
-            epoch=said.epoch if said is not None else None,
-            told=f"{deployment.command} {deployment.epoch}",
-            host=process.host if process is not None else "",
-            pid=process.pid if process is not None else None,
-            task=process.task if process is not None else "",
-            since=time_text(process.since_ms) if process is not None else "",
-            error=said.error if said is not None else "",
-        )
+def _row(
+    *,
+    topology: str,
+    worker: str = "",
+    status: str = "",
+    epoch: int | None = None,
+    told: str = "",
+    host: str | None = None,
+    pid: int | None = None,
+    task: str | None = None,
+    txid: int | None = None,
+    since_ms: int | None = None,
+    error: str = "",
+) -> dict[str, Any]:
+    """`worker` to `told` are of named workers, `txid` of tasks."""
+    row: dict[str, Any] = {"topology": topology, "worker": worker, "status": status, "epoch": epoch, "told": told}
+    since = "" if since_ms is None else time_text(since_ms)
+    return row | {"host": host, "pid": pid, "task": task, "txid": txid, "since": since, "error": error}
 
 
 def _names(text: str) -> tuple[str, ...]:
