@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,8 @@ from tests.fixtures.group import (
     merged_by_keys,
     staged_of_each,
     tables_of,
-    where_functions_run,
+    where_a_stream_parts,
+    where_few_tuples_come,
 )
 
 if TYPE_CHECKING:
@@ -91,8 +93,11 @@ def test_by_key_a_group_gives_what_its_rows_are_once_they_are_merged(engine: Eng
     assert [one.rows_read for one in manifest.members] == [one.rows_read for one in alone]
 
 
-def test_users_functions_see_transaction_attempt_and_partitions_as_alone(engine: Engine, job_of: JobOf) -> None:
-    jobs = group_of(job_of, where_functions_run)
+@pytest.mark.parametrize("build", [where_a_stream_parts, where_few_tuples_come])
+def test_users_functions_see_transaction_attempt_and_partitions_as_alone(
+    engine: Engine, job_of: JobOf, build: Callable[[Topology], None]
+) -> None:
+    jobs = group_of(job_of, build)
     assert staged_of_each(jobs, engine.run_group(jobs)) == {job.slot.txid: run(engine, job) for job in jobs}
 
 
@@ -115,6 +120,27 @@ def test_one_bad_row_names_its_transaction(engine: Engine, job_of: JobOf) -> Non
     assert [len(one["rows"]) for one in staged_of_each(rest, engine.run_group(rest)).values()] == [9, 9]
 
 
+def test_p9_what_a_pass_that_failed_has_written_counts_for_nothing(engine: Engine, job_of: JobOf) -> None:
+    """As after a kill, all are attempted again, under the same last transaction or another one."""
+    refuses = [True]
+
+    def build(topology: Topology) -> None:
+        stream = lines(topology)
+        keep(stream, "first")
+        keep(lines(topology, name="more").each("line", lambda line: [len(line) // (not refuses[0])], "x int"), "second")
+
+    jobs = group_of(job_of, build)
+    with pytest.raises(UserCodeError):
+        engine.run_group(jobs)
+    left = list((Path(jobs[-1].staging_root) / jobs[-1].slot.path).glob("first-*"))
+    assert left or engine.name == "local"  # which writes when it has everything
+    refuses[0] = False
+    again = [replace(job, slot=replace(job.slot, attempt=job.slot.attempt + 1)) for job in jobs]
+    manifest = engine.run_group(again)
+    assert not {path.name for path in left} & {Path(file.path).name for file in manifest.files}
+    assert staged_of_each(again, manifest) == {job.slot.txid: run(engine, job) for job in again}
+
+
 def test_a_group_of_one_is_that_transaction_alone(engine: Engine, job_of: JobOf) -> None:
     job = job_of(TOPOLOGIES["word_count"])
     manifest = engine.run_group([job])
@@ -134,3 +160,17 @@ def test_what_cannot_be_a_group_is_refused(engine: Engine, job_of: JobOf) -> Non
     ):
         with pytest.raises(ConfigurationError, match=why):
             engine.run_group(wrong)
+
+
+@pytest.mark.parametrize("name", ["connect_engine", pytest.param("submit_engine", marks=pytest.mark.rare)])
+def test_connect_and_spark_submit_process_groups_too(
+    request: pytest.FixtureRequest, name: str, job_of: JobOf, spark_engine: Engine
+) -> None:
+    """E7, where rows that several states are made of are noted, and where jobs travel as files."""
+    engine: Engine = request.getfixturevalue(name)
+    jobs = group_of(job_of, where_a_stream_parts)
+    manifest = engine.run_group(jobs)
+    slot = Path(jobs[-1].staging_root) / jobs[-1].slot.path
+    assert {path.name for path in slot.iterdir()} == {Path(file.path).name for file in manifest.files}
+    assert staged_of_each(jobs, manifest) == {job.slot.txid: run(spark_engine, job) for job in jobs}
+    assert [one.rows_read for one in manifest.members] == [40, 0, 40]

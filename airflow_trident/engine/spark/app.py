@@ -11,7 +11,7 @@ import sys
 def main(job_path: str, result_path: str) -> int:
     """0 and the manifest in the result file, or 1 and the error.
 
-    :param job_path: a pickled `engine.base.Job`, written by `SubmitEngine`.
+    :param job_path: the pickled `engine.base.Job` of each transaction, written by `SubmitEngine`.
     """
     from pyspark.sql import SparkSession
 
@@ -25,8 +25,9 @@ def main(job_path: str, result_path: str) -> int:
     try:
         send_to_executors(session)
         content = read_own(job_path, "the order of a job")
-        job = pickle.loads(content)  # noqa: S301 - only this user can have written it
-        manifest = SparkEngine(GivenSession(session)).run(job)
+        jobs = pickle.loads(content)  # noqa: S301 - only this user can have written it
+        engine = SparkEngine(GivenSession(session))
+        manifest = engine.run(jobs[0]) if len(jobs) == 1 else engine.run_group(jobs)
     except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
         _write(result_path, {"error": to_json(translate(error, "Spark application"))})
         return 1

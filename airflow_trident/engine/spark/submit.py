@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from airflow_trident.contracts.state import Capabilities, State, StateFactory, StateSpec
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
@@ -63,22 +64,33 @@ class SubmitEngine(Engine):
     """
 
     name = "submit"
+    takes_groups = True
 
     def __init__(self, submit: Submit, cancel: Callable[[], None] = lambda: None) -> None:
         self._submit = submit
         self._cancel = cancel
 
     def run(self, job: Job) -> Manifest:
-        require_known(job.plan, SPARK_NODES)
-        root = os.path.abspath(os.path.expanduser(job.staging_root))
-        folder = os.path.join(root, job.slot.path)
+        return self._run([job], f"transaction {job.slot.txid}")
+
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        """One application for all of them."""
+        require_group(self, jobs)
+        return self._run(jobs, f"{len(jobs)} transactions to {jobs[-1].slot.txid}")
+
+    def _run(self, jobs: Sequence[Job], about: str) -> Manifest:
+        last = jobs[-1]
+        require_known(last.plan, SPARK_NODES)
+        root = os.path.abspath(os.path.expanduser(last.staging_root))
+        folder = os.path.join(root, last.slot.path)
         make_folder(folder)
         name = uuid.uuid4().hex
         job_path, result_path = os.path.join(folder, f"{name}.job"), os.path.join(folder, f"{name}.result")
-        travelling = replace(job, plan=_without_stores(job.plan), staging_root=root, progress=quiet)
-        what = f"Spark application of topology {job.slot.topology!r}, transaction {job.slot.txid}"
+        plan = _without_stores(last.plan)
+        travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet) for job in jobs)
+        what = f"Spark application of topology {last.slot.topology!r}, {about}"
         try:
-            _write(job_path, ship(travelling, f"the plan of topology {job.slot.topology!r}"))
+            _write(job_path, ship(travelling, f"the plan of topology {last.slot.topology!r}"))
             self._start(job_path, result_path, what)
             return _result(result_path, what)
         finally:
