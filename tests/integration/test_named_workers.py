@@ -177,6 +177,7 @@ def test_who_comes_again_while_it_is_paused_stays_paused(site: Site) -> None:
     site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING])
     ledger.set_command(Command.PAUSE)
     site.until(lambda found: statuses(found) == [WorkerStatus.PAUSED])
+    assert {tx.status for tx in ledger.transactions()} <= {Status.COMMITTED}  # nothing of it is in its hands
     site.started[0].kill()
     again = Worker(site, "w1")
     site.until(lambda found: found.status("w1") is WorkerStatus.PAUSED and found.live["w1"].pid == again.process.pid)
@@ -295,6 +296,20 @@ def test_a_second_process_of_a_taken_name_ends_and_the_first_is_unaffected(site:
     site.until_committed()
 
 
+def test_a_worker_waits_for_its_deployment_and_for_its_name(site: Site) -> None:
+    first = Worker(site, "w1", AIRFLOW_TRIDENT_WAIT_S=str(LIMIT_S))
+    while not any("is not deployed" in line or "no topology is deployed" in line for line in first.said):
+        assert first.process.poll() is None
+    site.deploy("w1")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING])
+    second = Worker(site, "w1", AIRFLOW_TRIDENT_WAIT_S=str(LIMIT_S))
+    while not any("is taken by process" in line for line in second.said):
+        assert second.process.poll() is None
+    first.kill()
+    site.until(lambda found: found.status("w1") is WorkerStatus.RUNNING and found.live["w1"].pid == second.process.pid)
+    site.until_committed()
+
+
 def test_a_worker_that_cannot_initialise_says_why_and_nobody_runs(site: Site) -> None:
     ledger = site.deploy("w1", "w2")
     word_count.main(site.hosts, f"{site.root}-other", str(site.folder))  # the states belong to another ledger
@@ -330,3 +345,28 @@ def test_a_worker_that_serves_one_topology_alone_leaves_the_other_to_others(site
     site.until_committed("others")
     assert site.roster().standing("w1") is Presence.INTRODUCED
     assert list(site.ledger("crash_test").transactions()) == []
+
+
+def test_workers_go_on_when_the_server_of_zookeeper_was_killed_and_is_there_again(
+    tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
+    server.start()
+    with ExitStack() as opened:
+        opened.callback(server.stop)
+        site = Site(server.hosts, "/killed", tmp_path, opened)
+        try:
+            ledger = site.deploy("w1", "w2")
+            workers = [Worker(site, "w1"), Worker(site, "w2")]
+            site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+            os.kill(server.status().pid, signal.SIGKILL)
+            assert server.start().started_here
+            site.until_committed()
+            site.until(lambda found: sorted(statuses(found)) == [WorkerStatus.RUNNING, WorkerStatus.STANDBY])
+            ledger.set_command(Command.SHUTDOWN)
+            assert [one.ended() for one in workers] == [0, 0]
+        finally:
+            for one in site.started:
+                one.process.kill()
+                one.process.wait()
+    assert word_count.contents(tmp_path) == undisturbed

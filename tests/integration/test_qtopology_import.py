@@ -118,3 +118,19 @@ def test_a_spout_that_serves_is_refused_with_another_way(tmp_path: Path) -> None
     spout = {"name": "numbers", "working_dir": "", "type": "sys", "cmd": "rest", "init": {}}
     with pytest.raises(ConfigurationError, match=r"spout 'numbers' .rest. serves .* Use a queue"):
         Topology.from_qtopology(written(tmp_path, TAGGER, spout=spout), spool_dir=str(tmp_path / "spool"))
+
+
+def test_what_a_file_says_of_its_workers_is_there_for_who_deploys_it(tmp_path: Path) -> None:
+    path = Path(written(tmp_path, TAGGER))
+    content = json.loads(path.read_text())
+    content["general"] |= {"weight": 5, "worker_affinity": ["w2"]}
+    content["workers"] = [{"name": "w1"}, {"name": "w2"}]
+    for node in (*content["spouts"], *content["bolts"]):
+        node["worker"] = "w1"
+        node["type"] = "inproc"
+    path.write_text(json.dumps(content))
+    said = Topology.from_qtopology(str(path), spool_dir=str(tmp_path / "spool")).placement_hints
+    assert (said.workers, said.weight, said.affinity) == (("w1", "w2"), 5, ("w2",))
+    plain = Topology.from_qtopology(written(tmp_path, TAGGER), spool_dir=str(tmp_path / "spool"))
+    assert plain.placement_hints == Topology("any").placement_hints
+    assert plain.placement_hints.workers == ()

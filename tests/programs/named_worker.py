@@ -3,7 +3,7 @@ FOLDER [TOPOLOGY ...]``; tells what it does line by line.
 
 ``AIRFLOW_TRIDENT_KILL=<step> before|after <number>`` kills it at the so manieth of its own writes of a kind:
 ``register``, ``acknowledge <status>``, ``advance <command>``, ``place``. ``AIRFLOW_TRIDENT_CRASH`` kills it at a
-milestone of a transaction, as elsewhere.
+milestone of a transaction, as elsewhere. ``AIRFLOW_TRIDENT_WAIT_S``: its patience for a deployment and its name.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main(name: str, hosts: str, root: str, folder: str, *only: str) -> None:
         owner=owner,
         progress=lambda line: print(line, flush=True),
         only=only,
-        patience=Patience(poll_s=0.1, look_s=0.2),
+        patience=Patience(poll_s=0.1, look_s=0.2, wait_s=float(os.environ.get("AIRFLOW_TRIDENT_WAIT_S", "0"))),
     )
     signal.signal(signal.SIGTERM, lambda *_: made.stop())
     kills.install()

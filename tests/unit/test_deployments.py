@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, TransitionError
 from airflow_trident.protocol.deployment import (
     Acknowledgement,
     Deployment,
@@ -39,6 +40,7 @@ from airflow_trident.protocol.deployment_steps import (
 )
 from airflow_trident.protocol.placement import Placeable, placed, placement
 from airflow_trident.protocol.records import Command
+from tests.fixtures.record import GOLDEN
 
 INTRODUCE, INIT, RUN, PAUSE, SHUTDOWN = DeploymentCommand
 DEPLOYED = Deployment(topology="words", incarnation="i", workers=("w1", "w2"))
@@ -186,6 +188,31 @@ def test_records_are_read_as_they_were_written() -> None:
     said = Acknowledgement(worker="w1", session="s", epoch=4, status=WorkerStatus.INIT_FAILED, error="é", at_ms=5)
     assert decode_acknowledgement(encode_acknowledgement(said), "here") == said
     assert decode_registration(encode_registration(process("w1")), "here") == process("w1")
+
+
+DEPLOYMENT = replace(DEPLOYED, command=RUN, epoch=4, weight=3, affinity=("w2",), placed="w2", changed_by="ann")
+ANSWER = Acknowledgement(worker="w2", session="5e55", epoch=4, status=WorkerStatus.INIT_FAILED, error="boom", at_ms=5)
+PROCESS = Registration(worker="w2", session="5e55", host="h", pid=7, task="airflow trident worker w2", since_ms=6)
+
+
+@pytest.mark.parametrize(
+    ("file", "decode", "record"),
+    [
+        ("v1-deployment.json", decode_deployment, DEPLOYMENT),
+        ("v1-acknowledgement.json", decode_acknowledgement, ANSWER),
+        ("v1-registration.json", decode_registration, PROCESS),
+    ],
+)
+def test_what_version_1_wrote_is_read_for_ever(
+    file: str, decode: Callable[[bytes, str], object], record: object
+) -> None:
+    data = (GOLDEN / file).read_bytes()
+    assert decode(data, file) == record
+    assert decode(data.replace(b'"v":1', b'"v":1,"later":2'), file) == record
+    with pytest.raises(NewerRecordError):
+        decode(data.replace(b'"v":1', b'"v":2'), file)
+    with pytest.raises(CorruptRecordError, match=file):
+        decode(data[:-1], file)
 
 
 # ---- placement -------------------------------------------------------------------------------------------------
