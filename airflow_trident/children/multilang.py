@@ -136,7 +136,7 @@ class MultilangTalk(BoltTalk):
         elif command == "error":
             self._said = str(message.get("msg", ""))
             self._channel.log(logging.ERROR, self._said)
-        elif command == "metrics":
+        elif command == "metrics" and message.get("name"):
             self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
         elif command is None and "pid" in message and not self._ready:
             self._ready = True

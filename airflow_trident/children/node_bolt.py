@@ -104,6 +104,12 @@ class NodeBolt(ChildBolt):
             stop_timeout_s=stop_timeout_s,
             max_message_bytes=max_message_bytes,
         )
+        if self.type is NodeType.SYS and cmd == "process":
+            raise ConfigurationError(
+                "the standard bolt 'process' of qtopology acknowledges a row before its program has answered, and ends "
+                "the program at shutdown: what that says later is lost",
+                "Run the program as a ShellBolt, or as a NodeBolt of type 'subproc'.",
+            )
         if self.args and self.type is not NodeType.SUBPROC:
             raise ConfigurationError(f"NodeBolt {cmd!r} of type {type!r} takes no args", 'Programs do: type="subproc".')
 

@@ -89,7 +89,7 @@ class ShellTalk(SpoutTalk):
             )
         elif command == "error":
             self._channel.log(logging.ERROR, str(message.get("msg")))
-        elif command == "metrics":
+        elif command == "metrics" and message.get("name"):
             self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
         else:
             raise self.error(f"said {str(message)[:200]}, which nobody asked for")

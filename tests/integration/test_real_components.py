@@ -97,6 +97,16 @@ def test_a_standard_node_of_qtopology_routes_by_stream_id(qtopology_folder: str)
     ]
 
 
+def test_the_transformer_and_the_forwarder_of_qtopology_give_what_its_documents_say(qtopology_folder: str) -> None:
+    template = {"ts": "ts", "tags": {"c": "country", "b": "user.browser"}}
+    bolt = NodeBolt("transform", working_dir=qtopology_folder, type="sys", init={"output_template": template})
+    fields, row = ("ts", "country", "user"), (1, "si", {"browser": "x"})
+    streams = {"default": "ts long, tags struct<c:string,b:string>"}
+    assert emits(bolt, [row, (2, None, None)], fields=fields, streams=streams)[0].values == (1, {"c": "si", "b": "x"})
+    forward = NodeBolt("forward", working_dir=qtopology_folder, type="sys")
+    assert values(emits(forward, [("a",), ("b",)], fields=("name",), streams={"default": "name string"})) == ["a", "b"]
+
+
 def test_a_filter_of_qtopology_keeps_what_matches(qtopology_folder: str) -> None:
     bolt = NodeBolt("filter", working_dir=qtopology_folder, type="sys", init={"filter": {"name": {"$like": "^x"}}})
     assert values(emits(bolt, [("xy",), ("yx",), ("x",)], fields=("name",), streams={"default": "name string"})) == [

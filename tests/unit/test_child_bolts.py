@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -206,6 +205,7 @@ FAILURES: list[Any] = [
     ("second ack", lambda: shell("Twice"), ChildProtocolError, "acknowledged it before"),
     ("unknown id", lambda: shell("Unknown"), ChildProtocolError, "spoke of row 4711, which it does not have"),
     ("unknown command", lambda: shell("Nonsense"), ChildProtocolError, r"said \{'command': 'bogus'\}"),
+    ("metric without a name", lambda: shell("NamelessMetric"), ChildProtocolError, r"'metrics', 'name': ''"),
     ("emit of an acknowledged row", lambda: shell("Anchors"), ChildProtocolError, "spoke of row 0"),
     ("emit of no row", lambda: shell("Loose"), ChildProtocolError, "emitted something of no row.*flat_map"),
     ("too long", lambda: shell("Large", max_message_bytes=1 << 20), ChildProtocolError, "longer than 1048576 bytes"),
@@ -300,14 +300,6 @@ def test_rows_that_it_gives_up_may_be_dropped(bolt: Callable[[], ChildBolt], cap
     assert "1 rows that it gave up were dropped" in caplog.text
 
 
-def test_task_ids_come_before_they_are_asked_for_if_that_is_wanted() -> None:
-    """The component ends if it has none: two for each line, for one line at a time."""
-    rows = [("a b",)] * 20
-    assert values(emits(shell("IdsAhead", task_ids_ahead=2, max_pending=1), rows)) == ["a", "b"] * 20
-    with pytest.raises(ChildError, match="none had come"):
-        emits(shell("IdsAhead", task_ids_ahead=1, max_pending=1), rows)
-
-
 def test_a_cancel_is_seen_while_a_child_hangs() -> None:
     looks = 0
 
@@ -319,17 +311,6 @@ def test_a_cancel_is_seen_while_a_child_hangs() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         emits(shell("Hangs"), lines(20, now=0), look=look)
-
-
-def test_a_child_that_waits_for_rows_is_not_silent() -> None:
-    """The clock runs while the child is waited for, not while its rows are made."""
-
-    def slow() -> Iterator[tuple[str]]:
-        yield ("a",)
-        threading.Event().wait(0.5)
-        yield ("b",)
-
-    assert values(emits(shell(silence_s=0.4, max_pending=1), slow())) == ["a", "b"]
 
 
 def test_a_program_that_is_not_there_is_an_error_of_configuration() -> None:
@@ -353,6 +334,7 @@ def test_a_module_that_is_not_there_is_an_error_of_configuration() -> None:
         (lambda: module(type="subprocess"), "type of a NodeBolt is 'subprocess'. Use one of 'inproc'"),
         (lambda: program(protocol="0.8"), "protocol of a NodeBolt is '0.8'. Use one of 'seed', '0.7'"),
         (lambda: module(args=["x"]), "takes no args"),
+        (lambda: NodeBolt("process", type="sys"), "what that says later is lost. Run the program as a ShellBolt"),
     ],
 )
 def test_wrong_options_are_refused_when_the_dag_is_built(make: Callable[[], ChildBolt], text: str) -> None:

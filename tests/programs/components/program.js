@@ -41,6 +41,9 @@ function receive({ data, ack_id }) {
     return undefined;
 }
 process.on("message", ({ cmd, data }) => {
+    if (mode === "hears") {
+        console.error(JSON.stringify({ cmd, data }));
+    }
     if (cmd === "init") {
         if (mode === "badinit") {
             say("init_failed", {}); // and goes on, as 0.7 does

@@ -4,6 +4,9 @@ const [mode, many] = process.argv.slice(2);
 const say = (cmd, data) => process.send({ cmd, data });
 let beats = 0;
 process.on("message", ({ cmd, data }) => {
+    if (mode === "hears") {
+        console.error(JSON.stringify({ cmd, data }));
+    }
     if (cmd === "init") {
         say("init_completed", {});
     } else if (cmd === "data") {

@@ -125,6 +125,24 @@ class Nonsense(Bolt):
         send({"command": "bogus"})
 
 
+class Metric(Bolt):
+    def now(self, name):
+        send({"command": "metrics", "name": "words", "params": {"n": 3}})
+
+
+class NamelessMetric(Bolt):
+    def now(self, name):
+        send({"command": "metrics", "name": "", "params": 3})
+
+
+class Hears(Bolt):
+    """Prints what it hears, but for the handshake, and asks for task ids."""
+
+    def line(self, name, line):
+        emit([line], name, need_task_ids=True)
+        ack(name)
+
+
 class Anchors(Bolt):
     def now(self, name):
         emit(["late"], "0")
@@ -267,6 +285,8 @@ def main():
     bolt = globals()[kind]()
     bolt.begin(read())
     while (message := later.pop(0) if later else read()) is not None:
+        if kind == "Hears":
+            print(json.dumps(message, separators=(",", ":")), file=sys.stderr, flush=True)
         if isinstance(message, list):
             early.append(message)
         elif message["stream"] == "__heartbeat":

@@ -1,0 +1,97 @@
+"""What bolts in other programs hear, message by message, and when."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_trident.children.bolt import ChildBolt
+from airflow_trident.errors import ChildError
+from tests.fixtures.child import emits, lines, module, needs_node, program, seed, shell, values
+
+
+def test_a_metric_of_a_component_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    emits(shell("Metric"), lines(3, now=1))
+    assert "metric 'words': {'n': 3}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bolt", "heard"),
+    [
+        pytest.param(
+            lambda: shell("Hears", max_pending=1),
+            [
+                '{"id":"0","comp":"input","stream":"default","task":2,"tuple":["snow"]}',
+                "[1]",
+                '{"id":"1","comp":"input","stream":"default","task":2,"tuple":["white"]}',
+                "[1]",
+            ],
+            id="multilang",
+        ),
+        pytest.param(
+            lambda: seed("hears", init={"a": 1}),
+            [
+                '{"cmd":"init","data":{"a":1}}',
+                '{"cmd":"data","data":{"line":"snow"}}',
+                '{"cmd":"data","data":{"line":"white"}}',
+                '{"cmd":"heartbeat"}',
+                '{"cmd":"shutdown"}',
+            ],
+            id="seed",
+            marks=needs_node,
+        ),
+        pytest.param(
+            lambda: program("hears", init={"a": 1}),
+            [
+                '{"cmd":"init","data":{"a":1,"name":"each-1"}}',
+                '{"cmd":"data","data":{"data":{"line":"snow"},"stream_id":null,"ack_id":0}}',
+                '{"cmd":"ack","data":{"id":1}}',
+                '{"cmd":"data","data":{"data":{"line":"white"},"stream_id":null,"ack_id":1}}',
+                '{"cmd":"ack","data":{"id":2}}',
+                '{"cmd":"heartbeat"}',
+                '{"cmd":"shutdown"}',
+            ],
+            id="0.7",
+            marks=needs_node,
+        ),
+    ],
+)
+def test_what_a_component_hears_is_what_its_protocol_says(
+    bolt: Callable[[], ChildBolt], heard: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    made = bolt()
+    assert values(emits(made, [("snow",), ("white",)], matched=made.matches)) == ["snow", "white"]
+    told = [record.getMessage().partition(": ")[2] for record in caplog.records]
+    assert [line for line in told if line.startswith(("{", "[")) and "__heartbeat" not in line] == heard
+
+
+@pytest.mark.parametrize(
+    "bolt",
+    [
+        pytest.param(lambda: shell(silence_s=0.4, max_pending=1), id="multilang"),
+        pytest.param(lambda: program(tuple_timeout_s=0.4), id="0.7", marks=needs_node),
+        pytest.param(lambda: module(tuple_timeout_s=0.4, max_pending=1), id="module", marks=needs_node),
+    ],
+)
+def test_a_child_that_waits_for_rows_is_not_silent(bolt: Callable[[], ChildBolt]) -> None:
+    """The clock runs while the child is waited for, not while its rows are made."""
+
+    def slow() -> Iterator[tuple[str]]:
+        yield ("a",)
+        threading.Event().wait(0.5)
+        yield ("b",)
+
+    assert values(emits(bolt(), slow())) == ["a", "b"]
+
+
+def test_task_ids_come_before_they_are_asked_for_if_that_is_wanted() -> None:
+    """The component ends if it has none: two for each line, for one line at a time."""
+    rows = [("a b",)] * 20
+    assert values(emits(shell("IdsAhead", task_ids_ahead=2, max_pending=1), rows)) == ["a", "b"] * 20
+    with pytest.raises(ChildError, match="none had come"):
+        emits(shell("IdsAhead", task_ids_ahead=1, max_pending=1), rows)
