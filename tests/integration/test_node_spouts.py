@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def test_a_program_of_the_first_protocol_gives_its_data_bare_and_is_not_acknowle
     with caplog.at_level(logging.INFO):
         assert once(spout) == [(2, "č 2"), (1, "č 1")]
     assert "spout_ack" not in caplog.text
+
+
+@pytest.mark.parametrize("nothing", ["0", '""', "false", "null"])
+def test_what_counts_as_nothing_is_as_empty(tmp_path: Path, nothing: str) -> None:
+    with closing(program(tmp_path, "1", f"nothing:{nothing}").coordinator()) as coordinator:
+        assert begin(coordinator) is None
+        assert rows_of(program(tmp_path), begin(coordinator)) == [(1, "č 1")]
 
 
 def test_stream_ids_come_in_a_field_or_are_an_error(tmp_path: Path) -> None:

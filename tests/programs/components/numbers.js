@@ -6,6 +6,7 @@ const has = (flag) => flags.includes(flag);
 let left = Number(count);
 let running = false;
 let held = false;
+let nothing = flags.find((flag) => flag.startsWith("nothing:"));
 const say = (cmd, data) => process.send({ cmd, data });
 process.on("message", ({ cmd, data }) => {
     if (cmd === "init") {
@@ -19,6 +20,12 @@ process.on("message", ({ cmd, data }) => {
     } else if (cmd === "next") {
         if (!running || !left || held) {
             say("empty", {});
+            return;
+        }
+        if (nothing) {
+            const data = JSON.parse(nothing.slice("nothing:".length));
+            nothing = undefined;
+            say("data", { data, stream_id: null });
             return;
         }
         const n = left--;
