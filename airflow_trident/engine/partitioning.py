@@ -21,7 +21,7 @@ from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode, UnionNode
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.types import Field, is_nested, select
+from airflow_trident.types import WHOLE_TYPES, Field, is_nested, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,8 +136,14 @@ def _coded(column: pa.Array, key: Field) -> tuple[Any, list[str]]:
     else:
         encoded = column.dictionary_encode(null_encoding="encode")
         codes, values = encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+    if key.type in _PLAIN:
+        return codes, list(map(str, python_values(values)))
     alike = key_of_groups((key,))
     return codes, [_text(alike(value)) for value in python_values(values)]
+
+
+_PLAIN = frozenset({"string", "boolean", *WHOLE_TYPES})
+"""Types of which `_text` is the text that Python shows."""
 
 
 def _text(value: Any) -> str:

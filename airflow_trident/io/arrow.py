@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +64,7 @@ def rows_to_table(schema: Schema, rows: list[tuple[object, ...]]) -> pa.Table:
     """
     import pyarrow as pa
 
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = [_array(field, list(column)) for field, column in zip(schema, columns, strict=True)]
+    arrays = [_array(field, column) for field, column in zip(schema, columns_of(rows, len(schema)), strict=True)]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
 
@@ -97,6 +96,17 @@ def _require_times(values: Iterable[Any], type_text: str) -> None:
         for place, member in enumerate(members(type_text)):
             parts = (value.get(member.name) if isinstance(value, Mapping) else value[place] for value in given)
             _require_times(list(parts), member.type)
+
+
+def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """The columns of rows. Not by ``zip(*rows)``, which makes an object for each row: the garbage collector then looks
+    through all that there is, again and again.
+
+    :param width: of each row.
+    """
+    if set(map(len, rows)) - {width}:
+        raise ValueError(f"a row has not {width} values")
+    return [[row[place] for row in rows] for place in range(width)]
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

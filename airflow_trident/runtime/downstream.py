@@ -26,7 +26,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.states.core.merge import canonical_key
+from airflow_trident.states.core.merge import keys_of
 from airflow_trident.topology.topology import Topology
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import REAL_TYPES, names_of
@@ -89,9 +89,7 @@ def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
     the windows that it completed."""
     if isinstance(spec.updater, WindowUpdater):
         return spec.updater.emitted(state.get_many)
-    places = [names_of(spec.staged).index(name) for name in spec.key_names]
-    rows = table_to_rows(batch)
-    keys = list(dict.fromkeys(canonical_key([row[place] for place in places]) for row in rows))
+    keys = list(dict.fromkeys(keys_of(spec, table_to_rows(batch))))
     values = state.get_many(keys)
     found = [(*key, *value) for key, value in zip(keys, values, strict=True) if value is not None]
     return rows_to_table((*spec.keys, *spec.values), found)

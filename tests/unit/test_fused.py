@@ -13,7 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, Filter, FixedBatchSpout, Function, Max, Min, OperationContext, Sum, Topology
+from airflow_trident.engine.base import Job
 from airflow_trident.engine.fused import aggregate as fused_aggregate
+from airflow_trident.engine.fused import columnwise_join
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
@@ -21,8 +23,10 @@ from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.expr.tree import col, explode, split_words
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Slot
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, sales
 from tests.fixtures.plan import PaperState
+from tests.oracle.rows import OracleEngine
 
 CONTEXT = OperationContext(partition_index=0, num_partitions=1, txid=1, attempt=0)
 
@@ -225,3 +229,46 @@ def test_values_keep_their_meaning_through_the_pass() -> None:
     )
     assert rows_of(stage) == rows
     assert table_to_rows(rows_to_table(spout.schema, rows)) == rows
+
+
+# ---- joins -----------------------------------------------------------------------------------------------------
+
+KEYS = {
+    "string": ("a", "b", "", None),
+    "long": (1, 2, None),
+    "double": (0.0, -0.0, math.nan, 1.5, None),
+    "array<double>": ([0.0], [-0.0], [math.nan, None], [], None),
+}
+SIDES = st.lists(st.lists(st.integers(0, 4), max_size=7), min_size=2, max_size=3)
+
+
+@pytest.mark.parametrize("mode", ["compact", "preserve"])
+@pytest.mark.parametrize("key", KEYS)
+@settings(max_examples=25)
+@given(sides=SIDES, kinds=st.lists(st.sampled_from(["inner", "outer"]), min_size=3, max_size=3))
+def test_a_join_of_columns_gives_what_the_joiner_gives_tuple_by_tuple(
+    key: str, mode: str, sides: list[list[int]], kinds: list[str]
+) -> None:
+    """Keys that are one though they look different, keys that are null, sides without a tuple; few rows to a frame."""
+    topology = Topology("t")
+    streams = []
+    for number, places in enumerate(sides):
+        rows = [(KEYS[key][place % len(KEYS[key])], f"{number}.{at}", at) for at, place in enumerate(places)]
+        streams.append(topology.new_stream(f"s{number}", FixedBatchSpout(f"k {key}, v string, n long", rows)))
+    many = len(sides)
+    width = 3 * many if mode == "preserve" else 1 + 2 * many
+    names = ", ".join(f"f{number}" for number in range(width))
+    keep(topology.join(streams, ["k"] * many, names, kinds[:many], mode))
+    job = Job(
+        plan=topology.compile(),
+        slot=Slot(topology="t", incarnation="i", txid=1, attempt=0),
+        metadata={f"s{number}": {"from": 0, "to": len(places)} for number, places in enumerate(sides)},
+        staging_root="",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnwise_join, "BATCH_ROWS", 4)
+        found = dict(LocalEngine(2).tables(job))
+    expected = dict(OracleEngine(2).tables(job))
+    assert found.keys() == expected.keys()
+    for name, table in found.items():
+        assert sorted(map(repr, table_to_rows(table))) == sorted(map(repr, table_to_rows(expected[name])))

@@ -23,7 +23,7 @@ from airflow_trident.engine.fused.folds import (
 )
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError
-from airflow_trident.io.arrow import arrow_type
+from airflow_trident.io.arrow import arrow_type, columns_of
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind, OperationContext
 from airflow_trident.operations.calls.function_names import function_name
@@ -246,8 +246,8 @@ def _result(node: AggregateStep, folds: list[Fold], groups: dict[Any, Any]) -> F
     if not all(fold.is_single for fold in folds):
         rows = [row for key, values in groups.values() for row in group_rows(folds, key, values)]
         return Frame.of_rows(rows, names_of(node.schema))
-    keys = zip(*(key for key, _ in groups.values()), strict=True)
-    columns: dict[str, Any] = {name: list(values) for name, values in zip(node.groups, keys, strict=True)}
+    keys = columns_of([key for key, _ in groups.values()], len(node.groups))
+    columns: dict[str, Any] = dict(zip(node.groups, keys, strict=True))
     for place, fold in enumerate(folds):
         columns[fold.outputs[0].name] = fold.results([folded[place] for _, folded in groups.values()])
     return Frame(len(groups), columns)

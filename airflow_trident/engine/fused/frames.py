@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_trident.io.arrow import arrow_type, python_values
+from airflow_trident.io.arrow import arrow_type, columns_of, python_values
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class Frame:
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> Frame:
-        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-        return cls(len(rows), {name: list(values) for name, values in zip(names, columns, strict=True)})
+        return cls(len(rows), dict(zip(names, columns_of(rows, len(names)), strict=True)))
 
     def values(self, name: str) -> list[Any]:
         """The column as Python values; converted once."""

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.aggregate import aggregate
 from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
+from airflow_trident.engine.fused.columnwise_join import join
 from airflow_trident.engine.fused.folds import AggregateStep
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import USER_ERRORS, TridentError, UnknownNodeError
+from airflow_trident.io.arrow import columns_of
 from airflow_trident.operations import vectors
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, as_tuple, callable_of, prepared
 from airflow_trident.operations.calls.values import UnfitValueError, coerce_column
 from airflow_trident.operations.expr.evaluate import bind
+from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction
 from airflow_trident.plan.bolt_node import BoltNode
 from airflow_trident.plan.commit.nodes import StateQueryNode
@@ -182,19 +185,19 @@ class _Caller:
                 raise self.border.error(row, f"gave {error}") from error
         return columns
 
-    def _split(self, frame: Frame, outputs: list[Any], arity: int, ends: Sequence[int]) -> list[Sequence[Any]]:
+    def _split(self, frame: Frame, outputs: list[Any], arity: int, ends: Sequence[int]) -> list[list[Any]]:
         kinds = set(map(type, outputs))
         if arity == 1 and not any(issubclass(kind, tuple) for kind in kinds):
             return [outputs]
         if kinds <= {tuple} and set(map(len, outputs)) <= {arity}:
-            return list(zip(*outputs, strict=True)) if outputs else [()] * arity
+            return columns_of(outputs, arity)
         whole = []
         for position, output in enumerate(outputs):
             one = as_tuple(output, arity)
             if one is None:
                 raise self.border.wrong_arity(self._row(frame, position, ends), output, arity)
             whole.append(one)
-        return list(zip(*whole, strict=True))
+        return columns_of(whole, arity)
 
     def _row(self, frame: Frame, position: int, ends: Sequence[int]) -> tuple[Any, ...]:
         import numpy as np
@@ -341,6 +344,9 @@ def _state_query(node: StateQueryNode, at: _At, frames: Iterator[Frame]) -> Iter
 
 
 def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    if isinstance(node.reducer, Joiner):
+        yield from join(node, node.reducer, at.before, frames)
+        return
     names = names_of(at.before)
     rows = (row for frame in frames for row in frame.tuples(names))
     results = multi_reduce(node, at.before, rows, at.context)

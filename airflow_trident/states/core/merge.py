@@ -9,6 +9,7 @@ import decimal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.contracts.state import StateSpec, StateUpdater
@@ -19,7 +20,7 @@ from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
 from airflow_trident.protocol.records import NO_ATTEMPT
-from airflow_trident.types import names_of
+from airflow_trident.types import REAL_TYPES, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,10 +120,9 @@ def _who(spec: StateSpec) -> str:
 
 
 def _combine(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Changes:
-    key_of, value_of = _key_picker(spec), _picker(spec, spec.value_names)
-    new = _stored(lookup, (key_of(row) for row in rows))
-    for row in rows:
-        key, staged = key_of(row), value_of(row)
+    keys, value_of = keys_of(spec, rows), _picker(spec, spec.value_names)
+    new = _stored(lookup, keys)
+    for key, staged in zip(keys, map(value_of, rows), strict=True):
         known = new[key]
         if known is None:
             new[key] = staged
@@ -135,10 +135,9 @@ def _combine(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Ch
 def _reduce(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Changes:
     reducer = spec.reducer
     assert reducer is not None
-    key_of, reads_of = _key_picker(spec), _picker(spec, spec.reads)
-    new = _stored(lookup, (key_of(row) for row in rows))
-    for row in rows:
-        key = key_of(row)
+    keys, reads_of = keys_of(spec, rows), _picker(spec, spec.reads)
+    new = _stored(lookup, keys)
+    for key, row in zip(keys, rows, strict=True):
         known = new[key]
         current = reducer.init() if known is None else known[0]
         new[key] = (reducer.reduce(current, *reads_of(row)),)
@@ -153,12 +152,16 @@ def _stored(lookup: Lookup, keys: Iterable[Key]) -> Changes:
 def _picker(spec: StateSpec, names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     staged = names_of(spec.staged)
     places = [staged.index(name) for name in names]
-    return lambda row: tuple([row[place] for place in places])
+    if len(places) < 2:  # of which itemgetter makes no tuple
+        return lambda row: tuple([row[place] for place in places])
+    return itemgetter(*places)
 
 
-def _key_picker(spec: StateSpec) -> Callable[[tuple[Any, ...]], Key]:
-    pick = _picker(spec, spec.key_names)
-    return lambda row: canonical_key(pick(row))
+def keys_of(spec: StateSpec, rows: list[tuple[Any, ...]]) -> list[Key]:
+    """The key of each row of a staged batch."""
+    keys = map(_picker(spec, spec.key_names), rows)
+    has_reals = any(field.type in REAL_TYPES for field in spec.keys)
+    return list(map(canonical_key, keys) if has_reals else keys)
 
 
 # ---- updaters --------------------------------------------------------------------------------------------------
@@ -178,8 +181,7 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
 
 
 def _require_own_keys(spec: StateSpec, rows: list[tuple[Any, ...]], changes: Changes) -> None:
-    key_of = _key_picker(spec)
-    others = changes.keys() - {key_of(row) for row in rows}
+    others = changes.keys() - set(keys_of(spec, rows))
     if others:
         named = ", ".join(
             f"{name}={value!r:.60}" for name, value in zip(spec.key_names, min(others, key=repr), strict=True)

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import cache
 from typing import Any, TypeAlias
 
 from airflow_trident.operations.equality import canonical_key
@@ -32,6 +33,7 @@ def key_text(fields: Sequence[Field], key: Sequence[Any]) -> str:
 # ---- one value -------------------------------------------------------------------------------------------------
 
 
+@cache
 def encoder(type_text: str) -> Coder:
     """From Python to numbers, texts and bytes. Timestamps without a zone are UTC."""
     if type_text.startswith("decimal"):
@@ -51,6 +53,7 @@ def encoder(type_text: str) -> Coder:
     return kinds.get(type_text, same)
 
 
+@cache
 def decoder(type_text: str) -> Coder:
     """Back to Python: the values that Arrow gives for the type."""
     if type_text.startswith("decimal"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.arrow import python_values
+from airflow_trident.io.arrow import columns_of, python_values
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, does_not_fit
@@ -157,12 +157,12 @@ class SqliteDialect(Dialect):
         return True
 
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        names = [self._layout.encode_key(key) for key in keys]
+        names = self._layout.encode_keys(keys)
         found = self._find(self._layout, names)
         return [found.get(name) for name in names]
 
     def _find(self, layout: SqliteLayout, names: Sequence[str]) -> dict[str, Value]:
-        return {row[0]: layout.decode(row)[1] for row in self._rows(layout.select, names)}
+        return {row[0]: layout.decode_value(row) for row in self._rows(layout.select, names)}
 
     def _rows(self, select: str, names: Sequence[str]) -> Iterator[Sequence[Any]]:
         """
@@ -180,7 +180,7 @@ class SqliteDialect(Dialect):
 
     def _put(self, layout: SqliteLayout, changes: Changes) -> None:
         put = [(*key, *value) for key, value in changes.items() if value is not None]
-        columns = [list(column) for column in zip(*put, strict=True)] if put else [[] for _ in layout.fields]
+        columns = columns_of(put, len(layout.fields))
         removed = [(layout.encode_key(key),) for key, value in changes.items() if value is None]
         self.file.connection.executemany(layout.upsert, layout.encode_rows(columns, len(put)))
         self.file.connection.executemany(layout.delete, removed)

@@ -16,10 +16,11 @@ from operator import itemgetter
 from typing import Any
 
 from airflow_trident.contracts.state import StateSpec
+from airflow_trident.io.arrow import columns_of
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.core.merge import Key, Value
-from airflow_trident.states.core.text_values import compact, decoder, encoder, json_part, key_text, real, same
+from airflow_trident.states.core.text_values import Coder, compact, decoder, encoder, json_part, key_text, real, same
 from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of, merges_natively, quote
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, is_nested
 
@@ -44,6 +45,10 @@ class SqliteLayout:
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         return fields_of(self.spec)
+
+    @cached_property
+    def _value_decoders(self) -> list[Coder]:
+        return [decoder(field.type) for field in self.spec.values]
 
     def require_columns(self) -> None:
         require_columns(self.spec, {KEY_COLUMN}, "SQLite cannot tell from another column of its table")
@@ -93,6 +98,11 @@ class SqliteLayout:
     def encode_key(self, key: Sequence[Any]) -> str:
         return key_text(self.spec.keys, key)
 
+    def encode_keys(self, keys: Sequence[Key]) -> list[str]:
+        """The same for many, column by column."""
+        columns = zip(self.spec.keys, columns_of(keys, len(self.spec.keys)), strict=True)
+        return _json_keys([list(map(encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(keys)
+
     def encode_rows(self, columns: Sequence[Sequence[Any]], count: int) -> list[tuple[Any, ...]]:
         """Parameters of `upsert` and `merge`. `columns`: Python values, one sequence per field."""
         encoded = []
@@ -108,8 +118,12 @@ class SqliteLayout:
 
     def decode(self, row: Sequence[Any]) -> tuple[Key, Value]:
         """From a row of `select`."""
-        parts = [decoder(field.type)(part) for field, part in zip(self.fields, row[1:], strict=True)]
-        return tuple(parts[: len(self.spec.keys)]), tuple(parts[len(self.spec.keys) :])
+        keys = zip(self.spec.keys, row[1:], strict=False)
+        return tuple([decoder(field.type)(part) for field, part in keys]), self.decode_value(row)
+
+    def decode_value(self, row: Sequence[Any]) -> Value:
+        values = zip(self._value_decoders, row[1 + len(self.spec.keys) :], strict=True)
+        return tuple([decode(part) for decode, part in values])
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""Joins without a loop over tuples: which tuples belong together is computed in arrays of their places, and the columns
+are taken by these. It gives what :class:`Joiner` gives tuple by tuple, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.fused.folds import key_of_groups, shown_key
+from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame
+from airflow_trident.io.arrow import arrow_type, python_values
+from airflow_trident.operations.multireduce import Joiner, JoinOutFieldsMode, JoinType
+from airflow_trident.plan.nodes import MultiReduceStepNode
+from airflow_trident.types import Field, Schema, names_of, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def join(node: MultiReduceStepNode, joiner: Joiner, before: Schema, frames: Iterator[Frame]) -> Iterator[Frame]:
+    """
+    :param frames: of the schema `before`, that of the tagged union; all of one partition.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    held = [frame for frame in frames if frame.rows]
+    if not held:
+        return
+    keys = select(before, node.groups, node.name)
+    codes = _codes(keys, held)
+    _, firsts = np.unique(codes, return_index=True)
+    whole = {field.name: _whole(field, held) for field in before if field.name in node.needs(before, frozenset())}
+    shown = [_shown(field, whole[field.name].take(pa.array(firsts))) for field in keys]
+    tags = whole[node.tag].to_numpy()
+    sides = [_Side.of(codes, np.flatnonzero(tags == number), len(firsts)) for number in range(len(joiner.types))]
+    needed = [side.counts > 0 for side, kind in zip(sides, joiner.types, strict=True) if kind is JoinType.INNER]
+    groups = np.flatnonzero(np.logical_and.reduce(needed)) if needed else np.arange(len(firsts))
+    values = [[whole[name] for name in reads] for reads in node.reads]
+    for some in _parts(groups, sides):
+        places = _places(some, sides)
+        columns = _columns(joiner, shown, values, places)
+        yield Frame(len(places[0]), dict(zip(names_of(node.schema), columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The tuples of one stream, in numpy arrays: `places`, group after group; `counts` and `starts` of each group."""
+
+    places: Any
+    counts: Any
+    starts: Any
+
+    @classmethod
+    def of(cls, codes: Any, places: Any, groups: int) -> _Side:
+        import numpy as np
+
+        counts = np.bincount(codes[places], minlength=groups)
+        return cls(places[np.argsort(codes[places], kind="stable")], counts, np.cumsum(counts) - counts)
+
+    @property
+    def rows(self) -> Any:
+        """How many rows each group gives: a missing side is one row of nulls."""
+        import numpy as np
+
+        return np.maximum(self.counts, 1)
+
+
+def _codes(keys: Schema, held: list[Frame]) -> Any:
+    """Of each tuple the number of its group, in the order in which they come."""
+    import numpy as np
+
+    key_of, known = key_of_groups(keys), dict[Any, int]()
+    tuples = (key for frame in held for key in frame.tuples(names_of(keys)))
+    return np.fromiter((known.setdefault(key_of(key), len(known)) for key in tuples), np.int64)
+
+
+def _whole(field: Field, held: list[Frame]) -> pa.Array:
+    """One column of all frames. Texts together may be longer than an array of Arrow's usual type holds."""
+    import pyarrow as pa
+
+    large = {"string": pa.large_string(), "binary": pa.large_binary()}.get(field.type, arrow_type(field.type))
+    return pa.concat_arrays([frame.arrow(field.name, field.type).cast(large) for frame in held])
+
+
+def _shown(field: Field, column: pa.Array) -> pa.Array:
+    """The values that groups come out with."""
+    import pyarrow as pa
+
+    if "float" not in field.type and "double" not in field.type:
+        return column
+    return pa.array(shown_key((field,))(tuple(python_values(column))), type=column.type)
+
+
+def _parts(groups: Any, sides: list[_Side]) -> Iterator[Any]:
+    """The groups, as many at a time as give about a batch of rows."""
+    import numpy as np
+
+    ends = np.cumsum(np.prod([side.rows[groups] for side in sides], axis=0))
+    begin, before = 0, 0
+    while begin < len(groups):
+        end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_ROWS, side="right")))
+        yield groups[begin:end]
+        begin, before = end, int(ends[end - 1])
+
+
+def _places(groups: Any, sides: list[_Side]) -> list[pa.Array]:
+    """For each row of these groups: the number of its group, and the place of the tuple of each side, null if the group
+    has none. All combinations; the last side changes fastest."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows = np.prod([side.rows[groups] for side in sides], axis=0)
+    of = np.repeat(groups, rows)
+    rest = np.arange(len(of)) - np.repeat(np.cumsum(rows) - rows, rows)
+    found = []
+    for side in reversed(sides):
+        rest, at = np.divmod(rest, side.rows[of])
+        missing = side.counts[of] == 0
+        places = np.where(missing, 0, side.starts[of] + at)
+        found.append(pa.array(side.places[places] if len(side.places) else places, mask=missing))
+    return [pa.array(of), *reversed(found)]
+
+
+def _columns(
+    joiner: Joiner, keys: list[pa.Array], values: list[list[pa.Array]], places: list[pa.Array]
+) -> Iterator[Column]:
+    """In the order of the joined fields."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    of, tuples = places[0], places[1:]
+    if joiner.mode is JoinOutFieldsMode.COMPACT:
+        yield from (key.take(of) for key in keys)
+        yield from (one.take(at) for side, at in zip(values, tuples, strict=True) for one in side)
+        return
+    for layout, side, at in zip(joiner.layout, values, tuples, strict=True):
+        there = pc.if_else(at.is_valid(), of, pa.scalar(None, of.type))
+        for is_key, place in layout:
+            yield keys[place].take(there) if is_key else side[place].take(at)
