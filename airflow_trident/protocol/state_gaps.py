@@ -50,10 +50,14 @@ def since_of(holes: Txids, gaps: Txids) -> int:
     return beginning[1] + 1
 
 
-def for_states(view: LedgerView, txid: int) -> dict[str, Any]:
-    """What a ticket for `txid` says to states: `needed`, `floor` and `states` of :class:`CommitTicket`."""
+def for_states(view: LedgerView, txid: int, *, barred: bool) -> dict[str, Any]:
+    """What a ticket for `txid` says to states: `needed`, `floor` and `states` of :class:`CommitTicket`.
+
+    :param barred: it bars, whether its turn has come or not: those before it in its group need not be committed.
+    """
     names, own = view.topology.definition.states, Txids.of(txid)
-    needed = {name: needed_by(view, name, max(view.pointer.committed, txid - 1)) for name in names}
+    upto = view.pointer.committed if barred else max(view.pointer.committed, txid - 1)
+    needed = {name: needed_by(view, name, upto) for name in names}
     return {
         "needed": {name: txids - own for name, txids in needed.items() if txids is not None},
         "floor": floor_of(view, txid),

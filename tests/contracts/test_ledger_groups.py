@@ -281,6 +281,7 @@ def test_l15_p7_a_newer_ticket_of_one_member_voids_the_commit_of_the_whole_group
         ledger.committed_many(tickets)
     assert everything(other) == before
     assert others.fence == tickets[0].fence + 1
+    assert not any(others.needed.values()), "none of them is committed"
 
 
 def test_l15_p6_a_ticket_of_a_group_moves_the_pointer_over_no_other_one(ledger: Ledger) -> None:

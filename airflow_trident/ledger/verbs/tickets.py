@@ -23,5 +23,5 @@ def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> Commi
         time_ms=tx.time_ms,
         begun_ms=tx.times_ms.get("begun", 0),
         bars=staged is None,
-        **for_states(view, tx.txid),
+        **for_states(view, tx.txid, barred=staged is None),
     )
