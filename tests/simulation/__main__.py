@@ -29,7 +29,7 @@ def main() -> int:
 
 def mutants(limit: int, only: str) -> int:
     """The table: by which seed is each defect found, and which promise does it break first?"""
-    from tests.simulation.cure_mutants import MUTANTS
+    from tests.simulation.group_mutants import MUTANTS
     from tests.simulation.mutants import first_found
 
     missed = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_trident.errors import StateBehindLedgerError, UnknownTopologyError
 from airflow_trident.ledger.znodes import Delete
-from tests.simulation.pieces import Store
+from tests.simulation.stores import Store
 from tests.simulation.world import World
 
 JUMPS_S = (-100_000, -3_600, 0, 0, 3_600, 100_000)

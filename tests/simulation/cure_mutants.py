@@ -17,8 +17,8 @@ from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime import agreement, commit
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
-from tests.simulation.pieces import OpenStore
 from tests.simulation.shell_mutants import MUTANTS
+from tests.simulation.stores import OpenStore
 
 __all__ = ["MUTANTS"]
 

@@ -28,6 +28,7 @@ from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.types import Json
+from tests.simulation.group_jobs import GROUP_JOBS
 from tests.simulation.scheduler import Killed
 from tests.simulation.world import Process, World
 
@@ -35,6 +36,7 @@ RUNS = 4
 KEPT_TRIES = 3
 
 Job = Callable[[World, ZNodeLedger], None]
+Errors = tuple[type[TridentError], ...]
 
 
 def coordinate(world: World, ledger: ZNodeLedger) -> None:
@@ -194,14 +196,21 @@ JOBS: dict[Job, float] = {
     lose_staged: 0.2,
     deliver: 1,
 }
-AT_WORK = (coordinate, emit, commit_one, backfill, taken_back)
+AT_WORK = (coordinate, emit, commit_one, backfill, taken_back, *GROUP_JOBS)
 """Who is at one of these is not there any more when the ledger is restored: a step that was decided before fits the
 restored ledger by accident, since its version numbers come again."""
+RIGHT: dict[Job, Errors] = {
+    command: (UnknownTopologyError,),
+    taken_back: (UnknownTopologyError,),
+    **dict.fromkeys(GROUP_JOBS, (UnknownTopologyError, TransitionError)),
+}
+"""They look first, and find later that there was no topology yet, or that somebody was faster."""
 
 
 def do_one(world: World, place: int) -> None:
     """One process of a worker."""
-    job = world.random.choices(list(JOBS), [weight * _often(world, job) for job, weight in JOBS.items()])[0]
+    weights = {**JOBS, **GROUP_JOBS} if world.kind.groups else JOBS
+    job = world.random.choices(list(weights), [weight * _often(world, job) for job, weight in weights.items()])[0]
     world.at_work += job in AT_WORK
     try:
         with world.running(Process(place=place)):
@@ -209,7 +218,7 @@ def do_one(world: World, place: int) -> None:
     except Killed:
         world.note(f"{job.__name__}: killed")
     except TridentError as error:
-        expected(world, job.__name__, error, also=(UnknownTopologyError,) if job in (command, taken_back) else ())
+        expected(world, job.__name__, error, also=RIGHT.get(job, ()))
     finally:
         world.at_work -= job in AT_WORK
     _accident(world)
@@ -228,10 +237,10 @@ def _often(world: World, job: Job) -> float:
     return world.rough if job in (skip, fail, backfill, taken_back) else 1.0
 
 
-def expected(world: World, what: str, error: TridentError, also: tuple[type[TridentError], ...] = ()) -> None:
+def expected(world: World, what: str, error: TridentError, also: Errors = ()) -> None:
     """:raises Broken: no interleaving may lead to this error."""
     world.note(f"{what}: {type(error).__name__} {error.message}")
-    fine: tuple[type[TridentError], ...] = (RetryableError, FencedError, UserCodeError, *also)
+    fine: Errors = (RetryableError, FencedError, UserCodeError, *also)
     if world.judge.restored:
         fine += (CorruptError, TransitionError)  # attempts and txids are given out a second time
     if isinstance(error, ConfigurationError) and "was emitted again" in error.message and world.loses_staged:

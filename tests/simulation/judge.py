@@ -13,7 +13,8 @@ from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, TxRecord
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from airflow_trident.staging.manifest import Slot
-from tests.simulation.pieces import Rows, Store, batch_of
+from tests.simulation.pieces import batch_of
+from tests.simulation.stores import Rows, Store
 
 ATTEMPTS_OF_ONE = 20
 """So often a process may try one transaction; a drain tries each some times, and opaque ones lose their batch."""
@@ -39,6 +40,7 @@ class Broken(BaseException):
 class Judge:
     """
     :param restored: the ledger was put back to an old copy: it knows less than the states from then on.
+    :param group: so many transactions go into one step at most.
     :param ordered: the states that depend on the order of batches.
     :param damaged: a store went back, vanished, or is two: states lack what is COMMITTED, and nobody has noticed yet.
     :param done: the batch of each COMMITTED transaction, also when its record was pruned.
@@ -64,6 +66,7 @@ class Judge:
     restored: bool = False
     silent: bool = False
     applications: int = 0
+    group: int = 1
     ordered: set[str] = field(default_factory=set)
     damaged: bool = False
     two: bool = False
@@ -106,8 +109,8 @@ class Judge:
                 self._pruned(int(op.path.rpartition("/")[2]))
         if self.silent:
             return
-        if len(begun) > 1:
-            self.broken("P1", "one step began two transactions")
+        if len(begun) > self.group:
+            self.broken("P1", f"one step began {len(begun)} transactions")
         if begun and self.next_txid - 1 - self.pointer.committed > self.max_pending:
             self.broken("P5", f"{self.next_txid - 1 - self.pointer.committed} transactions are pending")
         for txid, record in self.records.items():
@@ -136,7 +139,7 @@ class Judge:
         kind, _, name = op.path.rpartition("/")
         if name == "head":
             following = codec.decode_head(op.data, op.path)
-            if following not in (1, self.next_txid + 1) and not self.silent:
+            if following not in (1, *range(self.next_txid + 1, self.next_txid + self.group + 1)) and not self.silent:
                 self.broken("P1", f"the next txid went from {self.next_txid} to {following}")
             self.next_txid = following
         elif name == "commit":
@@ -148,7 +151,7 @@ class Judge:
 
     def _changed(self, txid: int, old: TxRecord | None, new: TxRecord, pointer: CommitPointer) -> None:
         if old is None:
-            if txid != self.next_txid - 1:
+            if not self.next_txid - self.group <= txid < self.next_txid:
                 self.broken("P1", f"transaction {txid} was begun and the next one is {self.next_txid}")
             if self.claims.setdefault(new.claim.key, txid) != txid:
                 self.broken("P1", f"claim {new.claim.key} has {self.claims[new.claim.key]} and {txid}")
@@ -158,9 +161,10 @@ class Judge:
             if not (self.opaque and again and txid > pointer.committed):
                 self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
         self._attempt_changed(txid, old, new)
-        if new.status is not old.status and new.status not in TRANSITIONS[old.status]:
+        both = self.group > 1 and (old.status, new.status) == (Status.PROCESSING, Status.COMMITTING)
+        if new.status is not old.status and new.status not in TRANSITIONS[old.status] and not both:
             self.broken("P4", f"{txid} went from {old.status} to {new.status}")
-        if new.staged is not None and new.staged.manifest.split("/")[-2] != str(new.attempt):
+        if new.staged is not None and not self._is_of(txid, new.attempt, new.staged.manifest):
             self.broken("P4", f"{txid} is {new.status} with {new.staged.manifest}; its attempt is {new.attempt}")
         if new.status is Status.COMMITTING and old.fence != new.fence:
             self._gate_opened(txid, old, new, pointer)
@@ -171,6 +175,12 @@ class Judge:
             self.broken("P8", f"the commit of {txid} was taken back and a state has it")
         if new.status is Status.SKIPPED and (new.touched or any(self._has(store, txid) for store in self._all())):
             self.broken("P8", f"{txid} is SKIPPED and a state may hold it")
+
+    @staticmethod
+    def _is_of(txid: int, attempt: int, manifest: str) -> bool:
+        """Is it that of the attempt? That of a group is in the slot of the last one."""
+        *_, slot, of_attempt, _ = manifest.split("/")
+        return int(slot) > txid or (int(slot), int(of_attempt)) == (txid, attempt)
 
     def _attempt_changed(self, txid: int, old: TxRecord, new: TxRecord) -> None:
         if new.attempt not in (old.attempt, old.attempt + 1):
@@ -213,9 +223,12 @@ class Judge:
             self.broken("P7", f"fence {record.fence} was given out after {pointer.fence}")
         self._takes_over(txid, old)
         self.gated[txid] = self.step
+        if old.status is Status.COMMITTING and old.times_ms == record.times_ms:
+            return  # a bar: no gate is opened
         for lower in range(pointer.committed + 1, txid):
             found = self.records.get(lower)
-            if found is not None and not found.status.lets_others_pass:
+            with_it = found is not None and found.status is Status.COMMITTING and found.fence == record.fence
+            if found is not None and not found.status.lets_others_pass and not with_it:
                 self.broken("P6", f"the commit of {txid} began while {lower} is {found.status}")
 
     def _committed(self, txid: int, record: TxRecord) -> None:
@@ -245,7 +258,7 @@ class Judge:
         if first is not None and first.status.lets_others_pass:
             self.broken("P8", f"the pointer did not pass {first.txid}, which is {first.status}")
         done = sum(record.status is Status.COMMITTED for record in self.records.values())
-        if done > self.retention + 1:
+        if done > self.retention + self.group:
             self.broken("P10", f"{done} committed records are kept instead of {self.retention}")
 
     def _pruned(self, txid: int) -> None:

@@ -16,7 +16,8 @@ class Kind:
     depends on the order of batches. `stores`: a store goes back to an old copy, vanishes or is two. `lives`: the
     topology is deleted and created again. `versions`: some processes are of a later version of the package, whose
     records have a field more. `elsewhere`: what an engine writes does not reach the staging folder. `taken_back`:
-    committers fall asleep, or die, in the middle of commits, which people take back meanwhile.
+    committers fall asleep, or die, in the middle of commits, which people take back meanwhile. `groups`: several
+    transactions are begun, processed and committed together.
     """
 
     opaque: bool = False
@@ -28,6 +29,7 @@ class Kind:
     versions: bool = False
     elsewhere: bool = False
     taken_back: bool = False
+    groups: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -38,6 +40,9 @@ KINDS: dict[str, Kind] = {
     "ordered": Kind(ordered=True),
     "elsewhere": Kind(elsewhere=True),
     "taken-back": Kind(taken_back=True),
+    "groups": Kind(groups=True),
+    "groups-taken-back": Kind(groups=True, taken_back=True),
+    "groups-restored": Kind(groups=True, restores=True),
     "tasks": Kind(tasks=True),
     "tasks-opaque": Kind(tasks=True, opaque=True),
     "tasks-ordered": Kind(tasks=True, ordered=True),

@@ -13,8 +13,8 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
-from tests.simulation.pieces import Rows, Store
 from tests.simulation.state_mutants import MUTANTS
+from tests.simulation.stores import Rows, Store
 
 __all__ = ["MUTANTS"]
 

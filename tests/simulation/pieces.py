@@ -4,30 +4,27 @@ others go on, or dies, wherever the real one could."""
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Spout
-from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import (
     LedgerUnavailableError,
     OutcomeUnknownError,
     StagingError,
-    StoreUnavailableError,
     UserCodeError,
 )
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znodes import Create, Op, ReadResult, Set, WriteRefusedError, require_sizes
-from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.protocol.records import StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.staging.area import reference
-from airflow_trident.staging.manifest import Manifest, Slot, StagedFile
-from airflow_trident.states.core import marker as marker_module
-from airflow_trident.types import Field, Json, Schema
+from airflow_trident.staging.area import StagingArea, reference
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
+from airflow_trident.types import Field, Json, Schema, ddl
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.stores import Rows
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -146,17 +143,6 @@ class Staging:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Stands for an Arrow table: the numbers of the source's records."""
-
-    records: tuple[int, ...]
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.records)
-
-
-@dataclass(frozen=True)
 class SimArea:
     """Stands for StagingArea: the same promises, no disk."""
 
@@ -171,7 +157,13 @@ class SimArea:
             self.staging.files[path] = rows
         return StagedFile(state=state, path=path, rows=rows.num_rows, bytes=rows.num_rows)
 
+    publish_group = StagingArea.publish_group
+    read = StagingArea.read
+    read_each = StagingArea.read_each
+
     def publish(self, manifest: Manifest) -> StagedRef:
+        if why := manifest.damage():
+            raise StagingError(f"{manifest.slot.path} contradicts itself: {why}", "")
         self.scheduler.step()
         found = self.staging.manifests.setdefault(f"{manifest.slot.path}/manifest.json", manifest)
         if found != manifest:
@@ -184,7 +176,7 @@ class SimArea:
             raise StagingError(f"{what.manifest} is not there", "")
         return self.staging.manifests[what.manifest]
 
-    def read(self, manifest: Manifest, state: str, schema: Schema) -> Rows:
+    def _read(self, manifest: Manifest, state: str, schema: Schema) -> Rows:
         files = [file.path for file in manifest.files if file.state == state]
         if any(path not in self.staging.files for path in files):
             raise StagingError(f"a file of {manifest.slot.path} is missing", "")
@@ -198,99 +190,6 @@ class SimArea:
         for path in old:
             del self.staging.manifests[path]
         return len(old)
-
-
-# ---- states ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Store:
-    """What one state holds: how often each record, and the marker. `last`: the records of its highest txid.
-    `order`: all records as they came in."""
-
-    marker: Marker | None = None
-    records: Counter[int] = field(default_factory=Counter)
-    last: tuple[int, ...] = ()
-    order: tuple[int, ...] = ()
-
-    def copy(self) -> Store:
-        return replace(self, records=Counter(self.records))
-
-    def put_back(self, copy: Store) -> None:
-        self.marker, self.records, self.last, self.order = copy.marker, Counter(copy.records), copy.last, copy.order
-
-    def take_in(self, batch: Rows, *, replaces: bool, highest: bool) -> None:
-        if replaces:
-            self.records.subtract(self.last)
-            self.order = tuple(record for record in self.order if record not in self.last)
-        self.records.update(batch.records)
-        self.order += batch.records
-        if highest:
-            self.last = batch.records
-
-
-Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
-
-
-@dataclass(frozen=True)
-class SimStates(StateFactory):
-    """Stores that outlive every process. The decision is the production one: `states.core.marker.admit`.
-
-    :param stores: those that the process at work reaches.
-    """
-
-    stores: Callable[[], dict[str, Store]]
-    scheduler: Scheduler
-    watch: Watch
-
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True)
-
-    def make_state(self, spec: StateSpec) -> OpenStore:
-        self.scheduler.step()
-        if self.scheduler.faults.unopened and self.scheduler.random.random() < self.scheduler.faults.unopened:
-            raise StoreUnavailableError(f"the store of state {spec.name!r} does not answer", "Try again later.")
-        return OpenStore(self, spec)
-
-    def describe(self) -> str:
-        return "SimStates"
-
-
-class OpenStore(State):
-    def __init__(self, where: SimStates, spec: StateSpec) -> None:
-        self.where = where
-        self.spec = spec
-        self.store = where.stores().setdefault(spec.name, Store())
-
-    def marker(self) -> Marker | None:
-        self.where.scheduler.step()
-        return self.store.marker
-
-    def apply(self, ticket: CommitTicket, batch: Rows) -> Applied:
-        self.where.scheduler.step()
-        store = self.store
-        store.marker, verdict = marker_module.admit(
-            store.marker, ticket, state=self.spec.name, commutes=self.spec.commutes, opaque=self.spec.opaque
-        )
-        wanted = verdict is not marker_module.Verdict.SKIP
-        if wanted:
-            replaces = verdict is marker_module.Verdict.REPLACE
-            store.take_in(batch, replaces=replaces, highest=ticket.txid == store.marker.high)
-        applied = Applied.APPLIED if wanted else Applied.ALREADY
-        self.where.watch(self.spec.name, store, ticket, batch, applied)
-        self.where.scheduler.step()
-        return applied
-
-    def bar(self, ticket: CommitTicket) -> None:
-        self.apply(replace(ticket, bars=True), Rows(()))
-
-    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        return [(self.store.records[record],) if record in self.store.records else None for (record,) in keys]
-
-    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        return iter([((record,), (count,)) for record, count in self.store.records.items()])
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 # ---- source and engine -----------------------------------------------------------------------------------------
@@ -343,13 +242,16 @@ class SimEngine(Engine):
     """Reads the batch and stages it for each state.
 
     :param begun: is told of each attempt at work.
+    :param merges: groups are merged by key: nobody's rows can be told from another's.
     """
 
     area: SimArea
     begun: Callable[[Slot], None]
     poison: float
 
+    merges: bool = False
     name = "simulated"
+    takes_groups = True
 
     def run(self, job: Job) -> Manifest:
         self.begun(job.slot)
@@ -360,3 +262,29 @@ class SimEngine(Engine):
         rows = Rows(batch_of(job.metadata))
         files = tuple(self.area.write(job.slot, sink.name, rows) for sink in job.plan.sinks)
         return Manifest(slot=job.slot, files=files, rows_read=rows.num_rows)
+
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        for job in jobs:
+            self.begun(job.slot)
+        scheduler, last = self.area.scheduler, jobs[-1]
+        scheduler.step()
+        if scheduler.random.random() < self.poison:
+            raise UserCodeError("poison", "Mend it.")
+        batches = [batch_of(job.metadata) for job in jobs]
+        begins = [sum(map(len, batches[:number])) for number in range(len(batches))]
+        rows = Rows(tuple(record for batch in batches for record in batch))
+        files = tuple(self.area.write(last.slot, sink.name, rows) for sink in last.plan.sinks)
+
+        def rows_of(number: int) -> dict[str, tuple[int, int]]:
+            return {} if self.merges else {file.state: (begins[number], len(batches[number])) for file in files}
+
+        group = tuple(
+            StagedMember(
+                txid=job.slot.txid, attempt=job.slot.attempt, rows_read=len(batches[number]), rows=rows_of(number)
+            )
+            for number, job in enumerate(jobs)
+        )
+        sinks = {sink.name: ddl(sink.schema) for sink in last.plan.staged}
+        return Manifest(
+            slot=last.slot, files=files, rows_read=rows.num_rows, sinks=sinks, group=group, inseparable=self.merges
+        )

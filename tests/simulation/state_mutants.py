@@ -57,7 +57,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("data and marker are two steps")
 def _() -> Sequence[Patch]:
-    from tests.simulation.pieces import OpenStore
+    from tests.simulation.stores import OpenStore
 
     def apply(self: OpenStore, ticket: Any, batch: Any) -> Any:
         store = self.store

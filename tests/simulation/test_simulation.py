@@ -9,23 +9,23 @@ import re
 
 import pytest
 
-from tests.simulation.cure_mutants import MUTANTS
+from tests.simulation.group_mutants import MUTANTS
 from tests.simulation.history import Verdict, play
 from tests.simulation.kinds import KINDS
 from tests.simulation.mutants import first_found
 from tests.simulation.runner import Part, parts_of, play_all
 
-HISTORIES, OF_TASKS = 150, 50
-"""Of each kind; those of tasks cost twice as much."""
+HISTORIES, FEWER = 150, 50
+"""Of each kind; those of tasks cost twice as much, and others are mixtures of two kinds."""
 WITHIN_SEEDS = 1_000
 """Every defect is found by one of so many histories."""
 
 
 @pytest.fixture(scope="module")
 def played() -> list[Part]:
-    tasks = [kind for kind in KINDS if KINDS[kind].tasks]
-    verbs = [kind for kind in KINDS if not KINDS[kind].tasks]
-    return list(play_all([*parts_of(tasks, OF_TASKS, size=20), *parts_of(verbs, HISTORIES, size=50)], 2))
+    few = [kind for kind in KINDS if KINDS[kind].tasks or kind.startswith("groups-")]
+    many = [kind for kind in KINDS if kind not in few]
+    return list(play_all([*parts_of(few, FEWER, size=20), *parts_of(many, HISTORIES, size=50)], 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,10 +21,13 @@ from airflow_trident.runtime.backfill import Selection
 from tests.simulation.clock import SimTime
 from tests.simulation.judge import Judge, Sweep
 from tests.simulation.kinds import Kind
-from tests.simulation.pieces import Rows, SimArea, SimEngine, SimSpout, SimStates, SimTree, SimZNodes, Staging, Store
+from tests.simulation.pieces import SimArea, SimEngine, SimSpout, SimTree, SimZNodes, Staging
 from tests.simulation.scheduler import Faults, Scheduler
+from tests.simulation.stores import Rows, SimStates, Store
 
 MAX_STEPS = 20_000
+MOST_TOGETHER = 4
+"""Transactions of a group."""
 
 
 class Log(ReducerAggregator[str]):
@@ -237,5 +240,6 @@ def _fill(world: World) -> None:
         judge.ordered.add("second")
     else:
         stream.group_by("record").persistent_aggregate(states, Count(), "n", name="second")
+    judge.group = MOST_TOGETHER if kind.groups else 1
     judge.process = lambda: world.process
     judge.now_ms = None if kind.tasks else world.clock.time_ms

@@ -1,0 +1,157 @@
+"""What processes do with groups of transactions: begin, process, commit them together, alone, or in another cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from airflow_trident.engine.base import Job
+from airflow_trident.errors import StagingError, UserCodeError
+from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.verbs.begin import one_by_one
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, CommitTicket, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.agreement import require_agreement
+from airflow_trident.runtime.commit import OpenStates
+from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.staging.manifest import Slot
+from airflow_trident.types import Json
+from tests.simulation.world import MOST_TOGETHER, World
+
+RUNS = 8
+MERGED = 0.5
+"""So many passes merge by key what they stage, where they do not fail."""
+UNREADABLE = 0.15
+"""So many groups are emitted again once their gate is open."""
+
+
+def coordinate_group(world: World, ledger: ZNodeLedger) -> None:
+    """Several runs' transactions in one step."""
+    runs = world.random.sample(range(RUNS), world.random.randint(1, MOST_TOGETHER))
+    claims = [Claim(key=f"run-{run}") for run in runs]
+    coordinator = world.topology.spouts["records"].coordinator()
+
+    def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
+        found = coordinator.initialize_transaction(txid, position.get("records"))
+        return None if found is None else {"records": found}
+
+    ledger.register(world.topology.definition())
+    require_agreement(ledger, world.topology)
+    result = ledger.begin_many(claims, one_by_one(metadata_of), max_pending=world.judge.max_pending)
+    what = [begun.txid for begun in result] if isinstance(result, tuple) else type(result).__name__
+    world.note(f"{', '.join(claim.key for claim in claims)}: {what}")
+    if not isinstance(result, tuple):
+        return
+    for claim, begun in zip(claims, result, strict=False):
+        reached(Milestone.BEGUN, begun.txid)
+        world.judge.claimed(claim.key, begun.txid)
+        world.given[claim.key] = begun.txid
+
+
+def _run_from(world: World, ledger: ZNodeLedger, *wanted: Status) -> list[TxRecord]:
+    """Consecutive transactions, over SKIPPED ones, some of which may have changed since."""
+    records = [tx for tx in ledger.transactions(ledger.view(0).pointer.committed + 1) if not tx.status.lets_others_pass]
+    first = world.random.randrange(len(records)) if records and world.random.random() < 0.3 else 0
+    found: list[TxRecord] = []
+    for record in records[first : first + world.random.randint(2, MOST_TOGETHER)]:
+        if record.status not in wanted:
+            break
+        found.append(record)
+    return found
+
+
+def emit_group(world: World, ledger: ZNodeLedger) -> None:
+    """A pass; one that fails is run again in halves, each under attempts of its own."""
+    records = _run_from(world, ledger, Status.PROCESSING, Status.PROCESSED, Status.FAILED)
+    if records:
+        _pass(world, ledger, [record.txid for record in records])
+
+
+def _pass(world: World, ledger: ZNodeLedger, members: Sequence[int | CommitTicket]) -> None:
+    started = ledger.restart_many(members, owner="simulated")
+    try:
+        _staged(world, ledger, started)
+        world.note(f"emitted together: {[(one.txid, one.attempt) for one in started]}")
+    except UserCodeError as error:
+        world.note(f"{[one.txid for one in started]}: {error.message}, in halves")
+        txids = [one.txid for one in started]
+        if len(txids) == 1:
+            ledger.attempt_failed(txids[0], started[0].attempt, error.message)
+            return
+        half = len(txids) // 2
+        for part in (txids[:half], txids[half:]):
+            _pass(world, ledger, part)
+
+
+def _staged(world: World, ledger: ZNodeLedger, started: Sequence[TxRecord]) -> None:
+    view = ledger.view(0)
+    slot = partial(Slot, topology=ledger.topology_name, incarnation=view.topology.incarnation)
+    jobs = [
+        Job(
+            slot=slot(txid=one.txid, attempt=one.attempt),
+            plan=world.topology.compile(),
+            metadata=one.metadata,
+            staging_root="",
+        )
+        for one in started
+    ]
+    engine = replace(world.engine(), merges=world.random.random() < MERGED)
+    manifest = engine.run_group(jobs) if len(jobs) > 1 else engine.run(jobs[0])
+    area = world.area()
+    staged = area.publish_group(manifest)
+    reached(Milestone.STAGED, started[-1].txid)
+    done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in started]
+    if world.random.random() < 0.3:
+        commit_tickets(world, ledger, ledger.processed_and_gate(done, owner="simulated"))
+        return
+    ledger.processed_many(done)
+    reached(Milestone.PROCESSED, started[-1].txid)
+
+
+def commit_group(world: World, ledger: ZNodeLedger) -> None:
+    """Whoever comes, for whatever stands at its gate, or waits for it, in a cut of his own."""
+    records = _run_from(world, ledger, Status.PROCESSED, Status.COMMITTING)
+    if records:
+        tickets = ledger.gate_many([record.txid for record in records], owner="simulated")
+        commit_tickets(world, ledger, tickets)
+
+
+def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTicket]) -> None:
+    reached(Milestone.GATE_OPENED, tickets[-1].txid)
+    if any(one.late for one in tickets):
+        return  # skipped and replayed since: they go alone
+    try:
+        _apply(world, tickets)
+    except StagingError as error:
+        world.note(f"{[one.txid for one in tickets]}: {error.message}; emitted again")
+        _pass(world, ledger, tickets)
+        return
+    ledger.committed_many(tickets, retention=world.retention)
+    reached(Milestone.COMMITTED, tickets[-1].txid)
+    world.note(f"committed together: {[one.txid for one in tickets]}")
+
+
+def _apply(world: World, tickets: Sequence[CommitTicket]) -> None:
+    if world.random.random() < UNREADABLE:
+        raise StagingError("nobody can read what was staged", "")
+    area, parts = world.area(), dict[str, dict[int, int]]()
+    for ticket in tickets:
+        parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
+    manifests = {one.staged.manifest: area.load(one.staged) for one in tickets}
+    with OpenStates(world.topology) as states:
+        for sink in world.topology.compile().staged:
+            batches = [
+                rows
+                for path, attempts in parts.items()
+                for rows in area.read_each(manifests[path], attempts, sink.name, sink.schema)
+            ]
+            opened = states.opened()[sink.name]
+            if len(batches) not in (1, len(tickets)):
+                raise StagingError("some of them were merged by key, others not", "")
+            opened.apply_group(tickets, batches)
+            reached(Milestone.APPLIED, tickets[-1].txid)
+
+
+GROUP_JOBS: dict[Callable[[World, ZNodeLedger], None], float] = {coordinate_group: 6, emit_group: 8, commit_group: 8}

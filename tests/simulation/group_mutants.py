@@ -1,0 +1,112 @@
+"""Deliberate defects of what goes together: markers, fences, attempts and staged batches of groups; see `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.transact import Unchanged
+from airflow_trident.ledger.verbs import attempts, begin, commits, parts, tickets
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.states.core import marker as marker_module
+from tests.simulation.cure_mutants import MUTANTS
+from tests.simulation.mutants import Patch, mutant
+from tests.simulation.pieces import SimArea
+
+__all__ = ["MUTANTS"]
+
+
+# ---- states ----------------------------------------------------------------------------------------------------------
+
+
+@mutant("a marker does not say what came with its highest txid", "groups")
+def _() -> Sequence[Patch]:
+    def admit_group(*args: Any, **named: Any) -> Any:
+        marker, verdicts = original(*args, **named)
+        return replace(marker, group={}), verdicts
+
+    original = marker_module.admit_group
+    return [(marker_module, "admit_group", admit_group)]
+
+
+@mutant("a marker has only those of a step that were new", "groups")
+def _() -> Sequence[Patch]:
+    def admit_group(marker: Any, given: Any, **named: Any) -> Any:
+        after, verdicts = original(marker, given, **named)
+        new = {one.txid for one, verdict in zip(given, verdicts, strict=True) if verdict is marker_module.Verdict.APPLY}
+        return replace(after, group={txid: digest for txid, digest in after.group.items() if txid in new}), verdicts
+
+    original = marker_module.admit_group
+    return [(marker_module, "admit_group", admit_group)]
+
+
+@mutant("a state takes a group by an old fence", "groups-taken-back")
+def _() -> Sequence[Patch]:
+    def admit_group(marker: Any, given: Any, **named: Any) -> Any:
+        fence = 0 if marker is None else marker.fence
+        return original(marker, [replace(one, fence=max(one.fence, fence)) for one in given], **named)
+
+    original = marker_module.admit_group
+    return [(marker_module, "admit_group", admit_group)]
+
+
+# ---- what was merged by key ------------------------------------------------------------------------------------------
+
+
+@mutant("a batch of several is taken for that of each of them", "groups")
+def _() -> Sequence[Patch]:
+    def read_each(self: SimArea, manifest: Any, whose: Any, state: str, schema: Any) -> Any:
+        if manifest.inseparable:
+            return [self._read(manifest, state, schema)]
+        return original(self, manifest, whose, state, schema)
+
+    original = SimArea.read_each
+    return [(SimArea, "read_each", read_each)]
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+@mutant("there is room for a group where there is room for one", "groups")
+def _() -> Sequence[Patch]:
+    return [(begin, "_room", lambda view, max_pending, wanted: wanted)]
+
+
+@mutant("what is run again in halves keeps its attempts", "groups")
+def _() -> Sequence[Patch]:
+    def restart_many(snap: Any, members: Any, **named: Any) -> Any:
+        found = [snap.tx(one) for one in members if isinstance(one, int)]
+        if len(found) == len(members) and all(tx.status is Status.PROCESSING and tx.attempt >= 0 for tx in found):
+            return Unchanged(tuple(found))
+        return original(snap, members, **named)
+
+    original = attempts.restart_many
+    return [(Ledger.restart_many, "decide", restart_many)]
+
+
+@mutant("a group is PROCESSED from any attempt", "groups")
+def _() -> Sequence[Patch]:
+    def processed_many(snap: Any, done: Any) -> Any:
+        with mock.patch.object(parts, "of_attempt", lambda snap, txid, attempt: parts.existing(snap, txid)):
+            return original(snap, done)
+
+    original = attempts.processed_many
+    return [(Ledger.processed_many, "decide", processed_many)]
+
+
+@mutant("a group's commit prunes what it commits itself", "groups")
+def _() -> Sequence[Patch]:
+    def prune(snap: Any, upto: int, exceptions: Any, retention: int, *, just_committed: Any) -> Any:
+        return original(snap, upto, exceptions, retention, just_committed=[*just_committed][:1])
+
+    original = commits.prune
+    return [(commits, "prune", prune)]
+
+
+@mutant("who takes a commit back asks for what its group has not committed yet", "groups-taken-back")
+def _() -> Sequence[Patch]:
+    original = tickets.for_states
+    return [(tickets, "for_states", lambda view, txid, barred: original(view, txid, barred=False))]
