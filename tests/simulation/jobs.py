@@ -23,7 +23,7 @@ from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
-from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.commit import MOST_TOGETHER, Committer
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, OnFailure
@@ -78,6 +78,7 @@ def commit_one(world: World, ledger: ZNodeLedger) -> None:
         attempts=_attempts(world),
         engine=world.engine,
         retention=world.retention,
+        most_together=world.random.choice((1, 2, MOST_TOGETHER)),
     )
     keeps = world.random.random() < 0.3
     with OpenStates(world.topology) if keeps else nullcontext() as states:

@@ -40,7 +40,7 @@ class Broken(BaseException):
 class Judge:
     """
     :param restored: the ledger was put back to an old copy: it knows less than the states from then on.
-    :param group: so many transactions go into one step at most.
+    :param group: so many transactions begin in one step at most.
     :param ordered: the states that depend on the order of batches.
     :param damaged: a store went back, vanished, or is two: states lack what is COMMITTED, and nobody has noticed yet.
     :param done: the batch of each COMMITTED transaction, also when its record was pruned.
@@ -258,7 +258,7 @@ class Judge:
         if first is not None and first.status.lets_others_pass:
             self.broken("P8", f"the pointer did not pass {first.txid}, which is {first.status}")
         done = sum(record.status is Status.COMMITTED for record in self.records.values())
-        if done > self.retention + self.group:
+        if done > self.retention + max(1, self.max_pending):  # what a step commits it does not prune
             self.broken("P10", f"{done} committed records are kept instead of {self.retention}")
 
     def _pruned(self, txid: int) -> None:

@@ -182,9 +182,6 @@ class SimArea:
             raise StagingError(f"a file of {manifest.slot.path} is missing", "")
         return Rows(tuple(record for path in files for record in self.staging.files[path].records))
 
-    def read_each(self, manifest: Manifest, attempts: Mapping[int, int], state: str, schema: Schema) -> list[Rows]:
-        return [self.read(manifest, state, schema)]
-
     def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
         old = [path for path, manifest in self.staging.manifests.items() if manifest.slot.txid < txid]
         for path in old:

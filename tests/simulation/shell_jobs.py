@@ -37,7 +37,7 @@ class _Log:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def info(self, text: str, *arguments: object) -> None:
+    def info(self, text: str, *arguments: object, **_: object) -> None:
         if "outside of the Task Runner" not in text:
             self._world.note(f"    {text % arguments if arguments else text}"[:300])
 
@@ -64,6 +64,7 @@ def instead_of_airflow(world: World) -> Iterator[None]:
             (settings, "text", text),
             (TridentOperator, "log", log),
             (TridentTurnSensor, "log", log),
+            (base, "_log", log),
             (drain, "ThreadPoolExecutor", lambda **_: SimPool(world)),
             (drain, "wait", sim_wait),
             (base, "os", SimpleNamespace(getpid=lambda: world.process.number)),

@@ -32,7 +32,7 @@ from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 from tests.documented import documented
 from tests.model import tlc
-from tests.simulation.cure_mutants import MUTANTS
+from tests.simulation.group_mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
