@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from airflow_trident.operations.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
     from airflow_trident.operations.stateful_bolts import BasicOutputCollector as BasicOutputCollector
     from airflow_trident.operations.stateful_bolts import FieldsDeclarer as FieldsDeclarer
+    from airflow_trident.operations.transform_context import TransformContext as TransformContext
     from airflow_trident.operations.vectors import VectorFilter as VectorFilter
     from airflow_trident.operations.vectors import VectorFunction as VectorFunction
     from airflow_trident.operations.windows import SlidingCountWindow as SlidingCountWindow

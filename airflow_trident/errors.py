@@ -228,10 +228,10 @@ class UnknownNodeError(PlanError):
     :param where: who does not know it.
     """
 
-    def __init__(self, node: str, kind: str, where: str) -> None:
+    def __init__(self, node: str, kind: str, where: str, cure: str = "") -> None:
         super().__init__(
             f"{where} does not know what to do with node {node!r} ({kind})",
-            "Use an engine that runs such nodes, and the same version of airflow-trident wherever the topology runs.",
+            cure or "Use an engine that runs such nodes, and the same version of airflow-trident wherever it runs.",
         )
         self.node = node
         self.kind = kind

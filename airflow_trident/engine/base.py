@@ -48,6 +48,7 @@ class Job:
 
     `staging_root`: folder of staged batches. `progress` gets lines for people. `trial`: not the attempt's own work but
     a run beside it (a dry replay), which must neither end what the attempt runs in Spark nor be taken for it.
+    `time_ms`: the transaction's, see `TxRecord.time_ms`.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class Job:
     staging_root: str
     progress: Callable[[str], None] = quiet
     trial: bool = False
+    time_ms: int = 0
 
 
 class Engine(ABC):

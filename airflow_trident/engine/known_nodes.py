@@ -14,6 +14,7 @@ from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, UnionNode
 from airflow_trident.plan.stages import Plan, Stage
+from airflow_trident.plan.transform_node import TransformNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class KnownNodes:
         """:raises UnknownNodeError: a node is of another kind."""
         for stage in stages:
             for node in self._unknown(stage):
-                raise UnknownNodeError(node.name, _kind(node), self.where)
+                raise UnknownNodeError(node.name, _kind(node), self.where, node.cure)
 
     def _unknown(self, stage: Stage) -> Iterator[Node]:
         if stage.begin is not None and type(stage.begin) not in self.begins:
@@ -57,8 +58,9 @@ LOCAL_NODES = KnownNodes(
     sinks=(PersistNode, CarriedNode),
 )
 """Of fused passes in this process."""
-SPARK_NODES = replace(LOCAL_NODES, where="the Spark engine")
-"""Of the same passes in Spark's Python workers; some kinds may run in the JVM instead."""
+SPARK_NODES = replace(LOCAL_NODES, where="the Spark engine", begins=(*LOCAL_NODES.begins, TransformNode))
+"""Of the same passes in Spark's Python workers; some kinds may run in the JVM instead, and whole DataFrames only
+there."""
 
 
 def require_known(plan: Plan, known: KnownNodes) -> None:

@@ -15,6 +15,7 @@ from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fixed_point import rewrite
 from airflow_trident.plan.show.trees import logical_text
 from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.transform_node import require_partitions_known
 
 RESULT = "~result"
 """The name of what a query hands on."""
@@ -28,7 +29,7 @@ def compile_plan(
 ) -> Plan:
     """The plan that engines run.
 
-    :raises PlanError: there is no state, or a stream reaches none.
+    :raises PlanError: there is no state, a stream reaches none, or what works on whole partitions has none.
     """
     if not sinks:
         raise PlanError(
@@ -42,6 +43,7 @@ def compile_plan(
                 f"stream {source.name!r} of topology {topology!r} reaches no state: its data would be read and lost",
                 "End it with persistent_aggregate() or partition_persist(), or remove it.",
             )
+    require_partitions_known(sinks)
     rewritten = rewrite(sinks)
     processing, *commit = split_phases(rewritten, settings or PlanSettings())
     plan = Plan(

@@ -27,6 +27,8 @@ class Node(ABC):
     """May it leave out fields of its own that nobody uses? Then one stays at least: rows are counted by something."""
     whole_partitions: ClassVar[bool] = False
     """Does it work on whole partitions, so that it matters which tuples are together?"""
+    cure: ClassVar[str] = ""
+    """What to do where it cannot run, if there is something better than what is said of any kind."""
 
     @property
     @abstractmethod

@@ -1,8 +1,9 @@
 """From the logical plan to stages: what an engine runs.
 
-A stage is a chain of processor nodes that runs in one pass over the data. It begins at a source, at a union of other
-stages or behind a partition node, and ends where tuples are repartitioned, united, staged for a state, or used twice.
-That fusion is the point of Trident's translation (TridentTopology.build merges processor nodes into one bolt).
+A stage is a chain of processor nodes that runs in one pass over the data. It begins at a source, at a union or a
+transform of other stages or behind a partition node, and ends where tuples are repartitioned, united, staged for a
+state, or used twice. That fusion is the point of Trident's translation (TridentTopology.build merges processor nodes
+into one bolt).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.plan.graph import BeginNode, Node, SinkNode
 from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, UnionNode
+from airflow_trident.plan.transform_node import TransformNode
 from airflow_trident.types import Schema, ddl
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class Stage:
     @property
     def union(self) -> UnionNode | None:
         return self.begin if isinstance(self.begin, UnionNode) else None
+
+    @property
+    def transform(self) -> TransformNode | None:
+        return self.begin if isinstance(self.begin, TransformNode) else None
 
     def with_spouts(self, spouts: Mapping[str, Spout]) -> Stage:
         """With another spout behind its source, if one is given for it.

@@ -80,6 +80,8 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
     for state in body["definition"]["states"].values():
         if state["inputs"] is None:
             del state["inputs"]
+        if not state["transforms"]:
+            del state["transforms"]
     if not body["lost"]:
         del body["lost"]
     return {**record.extra, **body}

@@ -31,18 +31,20 @@ class SpoutDefinition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
     """`text`: place, fields and how they are merged; `notes`: what it falls short of, such as exactly once; `inputs`:
-    what its aggregators, its updater or its function read of the stream, None if that was not recorded."""
+    what its aggregators, its updater or its function read of the stream, None if that was not recorded; `transforms`:
+    the texts of queries and the versions of DataFrame functions that its rows come from."""
 
     text: str
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] | None = None
+    transforms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _in_new_names(self.text))
 
     def __str__(self) -> str:
         of = f" of ({'; '.join(self.inputs)})" if self.inputs else ""
-        return "; ".join([f"{self.text}{of}", *self.notes])
+        return "; ".join([f"{self.text}{of}", *self.transforms, *self.notes])
 
     def beside(self, other: StateDefinition | None) -> StateDefinition:
         """As it is compared with another one: what that did not record is no change."""

@@ -279,6 +279,7 @@ def job_of(incarnation: str, topology: Topology, record: TxRecord, staging_root:
         metadata=record.metadata,
         staging_root=staging_root,
         progress=progress,
+        time_ms=record.time_ms,
     )
 
 

@@ -19,6 +19,7 @@ from airflow_trident.plan.joins import join_notes
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import NodeSettings, PlanSettings
 from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.transform_node import recorded_transforms
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.topology.names import at_least_one, positive, require_name
@@ -163,7 +164,12 @@ class NodeGraph:
                 name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind) for name, spout in self.spouts.items()
             },
             states={
-                name: StateDefinition(text=spec.describe(), notes=fall_short.get(name, ()), inputs=spec.inputs)
+                name: StateDefinition(
+                    text=spec.describe(),
+                    notes=fall_short.get(name, ()),
+                    inputs=spec.inputs,
+                    transforms=recorded_transforms(self._sinks[name]),
+                )
                 for name, spec in self.states.items()
             },
         )

@@ -26,7 +26,16 @@ from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase, StreamBase
-from airflow_trident.topology.verbs import aggregate, child_bolt, each, persist, query, repartition, window
+from airflow_trident.topology.verbs import (
+    aggregate,
+    child_bolt,
+    each,
+    persist,
+    query,
+    repartition,
+    transform,
+    window,
+)
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec
@@ -98,6 +107,45 @@ class Stream(StreamBase):
     def apply_assembly(self, assembly: Callable[[Stream], Stream]) -> Stream:
         """What `assembly` makes of this stream: a function, or an object with ``apply(stream)`` (Trident: Assembly)."""
         return each.assembled(self, assembly)
+
+    # ---- whole DataFrames, on Spark ----------------------------------------------------------------------------
+
+    def transform(
+        self,
+        function: Callable[..., Any],
+        fields: FieldSpec,
+        *,
+        others: Mapping[str, Stream] | None = None,
+        rowwise: bool = False,
+        version: str | int | None = None,
+    ) -> Stream:
+        """What `function` makes of the batch as a Spark DataFrame: ``transform(to_daily, "day date, cents long")``.
+
+        It is called once per attempt, on the driver, and gives a DataFrame: the plan of the work, in the same job. It
+        must not act (`count`, `write`, `cache`); a parameter `context` gets a :class:`TransformContext`. Spark engine.
+
+        :param fields: what comes out, with types. Columns are found by name, in any order, and widened where nothing
+            can be lost; any other difference is an error of the attempt.
+        :param others: more streams of the topology: each is a named argument of the function.
+        :param rowwise: your word that each row comes of one row, whatever others are in the batch. If that is false,
+            what is committed may be wrong.
+        :param version: a name for what the code does: part of the topology's definition, as the code is not.
+        :raises PlanError: the function does not fit, or the stream is one of the commit phase or of a query.
+        """
+        return transform.transform(self, function, fields, others, rowwise=rowwise, version=version)
+
+    def sql(self, text: str, fields: FieldSpec, **others: Stream) -> Stream:
+        """A query in Spark's SQL over the batch: ``sql("SELECT day, count(*) AS n FROM {orders} GROUP BY day", "day
+        date, n long")``.
+
+        The one name in braces that is no keyword is this stream's. ``:transaction_time`` is the time of the
+        transaction. The text, without comments and spacing, is part of the topology's definition.
+
+        :param fields: as for :meth:`transform`.
+        :param others: more streams, by their names in the text.
+        :raises PlanError: the text is no query, or does not name the streams.
+        """
+        return transform.sql(self, text, fields, others)
 
     # ---- repartitioning ----------------------------------------------------------------------------------------
 

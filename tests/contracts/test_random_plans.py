@@ -43,6 +43,21 @@ def test_a_random_topology_gives_on_spark_what_it_gives_row_by_row(
 
 @settings(max_examples=max(EXAMPLES // 3, 1), suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(SOURCES, PROGRAMS)
+def test_a_random_topology_with_dataframe_functions_gives_what_plain_python_says(
+    spark_engine: Engine, sources: tuple[list[Row], ...], program: list[tuple[int, ...]]
+) -> None:
+    expected: dict[str, list[Row]] = {}
+
+    def topology(topology: Topology) -> None:
+        expected.update(build(topology, sources, program, on_spark=True))
+
+    with TemporaryDirectory() as folder:
+        found = run(spark_engine, make_job(topology, Path(folder)))
+        assert found == {state: rows_as_text(rows) for state, rows in expected.items()}
+
+
+@settings(max_examples=max(EXAMPLES // 3, 1), suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(SOURCES, PROGRAMS)
 def test_a_random_topology_behind_states_ends_on_spark_as_plain_python_says(
     spark_engine: Engine, sources: tuple[list[Row], ...], program: list[tuple[int, ...]]
 ) -> None:

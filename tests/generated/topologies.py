@@ -60,8 +60,14 @@ class Made:
     rows: list[Row]
 
 
-def build(topology: Topology, sources: Iterable[list[Row]], program: Iterable[tuple[int, ...]]) -> dict[str, list[Row]]:
-    """The states of the topology and what must be staged for each: every stream that nobody uses."""
+def build(
+    topology: Topology, sources: Iterable[list[Row]], program: Iterable[tuple[int, ...]], *, on_spark: bool = False
+) -> dict[str, list[Row]]:
+    """The states of the topology and what must be staged for each: every stream that nobody uses.
+
+    :param on_spark: with verbs that only Spark runs.
+    """
+    verbs = (*VERBS, transform, transform) if on_spark else VERBS
     made = [
         Made(topology.new_stream(f"s{place}", FixedBatchSpout(SCHEMA, rows, splits=2)), rows)
         for place, rows in enumerate(sources)
@@ -69,11 +75,11 @@ def build(topology: Topology, sources: Iterable[list[Row]], program: Iterable[tu
     used: set[int] = set()
     for verb, first, second, variant in program:
         one, other = first % len(made), second % len(made)
-        change = VERBS[verb % len(VERBS)]
+        change = verbs[verb % len(verbs)]
         result = change(topology, made[one], made[other], variant)
         if len(result.rows) > MAX_ROWS:
             continue
-        used |= {one, other} if change in BINARY else {one}
+        used |= {one, other} if change in (*BINARY, transform) else {one}
         made.append(result)
     expected = {}
     for place, result in enumerate(made):
@@ -291,6 +297,27 @@ def multi_reduce(topology: Topology, one: Made, other: Made, variant: int) -> Ma
     whole = [stream.global_() for stream in streams]
     reduced = topology.multi_reduce(["n", "n"], whole, Sides(), "k, n, x")
     return Made(reduced, [("sides", len(one.rows) - len(other.rows), None)])
+
+
+def transform(topology: Topology, one: Made, other: Made, variant: int) -> Made:
+    """Whole DataFrames; behind one Spark cuts partitions as it likes, so a shuffle stands before what follows."""
+    left, right = one.stream.project("k, n, x"), other.stream.project("k, n, x")
+    rows = [*(row[:3] for row in one.rows), *(row[:3] for row in other.rows)]
+    if variant % 3 == 0:
+        query = "SELECT x, k, n + 1 AS n FROM {one} WHERE n > 0 UNION ALL SELECT x, k, n + 1 FROM {other} WHERE n > 0"
+        found = [(k, n + 1, x) for k, n, x in rows if n is not None and n > 0]
+        return Made(left.sql(query, SCHEMA, other=right).shuffle(), found)
+    function = united if variant % 3 == 1 else counted
+    made = left.transform(function, SCHEMA, others={"other": right}, version=variant).shuffle()
+    return Made(made, rows if function is united else [(some[0][0], len(some), None) for some in groups_of(rows, 0)])
+
+
+def united(frame: Any, other: Any) -> Any:
+    return frame.unionAll(other)
+
+
+def counted(frame: Any, other: Any) -> Any:
+    return united(frame, other).groupBy("k").count().selectExpr("count AS n", "k", "cast(NULL AS double) AS x")
 
 
 BINARY = (merge, join, multi_reduce)

@@ -122,6 +122,11 @@ def _asked(topology: Topology, stream: Any) -> None:
     asked.group_by("m").persistent_aggregate(_store(), Count(), "lines")
 
 
+def _queried(topology: Topology, stream: Any) -> None:
+    words = stream.sql("SELECT line FROM {lines}", "line string")
+    words.group_by("line").persistent_aggregate(_store(), Count(), "n")
+
+
 def _newest(topology: Topology, stream: Any) -> None:
     _rows(topology, stream)
 
@@ -133,6 +138,7 @@ def _newest(topology: Topology, stream: Any) -> None:
         (_shuffled, "each-2 runs behind a repartition"),
         (_asked, "state_query-1 asks a state"),
         (_newest, "runs behind a repartition"),
+        (_queried, "sql-1 gets a batch as one DataFrame"),
     ],
 )
 def test_what_would_notice_its_neighbours_has_a_pass_of_its_own(build: Build, why: str) -> None:

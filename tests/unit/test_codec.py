@@ -143,7 +143,9 @@ def test_any_topology_comes_back_as_it_was(
         incarnation=incarnation or "x",
         definition=Definition(
             spouts={name: SpoutDefinition(text=text) for name, text in parts.items()},
-            states={name: StateDefinition(text=text, notes=(name,)) for name, text in parts.items()},
+            states={
+                name: StateDefinition(text=text, notes=(name,), transforms=(text,)) for name, text in parts.items()
+            },
         ),
         command=command,
         epoch=epoch,

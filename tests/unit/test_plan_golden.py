@@ -231,10 +231,24 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     "filter_to_the_source": lambda t: persist(
         wide(t).each("item", Split(), "word").project("word, n, user").shuffle().filter(col("n") > 3)
     ),
+    "transform": lambda t: persist(
+        lines(t, "a")
+        .filter(col("line") != "")
+        .transform(both, "line string, n long", others={"more": lines(t, "b")}, version=3)
+        .filter(col("n") > 1)
+        .project("line")
+    ),
+    "sql": lambda t: persist(
+        wide(t).sql("SELECT user, count(*) AS orders -- of all\nFROM {o} GROUP BY user", "user string, orders long")
+    ),
     "several_states": several_states,
     "several_streams": several_streams,
     **COMMIT_SHAPES,
 }
+
+
+def both(frame: Any, more: Any) -> Any:
+    return frame.join(more, "line")
 
 
 def _none(_: object) -> None:

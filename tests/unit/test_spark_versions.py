@@ -10,6 +10,7 @@ from airflow_trident.engine.spark.versions import hashed_to, release_of, require
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Plan
 from tests.fixtures.engine import TOPOLOGIES, make_job
+from tests.fixtures.transform import TRANSFORMS
 
 
 def plan_of(name: str, folder: Path) -> Plan:
@@ -31,6 +32,13 @@ def test_a_time_of_day_is_refused_where_spark_has_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"Spark 4\.0\.5 has no times of day.*Spark 4\.1 or newer"):
         require_version(plan, "4.0.5")
     require_version(plan, "4.1.4")
+
+
+def test_a_transform_is_refused_where_spark_cannot_tell_a_sessions_settings(tmp_path: Path) -> None:
+    plan = make_job(TRANSFORMS["aggregated"], tmp_path).plan
+    with pytest.raises(ConfigurationError, match=r"transform-1 needs Spark 4\.0, and this is 3\.5\.9"):
+        require_version(plan, "3.5.9")
+    require_version(plan, "4.0.0")
 
 
 def test_plans_without_times_run_on_the_oldest(tmp_path: Path) -> None:

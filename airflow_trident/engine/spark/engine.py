@@ -14,6 +14,7 @@ from threading import Lock
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
+from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session
 from airflow_trident.engine.spark.errors import is_expression_error, translate
 from airflow_trident.engine.spark.group_run import GroupRun
 from airflow_trident.engine.spark.package_zip import package_zip
@@ -75,8 +76,8 @@ class SparkEngine(Engine):
     def physical(self, job: Job) -> dict[str, str]:
         """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
         require_known(job.plan, SPARK_NODES)
-        with self._attached(job) as attached:
-            return PlanRun(attached, job, native=True).physical()
+        with self._attached(job) as attached, own_session(attached, job.plan) as own:
+            return PlanRun(own, job, native=True).physical()
 
     @contextmanager
     def _attached(self, job: Job) -> Iterator[Attached]:
@@ -136,17 +137,19 @@ class SparkEngine(Engine):
 
 def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
     try:
-        return manifest(attached, True)
+        with own_session(attached, job.plan) as own:
+            return manifest(own, True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
         if not is_expression_error(error):
-            typed = translate(error, what)
+            typed = _typed(error, job, what)
             raise typed from _cause(typed, error)
     # Python evaluates the same expressions, slower, and knows which row it was.
     job.progress("an expression failed: running again in Python to find the row")
     try:
-        return manifest(attached, False)
+        with own_session(attached, job.plan) as own:
+            return manifest(own, False)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
-        typed = translate(error, what)
+        typed = _typed(error, job, what)
         raise typed from _cause(typed, error)
 
 
@@ -164,10 +167,18 @@ def _quiet_errors() -> Iterator[None]:
             logger.disabled = disabled
 
 
-def _cause(typed: TridentError, error: Exception) -> Exception | None:
+def _typed(error: Exception, job: Job, what: str) -> TridentError:
+    typed = translate(error, what)
+    found = failed_in_transform(error, job.plan, what) if isinstance(typed, SparkJobError) else None
+    return found or typed
+
+
+def _cause(typed: TridentError, error: Exception) -> BaseException | None:
     """What Spark raised, but not where a worker said what was wrong: the pages of Java's and Python's frames that it
-    came through would bury it."""
-    return error if isinstance(typed, SparkJobError) and typed is not error else None
+    came through would bury it. An error of the user's own function on the driver keeps what raised it."""
+    if isinstance(error, TridentError):
+        return error.__cause__
+    return error if isinstance(typed, SparkJobError) else None
 
 
 def _what(job: Job) -> str:

@@ -15,6 +15,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark import progress
+from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.sessions.session import Attached
@@ -48,6 +49,7 @@ from airflow_trident.plan.nodes import (
     SourceNode,
 )
 from airflow_trident.plan.stages import Stage
+from airflow_trident.plan.transform_node import TransformNode
 from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, StagedFile
@@ -174,7 +176,9 @@ class PlanRun:
         upstreams = [self._results[upstream] for upstream in stage.upstreams]
         how = stage.exchange
         colocates = how is not None and how.grouping is Grouping.COLOCATED
-        if stage.union is None:
+        if stage.transform is not None:
+            flow = self._transformed(stage, stage.transform, upstreams)
+        elif stage.union is None:
             (flow,) = upstreams
         else:
             frames = [self._frame(one) for one in upstreams]
@@ -188,6 +192,16 @@ class PlanRun:
             data = self._frame(flow).select("*", self._exchanges.here())
             flow = replace(flow, data=self._exchanges.marked(data, here, flow.partitions), work=None, marked=True)
         return flow, stage.nodes
+
+    def _transformed(self, stage: Stage, node: TransformNode, upstreams: list[Flow]) -> Flow:
+        """What the user's function makes, lazily. Spark cuts it into partitions as it likes, unless a number is said,
+        or an operation behind it would be told of one."""
+        data = transformed(self._attached, node, [self._frame(one) for one in upstreams], self._job)
+        count = stage.count(self._attached.partitions)
+        told = stage.partitions is not None or is_told_partitions(self._job.plan, stage)
+        if stage.exchange is None and (told or stage.at_most is not None):
+            data = data.repartition(count) if told else data.coalesce(count)
+        return Flow(data, node.schema, count)
 
     def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
         """The source with the nodes that are fused with reading, and the nodes that are left.

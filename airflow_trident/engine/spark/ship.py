@@ -55,6 +55,16 @@ def modules_by_value() -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
+def keep_modules_by_value() -> None:
+    """As inside of :func:`modules_by_value`, from now on: for a client that pickles by itself, whenever it likes."""
+    from pyspark import cloudpickle
+
+    with _LOCK:
+        for module in unimportable_modules():
+            if module.__name__ not in _registered():
+                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
 def _registered() -> set[str]:
     from pyspark.cloudpickle import cloudpickle
 

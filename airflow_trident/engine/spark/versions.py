@@ -26,6 +26,8 @@ OLDEST = (3, 5)
 NEWEST = (4, 3)
 """The releases that the suite of engines has been run with: `docs/compatibility.md`."""
 TIMES_SINCE = (4, 1)
+TRANSFORMS_SINCE = (4, 0)
+"""3.5 cannot tell which settings a session has."""
 _WORD = 0xFFFFFFFF
 
 
@@ -38,13 +40,19 @@ def release_of(version: str) -> tuple[int, int]:
 def require_version(plan: Plan, version: str) -> None:
     """:param version: that of the session, which on Connect is the server's.
 
-    :raises ConfigurationError: Spark is too old for the package, or for a type in the plan.
+    :raises ConfigurationError: Spark is too old for the package, or for a type or a transform in the plan.
     """
     release = release_of(version)
     if release < OLDEST:
         raise ConfigurationError(
             f"Spark {version} is too old",
             "Use Spark {}.{} or newer (docs/compatibility.md).".format(*OLDEST),
+        )
+    transform = next((stage.transform for stage in plan.stages if stage.transform is not None), None)
+    if transform is not None and release < TRANSFORMS_SINCE:
+        raise ConfigurationError(
+            f"{transform.name} needs Spark {TRANSFORMS_SINCE[0]}.{TRANSFORMS_SINCE[1]}, and this is {version}",
+            "Use a newer Spark, or write it with each(), filter() and aggregate().",
         )
     field = None if release >= TIMES_SINCE else field_with_times(plan)
     if field is not None:

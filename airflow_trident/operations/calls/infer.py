@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import datetime
+import inspect
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -69,3 +70,11 @@ def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | Non
     if typing.get_origin(annotation) is tuple:
         return tuple(type_of_annotation(part) for part in typing.get_args(annotation))
     return (type_of_annotation(annotation),)
+
+
+def takes_context(function: Any) -> bool:
+    """Has it a parameter called `context`?"""
+    try:
+        return "context" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False

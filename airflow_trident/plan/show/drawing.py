@@ -86,7 +86,8 @@ def _sink(sink: SinkNode) -> _Box:
 
 def _lines(stage: Stage) -> tuple[str, ...]:
     source = [begin_of(stage.source).removeprefix("read ")] if stage.source is not None else []
-    union = [f"{stage.union.name} {stage.union.what}".strip()] if stage.union is not None else []
+    begin = stage.union or stage.transform
+    union = [f"{begin.name} {begin.what}".strip()] if begin is not None else []
     nodes = [f"{node.name} {node.what}".strip() for node in stage.nodes]
     return (*source, *union, *nodes)
 

@@ -280,6 +280,7 @@ class Rebuild:
             staging_root=folder,
             progress=self.progress,
             trial=True,
+            time_ms=record.time_ms,
         )
         try:
             manifest = engine.run(job)

@@ -65,6 +65,7 @@ def dry_replay(
             staging_root=folder,
             progress=progress,
             trial=True,
+            time_ms=record.time_ms,
         )
         replayed = engine.run(job)
         again = StagingArea(folder)

@@ -1,0 +1,247 @@
+"""Transforms: the user's function over DataFrames, or a query, in the job of the attempt."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark.errors import root_cause
+from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
+from airflow_trident.engine.spark.no_actions import no_actions
+from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect
+from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
+from airflow_trident.errors import FieldError, TridentError, UserCodeError
+from airflow_trident.operations.calls.infer import takes_context
+from airflow_trident.operations.sql_query import SqlQuery
+from airflow_trident.operations.transform_context import TransformContext
+from airflow_trident.plan.stages import Plan, Stage
+from airflow_trident.plan.transform_node import TransformNode
+from airflow_trident.types import WHOLE_TYPES, Field, names_of, parse_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRANSACTION_TIME = "transaction_time"
+_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+_DATA_ERROR = re.compile(r"SQLSTATE: 2[23][0-9A-Z]{3}")
+_WHOLE = tuple(WHOLE_TYPES)
+_CURE = "Mend the function, or the fields that the topology declares."
+
+
+def transforms_of(plan: Plan) -> tuple[TransformNode, ...]:
+    return tuple(stage.transform for stage in plan.stages if stage.transform is not None)
+
+
+def is_told_partitions(plan: Plan, first: Stage) -> bool:
+    """Is an operation, to which the partitions of this stage come as they are, prepared with their number?"""
+    reached, nodes = {first.index}, list(first.nodes)
+    for stage in plan.stages:
+        if stage.exchange is None and reached & set(stage.upstreams):
+            reached.add(stage.index)
+            nodes += stage.nodes
+    return any(
+        not may_run_in_jvm(one) and not isinstance(getattr(one, "function", None), FunctionType) for one in nodes
+    )
+
+
+@contextmanager
+def own_session(attached: Attached, plan: Plan) -> Iterator[Attached]:
+    """A session of this run alone, if the plan hands it to users' functions: what one changes there (views, UDFs) no
+    other attempt sees. A Connect session is the attempt's already."""
+    if not transforms_of(plan):
+        yield attached
+        return
+    if is_connect(attached.session):
+        keep_modules_by_value()  # its client pickles functions when a plan is sent, not when a column is made
+        with _active(attached.session):
+            yield attached
+        return
+    sibling = Sibling.of(attached.session)
+    deactivate = sibling.activated()
+    try:
+        yield replace(attached, session=sibling.session)
+    finally:
+        deactivate()
+
+
+@contextmanager
+def _active(session: Any) -> Iterator[None]:
+    """Make a Connect session the thread's active one, which its functions look for."""
+    place = type(session)._active_session
+    before = getattr(place, "session", None)
+    place.session = session
+    try:
+        yield
+    finally:
+        place.session = before
+
+
+def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> DataFrame:
+    """What comes out, with exactly the fields that the node declares; nothing runs.
+
+    :raises UserCodeError: the function raised, acted, changed settings, or gave something else.
+    """
+    session: Any = attached.session
+    before = session.conf.getAll
+    try:
+        with no_actions(node.name), modules_by_value(), _functions_of(session):
+            made = _called(session, node, [_guarded(attached, frame) for frame in frames], job)
+            result = _fitted(attached, node, made)
+    except UserCodeError:
+        raise
+    except TridentError as error:
+        raise _wrong(node, f"gave what does not fit: {error.message}", error.cure) from error
+    except Exception as error:
+        said, _, _ = str(error).partition("JVM stacktrace:")
+        raise _wrong(node, f"raised {type(error).__name__}: {root_cause(said) or error}", _CURE) from error
+    after = session.conf.getAll
+    if before != after:
+        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        for name in changed:  # the session may be one that others go on with
+            session.conf.unset(name) if name not in before else session.conf.set(name, before[name])
+        raise _wrong(node, f"changed the session's {', '.join(changed)}", "Settings belong into spark_conf.")
+    return result
+
+
+@contextmanager
+def _functions_of(session: Any) -> Iterator[None]:
+    """`pyspark.sql.functions` makes columns of the kind that the process says, and a user's function imports that
+    module wherever it runs. The caller holds the lock of :func:`modules_by_value`."""
+    if not is_connect(session) or _CONNECT_MODE in os.environ:
+        yield
+        return
+    os.environ[_CONNECT_MODE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_CONNECT_MODE]
+
+
+def _guarded(attached: Attached, frame: DataFrame) -> DataFrame:
+    """Dropping a temporary view, which `session.sql` with DataFrames does at its end, forgets what is kept of exactly
+    the view's plan, and then other states would be made of other rows. This is another plan, and the same work."""
+    return frame.filter(attached.functions.lit(True))
+
+
+def _called(session: Any, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> Any:
+    if isinstance(node.function, SqlQuery):
+        args: dict[str, Any] = {}
+        if f":{TRANSACTION_TIME}" in node.function.text:
+            args = {"args": {TRANSACTION_TIME: datetime.fromtimestamp(job.time_ms / 1000, UTC)}}
+        return session.sql(node.function.text, **args, **dict(zip(node.function.names, frames, strict=True)))
+    given: dict[str, Any] = dict(zip(node.names, frames[1:], strict=True))
+    if takes_context(node.function) and "context" not in given:
+        given["context"] = TransformContext(
+            topology=job.slot.topology, txid=job.slot.txid, attempt=job.slot.attempt, time_ms=job.time_ms
+        )
+    return node.function(frames[0], **given)
+
+
+# ---- what came out ---------------------------------------------------------------------------------------------
+
+
+def _fitted(attached: Attached, node: TransformNode, made: Any) -> DataFrame:
+    """By name, in any order; wider where nothing can be lost."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(made, DataFrame):
+        raise _wrong(node, f"gave {type(made).__name__} and not a DataFrame", "Let it return a DataFrame.")
+    if made.isStreaming:
+        raise _wrong(node, "gave a streaming DataFrame", "Read with session.read, not with readStream.")
+    if not _of_session(made, attached.session):
+        raise _wrong(
+            node,
+            "gave a DataFrame of another session",
+            "Take the session of what it is given: frame.sparkSession; begin a join with that frame.",
+        )
+    given = [(field.name, field.dataType.simpleString()) for field in made.schema.fields]
+    _require_names(node, [name for name, _ in given])
+    types = dict(given)
+    columns = [_column(attached, node, field, types[field.name]) for field in node.schema]
+    return made.select(*columns)
+
+
+def _of_session(frame: Any, session: Any) -> bool:
+    theirs = frame.sparkSession
+    if theirs is session:
+        return True
+    if is_connect(session) or is_connect(theirs):
+        return bool(getattr(theirs, "session_id", 1) == getattr(session, "session_id", 2))
+    return bool(theirs._jsparkSession.equals(session._jsparkSession))
+
+
+def _require_names(node: TransformNode, given: list[str]) -> None:
+    declared = names_of(node.schema)
+    doubled = sorted({name for name in given if given.count(name) > 1})
+    missing = [name for name in declared if name not in given]
+    more = [name for name in given if name not in declared]
+    said = [
+        *([f"gave the column {', '.join(doubled)} twice"] if doubled else []),
+        *([f"did not give {', '.join(missing)}"] if missing else []),
+        *([f"gave {', '.join(more)}, which nobody declared"] if more else []),
+    ]
+    if said:
+        raise _wrong(
+            node,
+            f"{' and '.join(said)}: it has ({', '.join(given)}), declared is ({', '.join(declared)})",
+            "Select the declared columns, or declare what it gives.",
+        )
+
+
+def _column(attached: Attached, node: TransformNode, field: Field, given: str) -> Any:
+    column = attached.functions.col(f"`{field.name}`")
+    try:
+        found = "void" if given == "void" else parse_type(given)
+    except FieldError:
+        found = given
+    if found == field.type:
+        return column
+    if not _widens(found, field.type):
+        raise _wrong(
+            node,
+            f"gave the column {field.name} as {found}, declared is {field.type}",
+            f'Cast it in the function, as in col("{field.name}").cast("{field.type}"), or declare {found}: only what '
+            "loses nothing is widened by itself.",
+        )
+    return column.cast(field.type).alias(field.name)
+
+
+def _widens(given: str, wanted: str) -> bool:
+    if given == "void":
+        return True
+    if given in _WHOLE and wanted in _WHOLE:
+        return _WHOLE.index(given) < _WHOLE.index(wanted)
+    if wanted == "double":
+        return given in ("float", "byte", "short", "int")
+    return wanted == "string" and given.startswith(("char(", "varchar("))
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------
+
+
+def failed_in_transform(error: BaseException, plan: Plan, what: str) -> UserCodeError | None:
+    """What Spark raised while it ran, if data or a UDF of a transform is the cause; which row it was Spark does not
+    say."""
+    nodes = transforms_of(plan)
+    text = str(error)
+    if not nodes or isinstance(error, TridentError) or "trident-error:" in text:
+        return None
+    if not _DATA_ERROR.search(text) and "PythonException" not in text:
+        return None
+    names = ", ".join(f"{node.name} ({node.said})" for node in nodes)
+    return UserCodeError(
+        f"{what}: the work that {names} planned failed: {root_cause(text)}",
+        "Mend the function or the data; the log of Spark has the whole error.",
+        node=nodes[0].name,
+    )
+
+
+def _wrong(node: TransformNode, what: str, cure: str) -> UserCodeError:
+    return UserCodeError(f"{node.name} ({node.said}) {what}", cure, node=node.name)

@@ -1,0 +1,150 @@
+"""Actions and writes are refused while a transform is being planned, before they have any effect.
+
+The methods of Spark's classes are wrapped once, for the whole process; in other threads and at other times they are
+what they were. What goes past Python's classes (the JVM's objects, `open()`, other libraries, threads of the function's
+own) is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from threading import Lock
+from typing import Any
+
+from airflow_trident.errors import PlanError, UserCodeError
+from airflow_trident.operations.sql_query import require_query
+
+_INSIDE: ContextVar[str] = ContextVar("inside_transform", default="")
+_LOCK = Lock()
+_WRAPPED: set[type] = set()
+
+_FRAME_ACTIONS = (
+    *("collect", "toArrow", "toPandas", "toLocalIterator", "take", "head", "first", "tail", "show", "count", "isEmpty"),
+    *("foreach", "foreachPartition", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"),
+    *("createGlobalTempView", "createOrReplaceGlobalTempView", "approxQuantile", "corr", "cov", "pandas_api"),
+)
+_FRAME_WRITERS = ("write", "writeStream", "rdd")
+_FRAME_WRITES = ("writeTo", "mergeInto")
+_SESSION = ("stop",)
+_CATALOG = (
+    *("cacheTable", "uncacheTable", "clearCache", "createTable", "createExternalTable", "dropGlobalTempView"),
+    *("recoverPartitions", "refreshTable", "refreshByPath"),
+)
+
+
+@contextmanager
+def no_actions(node: str) -> Iterator[None]:
+    """Inside, in this thread, they are errors of the user's code.
+
+    :param node: the transform, for the error.
+    """
+    _wrap_all()
+    token = _INSIDE.set(node)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)
+
+
+def _wrap_all() -> None:
+    """Classic and Connect: each pair of classes that is there."""
+    with _LOCK:
+        for frame, session, catalog in _classes():
+            if frame in _WRAPPED:
+                continue
+            _WRAPPED.add(frame)
+            for name in (*_FRAME_ACTIONS, *_FRAME_WRITES):
+                _wrap(frame, name)
+            for name in _FRAME_WRITERS:
+                _wrap_property(frame, name)
+            for name in _SESSION:
+                _wrap(session, name)
+            for name in _CATALOG:
+                _wrap(catalog, name)
+            _wrap_sql(session)
+
+
+def _classes() -> Iterator[tuple[type, type, type]]:
+    from pyspark.sql.catalog import Catalog
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.session import SparkSession
+
+    yield DataFrame, SparkSession, Catalog
+    try:
+        from pyspark.sql.connect.catalog import Catalog as ConnectCatalog
+        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+    except ImportError:  # the packages that Connect needs are not installed
+        return
+    yield ConnectFrame, ConnectSession, ConnectCatalog
+
+
+def _refuse(what: str) -> None:
+    node = _INSIDE.get()
+    if node:
+        raise UserCodeError(
+            f"{node} calls {what}, and a transform only plans: it must neither act nor write",
+            "Return the DataFrame; what it gives is staged and committed once. Leave out count(), show(), cache() and "
+            "the like: what several states read is kept by itself. Settings belong into spark_conf.",
+            node=node,
+        )
+
+
+def _wrap(kind: type, name: str) -> None:
+    original = kind.__dict__.get(name)
+    if not callable(original):
+        return
+    made: Callable[..., Any] = original
+
+    @wraps(made)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse(f"{name}()")
+        return made(self, *args, **kwargs)
+
+    setattr(kind, name, wrapper)
+
+
+def _wrap_property(kind: type, name: str) -> None:
+    original = kind.__dict__.get(name)
+    get = original.fget if isinstance(original, property) else getattr(original, "func", None)
+    if get is None:
+        return
+    made: Callable[..., Any] = get
+
+    @wraps(made)
+    def getter(self: Any) -> Any:
+        _refuse(name)
+        return made(self)
+
+    setattr(kind, name, property(getter))
+
+
+def _wrap_sql(kind: type) -> None:
+    original = kind.__dict__.get("sql")
+    assert original is not None
+    made: Callable[..., Any] = original
+
+    @wraps(made)
+    def sql(self: Any, sqlQuery: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 - as Spark calls it
+        if _INSIDE.get() and isinstance(sqlQuery, str):
+            _require_reads(sqlQuery)
+        return made(self, sqlQuery, *args, **kwargs)
+
+    kind.sql = sql  # type: ignore[attr-defined]
+
+
+def _require_reads(text: str) -> None:
+    words = text.split(None, 4)
+    upper = " ".join(words[:4]).upper()
+    if upper.startswith(("CREATE TEMPORARY", "CREATE TEMP ", "CREATE OR REPLACE TEMP")) and "VIEW" in upper:
+        return  # of the attempt's own session
+    if upper.startswith(("DESCRIBE", "DESC ", "SHOW", "EXPLAIN")):
+        return
+    try:
+        require_query(text)
+    except PlanError as error:
+        node = _INSIDE.get()
+        raise UserCodeError(f"{node}: {error.message}", error.cure, node=node) from error

@@ -1,0 +1,97 @@
+"""The kind of node for what a user's function, or a query, makes of whole DataFrames in Spark."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.sql_query import SqlQuery
+from airflow_trident.plan.graph import BeginNode, Node, ordered
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import PartitionNode
+
+_LONG = 300
+"""Characters of a text in the topology's definition."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TransformNode(BeginNode):
+    """What comes out is what `function` makes of the DataFrames of its inputs. Nothing is known of what it reads, so
+    all fields of all inputs are needed, and no filter passes it.
+
+    :param names: of the inputs behind the first, which are keyword arguments of the function.
+    :param rowwise: the user's word that every row comes of one row of the input, whatever others are beside it.
+    :param version: the user's name for what the code does; part of the topology's definition.
+    """
+
+    cure = (
+        "Run the topology on Spark: engine='spark', which starts one in the task's process if no connection is named."
+    )
+    function: Any
+    names: tuple[str, ...] = ()
+    rowwise: bool = False
+    version: str | None = None
+
+    @property
+    def said(self) -> str:
+        """What it is, without its inputs."""
+        if isinstance(self.function, SqlQuery):
+            return self.function.shown
+        return f"{function_name(self.function)}" + (f", version {self.version}" if self.version is not None else "")
+
+    @property
+    def what(self) -> str:
+        first, *others = self.inputs or (None,)
+        given = [first.name] if isinstance(first, Node) else []
+        given += [f"{name}={one.name}" for name, one in zip(self.names, others, strict=False) if one is not None]
+        return f"{self.said} of DataFrames {', '.join(given)}{', row by row' if self.rowwise else ''}"
+
+    @property
+    def recorded(self) -> str | None:
+        """What the topology's definition says of it: the text of a query, the version of a function; None: nothing,
+        for mending a function makes no new topology."""
+        if not isinstance(self.function, SqlQuery) and self.version is None:
+            return None
+        if len(self.said) <= _LONG:
+            return self.said
+        return f"{self.said[:_LONG]}... sha256 {hashlib.sha256(self.said.encode()).hexdigest()}"
+
+
+def recorded_transforms(sink: Node) -> tuple[str, ...]:
+    """What the definition of a state says of the transforms that its rows come from."""
+    found = (one.recorded for one in ordered([sink]) if isinstance(one, TransformNode))
+    return tuple(sorted({text for text in found if text is not None}))
+
+
+def require_partitions_known(sinks: Iterable[Node]) -> None:
+    """How many partitions come out of a transform, and which rows are together, is Spark's choice of the moment.
+
+    :raises PlanError: what works on whole partitions stands behind one, with no repartition between.
+    """
+    for node in ordered(sinks):
+        identity = isinstance(node, PartitionNode) and node.grouping is Grouping.IDENTITY
+        if not (node.whole_partitions or identity):
+            continue
+        transform = _straight_above(node)
+        if transform is not None:
+            raise PlanError(
+                f"{node.name} works on whole partitions, and what comes out of {transform.name} has none that mean "
+                "anything: Spark cuts it as it likes",
+                f"Put shuffle(), partition_by() or global_() behind {transform.name}, or aggregate by group.",
+            )
+
+
+def _straight_above(node: Node) -> TransformNode | None:
+    waiting = list(node.inputs)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, TransformNode):
+            return one
+        stays = isinstance(one, PartitionNode) and one.grouping.stays
+        if not one.moves or stays:
+            waiting += one.inputs
+    return None
