@@ -75,7 +75,7 @@ def drain(task: dict[str, Any]) -> dict[str, Any]:
             staging_root=task["staging"],
             attempts=Attempts(owner="benchmark"),
             claim=Claim(key="benchmark"),
-            limits=DrainLimits(max_pending=task.get("max_pending", 2)),
+            limits=DrainLimits(max_pending=task.get("max_pending"), group=task.get("group", "auto")),
         ).run()
         work_s = time.perf_counter() - began
     assert len(result.committed) == task["batches"], result

@@ -17,6 +17,7 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "loop, 2 threads": ("loop", {"threads": 2}),
     "drain": ("drain", {}),
     "drain, max_pending 1": ("drain", {"max_pending": 1}),
+    "drain, group 1": ("drain", {"group": 1}),
     "drain, archive": ("drain", {"archive": True}),
     "drain, functions": ("drain", {"functions": True}),
     "drain, PostgreSQL": ("drain", {"postgres": True}),

@@ -195,6 +195,13 @@ ARG_MAX_TRANSACTIONS = Arg(
 ARG_MAX_TIME_S = Arg(
     ("--max-time-s",), help="Begin none after so many seconds", type=positive_int(allow_zero=False), metavar="S"
 )
+ARG_GROUP = Arg(
+    ("--group",),
+    help="Transactions that are begun, processed and committed together: so many at most; 1: each by itself "
+    "(default: auto, by how much there is to read and how long it takes)",
+    default="auto",
+    metavar="N",
+)
 ARG_REPLAY_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
@@ -222,9 +229,10 @@ _DRAIN = _command(
     "drain",
     "Begin, process and commit transactions until nothing is new, in this process and one Spark application. The "
     "processing of later ones overlaps the commit of earlier ones.",
-    (ARG_TOPOLOGY, ARG_MAX_TRANSACTIONS, ARG_MAX_TIME_S, ARG_MAX_PENDING, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, ARG_MAX_TRANSACTIONS, ARG_MAX_TIME_S, ARG_MAX_PENDING, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "drain word_count",
     "drain word_count --max-transactions 100 --max-time-s 600",
+    "drain word_count --group 1",
 )
 _REPLAY = _command(
     "replay",

@@ -47,7 +47,7 @@ CHOICE_ARGS = (
 )
 ARG_MAX_PENDING = Arg(
     ("--max-pending",),
-    help="Uncommitted transactions at once (default: option max_pending of section trident)",
+    help="Uncommitted transactions at once (default: twice the group of a drain)",
     type=positive_int(allow_zero=False),
     metavar="N",
 )

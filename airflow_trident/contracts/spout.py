@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,29 @@ class Coordinator(ABC):
 
         :raises SourceUnavailableError: the source does not answer.
         """
+
+    def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
+        """The metadata of the batches of `txid` and of the transactions that follow it, at most `most` and none if
+        nothing is new; each is what `initialize_transaction` would give after the one before it. A source that is asked
+        for many at a time may answer with one look.
+
+        The last one is what the next transaction goes on from; those before it need not say where to go on. It may be
+        asked again for fewer.
+
+        :raises SourceUnavailableError: as :meth:`initialize_transaction`.
+        """
+        found: list[Json] = []
+        while len(found) < most:
+            metadata = self.initialize_transaction(txid + len(found), deepcopy(found[-1]) if found else previous)
+            if metadata is None:
+                break
+            found.append(metadata)
+        return found
+
+    def size_bytes(self, metadata: Json) -> int | None:
+        """About how much there is to read of a batch, from its metadata alone; None: that cannot be said. By it a drain
+        decides how many transactions it processes together."""
+        return None
 
     def success(self, txid: int, metadata: Json) -> None:
         """Transaction `txid`, of which this stream had `metadata`, is COMMITTED: the source may forget its batch.

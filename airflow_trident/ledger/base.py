@@ -49,6 +49,7 @@ from airflow_trident.ledger.backup.importing import require_finished
 from airflow_trident.ledger.begin_result import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
+    BatchesOf,
     BeginManyResult,
     BeginResult,
     Begun,
@@ -74,6 +75,8 @@ from airflow_trident.types import Json
 __all__ = [
     "DEFAULT_MAX_PENDING",
     "DEFAULT_RETENTION",
+    "BatchesOf",
+    "BeginManyResult",
     "BeginResult",
     "Begun",
     "LagOf",

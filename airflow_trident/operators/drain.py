@@ -19,7 +19,8 @@ from airflow_trident.operators.base import (
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.drains.drain import Drain, DrainResult
+from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, require_groups
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.triggers.driver import TridentDriverTrigger
@@ -44,7 +45,9 @@ class TridentDrainOperator(EngineOperator):
     :param topology: the Topology.
     :param max_transactions: begin at most so many; None: as long as there is data.
     :param max_time_s: begin none after so many seconds; those that were begun are finished.
-    :param max_pending: how many are uncommitted at once; None: ``[trident] max_pending``.
+    :param group: how many transactions are begun, processed and committed together: so many at most; ``auto``: by how
+        much there is to read, and how long it takes; 1: each by itself.
+    :param max_pending: how many are uncommitted at once; None: twice the group.
     :param allow_backfill_runs: let runs of an Airflow backfill take new data; else they are skipped.
     :param tries: attempts of one transaction within one run of the task.
     :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.
@@ -59,6 +62,7 @@ class TridentDrainOperator(EngineOperator):
         "max_transactions",
         "max_time_s",
         "max_pending",
+        "group",
         *EngineOperator.template_fields,
     )
     ui_color = "#e3dcf2"
@@ -71,6 +75,7 @@ class TridentDrainOperator(EngineOperator):
         max_transactions: int | str | None = None,
         max_time_s: float | str | None = None,
         max_pending: int | str | None = None,
+        group: int | str = AUTO,
         tries: int = 3,
         on_failure: OnFailure | str = OnFailure.BLOCK,
         retention: int | None = None,
@@ -82,12 +87,15 @@ class TridentDrainOperator(EngineOperator):
         self.max_transactions = max_transactions
         self.max_time_s = max_time_s
         self.max_pending = max_pending
+        self.group = group
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = OnFailure(on_failure)
         self.retention = retention
         self.deferrable = deferrable
         self.allow_backfill_runs = allow_backfill_runs
         self._submitted: SubmittedDrain | None = None
+        if all(map(_is_known, (max_transactions, max_time_s, max_pending, group))):
+            require_groups(topology.compile(), self._limits().group)
 
     def execute(self, context: Context) -> list[int]:
         if is_backfill_run(context) and not self.allow_backfill_runs:
@@ -205,8 +213,12 @@ class TridentDrainOperator(EngineOperator):
         return DrainLimits(
             max_transactions=None if most in (None, "") else settings.parse_count("max_transactions", most),
             max_time_s=None if self.max_time_s in (None, "") else float(str(self.max_time_s)),
-            max_pending=(
-                settings.max_pending() if pending in (None, "") else settings.parse_count("max_pending", pending)
-            ),
+            max_pending=None if pending in (None, "") else settings.parse_count("max_pending", pending),
+            group=self.group,
             tries=self.tries,
         )
+
+
+def _is_known(value: Any) -> bool:
+    """While the DAG is built: it is not a template, nor what another task gives."""
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and "{" not in value)

@@ -37,7 +37,7 @@ class TridentWorkerOperator(EngineOperator):
     :param wait_s: so many seconds it waits for a deployment that names it, and for its name.
     :param poll_s: seconds between two looks at sources that have nothing new.
     :param stop_s: so many seconds what was begun may take when the task is to end.
-    :param max_pending: transactions that are uncommitted at once, of each topology; None: ``[trident] max_pending``.
+    :param max_pending: transactions that are uncommitted at once, of each topology; None: twice a drain's group.
     :param tries: attempts of one transaction.
     :param on_failure: ``block``: the topology waits for a person, ``skip``: its other transactions go on.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
@@ -111,7 +111,7 @@ class TridentWorkerOperator(EngineOperator):
                 task_ids={"emit": me.task_id, "commit": me.task_id},
             ),
             limits=DrainLimits(
-                max_pending=settings.max_pending() if pending is None else settings.parse_count("max_pending", pending),
+                max_pending=None if pending is None else settings.parse_count("max_pending", pending),
                 tries=self.tries,
             ),
             retention=self.retention,

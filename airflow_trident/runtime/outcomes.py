@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
-from airflow_trident.ledger.base import BeginResult, Ledger, NothingNew
+from airflow_trident.ledger.base import BeginManyResult, BeginResult, Ledger, NothingNew
 from airflow_trident.protocol.decide import Blocked, Paused
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
@@ -22,11 +22,13 @@ def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> No
 
 
 @contextmanager
-def telling(ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True) -> Iterator[Callable[[BeginResult], None]]:
+def telling(
+    ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True
+) -> Iterator[Callable[[BeginResult | BeginManyResult], None]]:
     """Around a look at the sources: an error is told before it goes on, a result by what this gives. That a transaction
     was begun is in the step that begins it; for room in the window most wait too shortly to speak of it."""
 
-    def told(result: BeginResult) -> None:
+    def told(result: BeginResult | BeginManyResult) -> None:
         if isinstance(result, NothingNew):
             tell(ledger, claim, OutcomeKind.NOTHING_NEW)
         elif isinstance(result, Paused):

@@ -80,7 +80,7 @@ def coordinate(
     :raises StateBehindLedgerError: a state lacks transactions that the ledger calls COMMITTED.
     """
     with telling(ledger, claim, rows_in_errors=rows_in_errors) as told:
-        _require_agreement(ledger, topology, check_states)
+        require_definition(ledger, topology, check_states=check_states)
         with nullcontext(coordinators) if coordinators else OpenCoordinators(topology) as opened:
             result = _begin(ledger, topology, claim, max_pending, attempt_by, opened.opened(), ask_lag)
         told(result)
@@ -89,7 +89,11 @@ def coordinate(
     return result
 
 
-def _require_agreement(ledger: Ledger, topology: Topology, check_states: bool) -> None:
+def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool) -> None:
+    """The ledger is that of this topology, and agrees with the states.
+
+    :param check_states: see :func:`coordinate`, whose errors it raises.
+    """
     if check_states or ledger.view(0, remembered=True).topology.definition != topology.definition():
         ledger.register(topology.definition())
     if check_states:

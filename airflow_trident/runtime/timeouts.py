@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from airflow_trident.engine.base import Engine, Job
@@ -17,16 +17,22 @@ GRACE_S = 10.0
 """How long a cancelled job may take to end; only then the thread that waits for it is interrupted."""
 
 
-def run_in_time(engine: Engine, job: Job, limit_s: float | None) -> Manifest:
-    """``engine.run(job)``, cancelled after `limit_s` seconds.
+def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None) -> Manifest:
+    """``engine.run(job)``, or ``engine.run_group(jobs)`` of several, cancelled after `limit_s` seconds.
 
     Some work does not end when it is cancelled: a function of the local engine that does not return, a source that
     hangs. That is interrupted by a signal, in a main thread only. A time-out of Airflow's own comes first.
 
     :raises AttemptTimeoutError: it took longer.
     """
+    group = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
+    job = group[-1]
+
+    def run() -> Manifest:
+        return engine.run(job) if len(group) == 1 else engine.run_group(group)
+
     if limit_s is None:
-        return engine.run(job)
+        return run()
     expired, ended = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -40,17 +46,23 @@ def run_in_time(engine: Engine, job: Job, limit_s: float | None) -> Manifest:
     threading.Thread(target=watch, name="trident-timeout", daemon=True).start()
     try:
         with _interrupted_after(limit_s + GRACE_S):
-            return engine.run(job)
+            return run()
     except Exception as error:
         if not expired.is_set():
             raise
         raise AttemptTimeoutError(
-            f"attempt {job.slot.attempt} of transaction {job.slot.txid} took longer than {limit_s:g} s and was "
-            "cancelled",
+            f"{_named(group)} took longer than {limit_s:g} s and was cancelled",
             "Make the batches smaller, or attempt_timeout longer; the Spark UI shows what took the time.",
         ) from error
     finally:
         ended.set()
+
+
+def _named(group: Sequence[Job]) -> str:
+    first, last = group[0].slot, group[-1].slot
+    if len(group) > 1:
+        return f"the pass over the transactions {first.txid} to {last.txid}"
+    return f"attempt {last.attempt} of transaction {last.txid}"
 
 
 @contextmanager

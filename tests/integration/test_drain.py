@@ -193,6 +193,7 @@ def test_a_transaction_takes_four_round_trips_and_the_states_stay_open(
             staging_root=str(tmp_path / "staging"),
             attempts=Attempts(owner="drain"),
             claim=Claim(key="drain"),
+            limits=DrainLimits(group=1),
         ).run()
         assert len(result.committed) == 40
         each = documented("scale.md", r"round trips \| (\d+), all of them writes")

@@ -41,7 +41,8 @@ def drain(args: Namespace) -> int | None:
     limits = DrainLimits(
         max_transactions=args.max_transactions,
         max_time_s=args.max_time_s,
-        max_pending=args.max_pending or settings.max_pending(),
+        max_pending=args.max_pending,
+        group=args.group,
     )
     retention = settings.retention()
     if (submitted := _submitted(args, conf, topology)) is not None:

@@ -165,7 +165,7 @@ def _worker_of(args: Namespace) -> NamedWorker:
         staging_dir=args.staging_dir,
         attempts=Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS)),
         claim=Claim(key=f"worker/{owner.place}"),
-        limits=DrainLimits(max_pending=args.max_pending or settings.max_pending()),
+        limits=DrainLimits(max_pending=args.max_pending),
         retention=None,
         patience=Patience(poll_s=args.poll_s, wait_s=args.wait_s, stop_s=args.stop_s),
         progress=say,

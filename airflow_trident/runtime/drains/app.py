@@ -13,7 +13,8 @@ if __name__ == "__main__":
 import pickle
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from airflow_trident.engine.base import Job
@@ -40,8 +41,17 @@ class DriverEngine(SparkEngine):
         self._application = sessions
 
     def run(self, job: Job) -> Manifest:
-        try:
+        with self._unless_ended():
             return super().run(job)
+
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        with self._unless_ended():
+            return super().run_group(jobs)
+
+    @contextmanager
+    def _unless_ended(self) -> Iterator[None]:
+        try:
+            yield
         except Exception:
             if self._application.ended():
                 _leave()

@@ -193,6 +193,9 @@ class FileCoordinator(Coordinator):
         ]
         return {"files": [file.to_json() for file in files], **choice.after(digests).to_json()}
 
+    def size_bytes(self, metadata: Json) -> int:
+        return sum(file.size for file in recorded_files(metadata, ""))
+
     def accept_source(self, metadata: Json) -> Json:
         base, _ = self.pattern.resolve()
         files = as_they_are(base, recorded_files(metadata, base), self.digest_bytes)

@@ -1,0 +1,82 @@
+"""When a drain ends, and how much it works on at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.plan.stages import Plan
+
+AUTO: Final = "auto"
+MOST_IN_GROUP = 200
+"""Transactions of one pass, however small they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainLimits:
+    """When a drain begins no more transactions: after so many, after so many seconds, or (always) without new data.
+
+    `group`: how many are begun, processed and committed together: so many at most; ``auto``, by what there is to read
+    and how long it takes; 1: each by itself. `max_pending`: how many are uncommitted at once; None: twice the group.
+    `tries`: attempts of one transaction by itself before it is FAILED or SKIPPED. `wait_s`: how long it waits in the
+    end for transactions that other workers hold.
+
+    :raises ConfigurationError: a number is below 1, or `max_pending` has no room for the group.
+    """
+
+    max_transactions: int | None = None
+    max_time_s: float | None = None
+    max_pending: int | None = None
+    group: int | str = AUTO
+    tries: int = 3
+    wait_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group", parse_group(self.group))
+        for name in ("max_transactions", "max_pending", "tries"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ConfigurationError(f"a drain with {name}={number}", "It must be at least 1.")
+        if isinstance(self.group, int) and self.max_pending is not None and self.group > self.max_pending:
+            raise ConfigurationError(
+                f"a drain with group={self.group} and max_pending={self.max_pending}: {self.group} transactions are "
+                "uncommitted at once when they are processed together",
+                "Leave out max_pending (it is twice the group then), or make it no smaller than the group.",
+            )
+
+
+def parse_group(value: Any) -> int | str:
+    """``auto``, or a number of transactions, which may be written as a text.
+
+    :raises ConfigurationError: it is neither, or below 1.
+    """
+    text = str(value).strip()
+    if text == AUTO:
+        return AUTO
+    if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= MOST_IN_GROUP:
+        raise ConfigurationError(
+            f"a drain with group={value!r}", f'It is "{AUTO}", or a number of transactions from 1 to {MOST_IN_GROUP}.'
+        )
+    return int(text)
+
+
+def require_groups(plan: Plan, group: int | str) -> None:
+    """Where a person says how large groups are, there must be groups. By itself (``auto``) a drain takes one at a time
+    where that is all that the topology can do.
+
+    :raises ConfigurationError: it goes one by one.
+    """
+    if group in (AUTO, 1):
+        return
+    lacking = next((sink.state for sink in plan.sinks if not sink.state.takes_groups), None)
+    if lacking is not None:
+        why = f"state {lacking.name!r} ({type(lacking.factory).__name__}) takes one transaction at a time"
+    elif not plan.coalesces.passes:
+        why = plan.coalesces.why
+    else:
+        return
+    raise ConfigurationError(
+        f"a drain of topology {plan.topology!r} with group={group}: {why}",
+        f'Leave group at "{AUTO}", which takes one at a time there; `airflow trident plan {plan.topology}` says why.',
+    )

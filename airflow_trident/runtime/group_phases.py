@@ -1,0 +1,118 @@
+"""The verbs of :mod:`airflow_trident.runtime.phases` for several transactions: begun, attempted and recorded in a step
+of the ledger each. What that does to each of them is what its own step would do (P1 to P5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.ledger.base import BatchesOf, BeginManyResult, Begun, Ledger
+from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import Claim, Owner, StagedRef, TxRecord
+from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.outcomes import lags_of, telling
+from airflow_trident.runtime.phases import require_definition, tell_success
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import Json
+
+
+def coordinate_many(
+    ledger: Ledger,
+    topology: Topology,
+    claims: Sequence[Claim],
+    coordinators: OpenCoordinators,
+    *,
+    max_pending: int,
+    attempt_by: Owner | str,
+    check_states: bool,
+    ask_lag: bool = False,
+    rows_in_errors: bool = True,
+) -> BeginManyResult:
+    """Give each claim its transaction, as :func:`~airflow_trident.runtime.phases.coordinate` does for one, in one step;
+    as many as there are batches, room and records that fit into it. Parameters and errors are those of that function.
+
+    :param claims: at least one, in the order of the transactions that they are to have.
+    """
+    with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as told:
+        require_definition(ledger, topology, check_states=check_states)
+        opened = coordinators.opened()
+        tell_success(ledger, opened)
+        result = ledger.begin_many(
+            claims,
+            _batches(opened),
+            max_pending=max_pending,
+            attempt_by=attempt_by,
+            lag_of=lags_of(opened) if ask_lag else None,
+            plan=topology.compile().digest,
+        )
+        told(result)
+    for begun in result if isinstance(result, tuple) else ():
+        reached(Milestone.BEGUN, begun.txid)
+    return result
+
+
+def new_records(begun: Sequence[Begun]) -> list[TxRecord]:
+    """Those that the very call began."""
+    return [one.record for one in begun if one.new and one.record is not None]
+
+
+def _batches(coordinators: Mapping[str, Coordinator]) -> BatchesOf:
+    """A transaction has a batch of each stream that has something for it; the last ones of a group may have fewer."""
+
+    def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+        found = {name: one.next_batches(txid, position.get(name), most)[:most] for name, one in coordinators.items()}
+        many = max(map(len, found.values()), default=0)
+        return [{name: each[place] for name, each in found.items() if place < len(each)} for place in range(many)]
+
+    return batches_of
+
+
+def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | None:
+    """About how many bytes a transaction has to read; None: one of its spouts does not know."""
+    sizes = [
+        coordinators[name].size_bytes(codec.require_json(metadata, "the metadata"))
+        for name, metadata in record.metadata.items()
+        if name in coordinators
+    ]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], owner: Owner | str) -> list[TxRecord]:
+    """New attempts of all of these, in as few steps as take them.
+
+    :param txids: rising, of a topology without opaque spouts.
+    :raises TransitionError, FencedError: one of them is in other hands by now; some may have their attempt.
+    """
+    records: list[TxRecord] = []
+    while len(records) < len(txids):
+        records += ledger.restart_many(txids[len(records) :], owner=owner, plan=topology.compile().digest)
+    for record in records:
+        reached(Milestone.ATTEMPT_STARTED, record.txid)
+    return records
+
+
+def publish_group(manifest: Manifest, staging_root: str) -> dict[int, StagedRef]:
+    """Make the result of a pass visible: what each of its transactions has staged."""
+    for one in manifest.members:
+        reached(Milestone.STAGED, one.txid)
+    staged = StagingArea(staging_root).publish_group(manifest)
+    for txid in staged:
+        reached(Milestone.PUBLISHED, txid)
+    return staged
+
+
+def record_processed_many(ledger: Ledger, records: Sequence[TxRecord], staged: Mapping[int, StagedRef]) -> None:
+    """PROCESSED, if all attempts are still the current ones.
+
+    :raises StaleAttemptError, TransitionError: one of them is not. Those before it may be recorded.
+    """
+    left = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in records]
+    while left:
+        for done in ledger.processed_many(left):
+            left.pop(0)
+            reached(Milestone.PROCESSED, done.txid)

@@ -1,0 +1,102 @@
+"""How many transactions a drain processes together."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_trident.protocol.records import Claim, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.drains.drain_passes import parts_of
+from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, GroupSize, grown
+from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
+
+MB = 1 << 20
+
+
+def records(count: int) -> list[TxRecord]:
+    return [
+        TxRecord(txid=txid, status=Status.PROCESSING, attempt=0, metadata={}, claim=Claim(key=str(txid)), op="")
+        for txid in range(1, count + 1)
+    ]
+
+
+def cut(size: GroupSize, sizes_mb: list[int | None]) -> list[int]:
+    sizes = [None if one is None else one * MB for one in sizes_mb]
+    return [len(group) for group in size.cut(records(len(sizes)), lambda record: sizes[record.txid - 1])]
+
+
+def test_it_grows_while_passes_are_short_up_to_the_most() -> None:
+    size = GroupSize(DrainLimits(), together=True)
+    found = []
+    for _ in range(5):
+        found.append(size.now)
+        size.passed(size.now, 0.5)
+    assert found == [FIRST, 32, 128, MOST_IN_GROUP, MOST_IN_GROUP]
+
+
+def test_it_shrinks_after_a_long_pass_but_the_first_and_after_a_failure() -> None:
+    size = GroupSize(DrainLimits(), together=True)
+    size.passed(8, 60.0)  # the JVM started
+    assert size.now == 8
+    size.passed(8, 60.0)
+    assert size.now == 4
+    size.failed()
+    size.failed()
+    size.failed()
+    assert size.now == 1
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.floats(0.0, 1e4))
+def test_the_next_size_stays_within_bounds(now: int, members: int, took_s: float) -> None:
+    assert max(1, now // 2) <= grown(now, members, took_s) <= 4 * now
+
+
+def test_a_pass_reads_no_more_than_its_bytes() -> None:
+    size = GroupSize(DrainLimits(), together=True)
+    assert cut(size, [10, 10, 10, 10, 40, 1, 1]) == [3, 1, 1, 2]
+    assert cut(size, [100, 100]) == [1, 1]
+    assert size.now == 1
+    assert cut(size, [1] * 20) == [8, 8, 4]
+    for _ in range(3):
+        size.passed(size.now, 0.1)
+    assert cut(size, [1] * 40) == [32, 8]
+    assert size.now == GROUP_BYTES // MB
+
+
+def test_of_what_nobody_knows_the_size_there_are_few() -> None:
+    size = GroupSize(DrainLimits(), together=True)
+    size.passed(8, 0.1)
+    assert cut(size, [None] * 20) == [8, 8, 4]
+    assert size.now == 8
+
+
+@pytest.mark.parametrize(
+    ("limits", "together", "now"),
+    [
+        (DrainLimits(group=50), True, 50),
+        (DrainLimits(group=50), False, 1),
+        (DrainLimits(), False, 1),
+        (DrainLimits(max_pending=6), True, 3),
+        (DrainLimits(max_pending=1), True, 1),
+        (DrainLimits(group="17"), True, 17),
+    ],
+)
+def test_what_a_person_says_holds(limits: DrainLimits, together: bool, now: int) -> None:
+    size = GroupSize(limits, together=together)
+    assert size.now == now
+    for _ in range(5):
+        size.passed(now, 0.1)
+    assert size.now == now
+
+
+def test_a_failed_pass_is_followed_by_the_one_to_blame_and_the_others_or_by_halves() -> None:
+    group = records(5)
+
+    def parts(txid: int | None) -> list[list[int]]:
+        return [[one.txid for one in part] for part in parts_of(group, txid)]
+
+    assert parts(3) == [[3], [1, 2, 4, 5]]
+    assert parts(None) == [[1, 2], [3, 4, 5]]
+    assert parts(99) == [[1, 2], [3, 4, 5]]
