@@ -17,7 +17,7 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, World
@@ -89,6 +89,7 @@ def test_p9_zookeeper_killed_while_a_batch_is_processed_and_while_one_is_committ
                 staging_root=world.staging,
                 attempts=Attempts(owner="drain"),
                 claim=Claim(key="drain/run-1"),
+                limits=DrainLimits(group=1),
                 progress=killer.on_progress,
             ).run()
             ended = [(tx.status, tx.attempt) for tx in world.ledger.transactions()]
