@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,26 +120,39 @@ def _installed(name: str) -> str | None:
 def _pyspark() -> Finding:
     classic, client = _installed("pyspark"), _installed("pyspark-client")
     if classic is None:
-        return Finding(
-            Level.FAIL, "pyspark", "pyspark is not installed. Install airflow-trident with its dependencies."
-        )
-    if client not in (None, classic):
+        text = "pyspark is not installed: only engine='local' runs here. pip install 'airflow-trident[spark]'"
+        if client is not None:
+            text = f"pyspark-client {client}, without pyspark: Spark runs by Spark Connect only"
+        return Finding(Level.WARN if client is None else Level.OK, "pyspark", text)
+    if changed := _changed_files("pyspark"):
         return Finding(
             Level.FAIL,
             "pyspark",
-            f"pyspark is {classic} and pyspark-client {client}, and they share their folder: whichever was installed "
-            f"last overwrote files of the other. Reinstall: pip install --force-reinstall --no-deps "
-            f"pyspark=={classic} pyspark-client=={classic}",
+            f"{changed} files of pyspark {classic} are not those that it brought. pyspark-client "
+            f"({client or 'not installed now'}) lies in the same folder: what is installed last overwrites files of "
+            f"the other. Put them back: pip install --force-reinstall --no-deps pyspark=={classic}",
         )
     return Finding(Level.OK, "pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
 
 
+def _changed_files(name: str) -> int:
+    """How many Python files of a distribution differ from what its RECORD says."""
+    changed = 0
+    for file in distribution(name).files or ():
+        if file.hash is None or file.suffix != ".py":
+            continue
+        path = Path(str(file.locate()))
+        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest() if path.exists() else b""
+        changed += base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value
+    return changed
+
+
 def _pandas() -> Finding:
     found = _installed("pandas")
+    if found is None and _installed("pyspark") is None and _installed("pyspark-client") is None:
+        return Finding(Level.OK, "pandas", "not installed, nor is Spark")
     if found is None or int(found.partition(".")[0]) >= 3:
-        return Finding(
-            Level.FAIL, "pandas", f"pandas is {found}, and pyspark 4.2 needs 2. pip install 'pandas>=2.2,<3'"
-        )
+        return Finding(Level.FAIL, "pandas", f"pandas is {found}, and pyspark needs 2. pip install 'pandas>=2.2,<3'")
     return Finding(Level.OK, "pandas", f"pandas {found}")
 
 

@@ -19,12 +19,12 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 from airflow.sdk import timezone
-from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.protocol.records import Owner
+from airflow_trident.tasks.airflow_versions import AirflowRescheduleException
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_trident import settings
 from airflow_trident.operators.base import (
@@ -22,6 +21,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, require_groups
 from airflow_trident.runtime.phases import OnFailure
+from airflow_trident.tasks.airflow_versions import recall, remember
 from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.triggers.driver import TridentDriverTrigger
 
@@ -166,7 +166,6 @@ class TridentDrainOperator(EngineOperator):
 
         :param resumed: this very try submitted it.
         """
-        store = context["task_state_store"]
         drain = self._submitted = SubmittedDrain(
             topology=self.topology,
             conn_id=str(self.spark_conn_id),
@@ -176,7 +175,7 @@ class TridentDrainOperator(EngineOperator):
             staging_root=settings.staging_root(self.staging_dir),
             say=self.log.info,
         )
-        known = store.get(SUBMISSION_KEY)
+        known = recall(context, SUBMISSION_KEY)
         submission = Submission.from_json(known) if known else None
         if submission is not None and (resumed or submission.has_something()):
             self.log.info("taking up the drain that was submitted as %s", submission.driver_id)
@@ -185,8 +184,10 @@ class TridentDrainOperator(EngineOperator):
                 self.attempts(context), self._claim(context), self._limits(), settings.retention(self.retention)
             )
             if submission.driver is not None:
-                store.set(SUBMISSION_KEY, submission.as_json(), retention=NEVER_EXPIRE)
-        if submission.driver is not None and deferrable_default(self.deferrable) and submission.driver.active():
+                remember(context, SUBMISSION_KEY, submission.as_json())
+        # Deferred without having been remembered (before Airflow 3.3) it would be submitted again.
+        defers = deferrable_default(self.deferrable) and recall(context, SUBMISSION_KEY) is not None
+        if submission.driver is not None and defers and submission.driver.active():
             trigger = TridentDriverTrigger(
                 topology=self.topology_name,
                 driver_id=submission.driver_id,
@@ -198,7 +199,7 @@ class TridentDrainOperator(EngineOperator):
             return drain.finish(submission)
         finally:
             if drain.ended:  # the next try is a drain of its own
-                store.delete(SUBMISSION_KEY)
+                remember(context, SUBMISSION_KEY, None)
 
     def _claim(self, context: Context) -> Claim:
         ti = context["ti"]

@@ -25,6 +25,7 @@ from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.runtime.phases import OnFailure, unknown_transaction
 from airflow_trident.runtime.waiting import blocked
+from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER
 from airflow_trident.tasks.liveness import ask_airflow
 from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 
@@ -101,7 +102,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         Where they are not, a worker begins and defers.
         """
         txid = text_for_triggerer(self.txid)
-        if txid is None:
+        if txid is None or not STARTS_IN_TRIGGERER:
             return
         trigger = self.turn_trigger(
             txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=self.incarnation

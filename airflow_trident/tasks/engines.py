@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.tasks.hook_submit import SUBMIT_EXTRA
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -54,11 +56,10 @@ def make_engine(
 
     connection = BaseHook.get_connection(conn_id)
     if connection.conn_type == "spark_connect":
-        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-
+        hooks = require_extra("airflow.providers.apache.spark.hooks.spark_connect", SUBMIT_EXTRA)
         from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 
-        return SparkEngine(ConnectSessions(SparkConnectHook(conn_id).get_connection_url(), conf=conf))
+        return SparkEngine(ConnectSessions(hooks.SparkConnectHook(conn_id).get_connection_url(), conf=conf))
     if connection.conn_type == "spark":
         from airflow_trident.engine.spark.submit import SubmitEngine
         from airflow_trident.tasks.hook_submit import HookSubmit

@@ -12,11 +12,14 @@ from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.sessions.java import spark_home
 from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.errors import SparkJobError
+from airflow_trident.io.extras import require_extra
 from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+SUBMIT_EXTRA = "airflow-trident[submit]"
+"""For connections of type ``spark`` and ``spark_connect``."""
 PY_FILES = "spark.submit.pyFiles"
 _RUNS_PYTHON = "org.apache.spark.deploy.PythonRunner"
 
@@ -70,10 +73,9 @@ class HookSubmit:
         return SparkDriver(masters=masters, driver_id=driver_id) if masters and driver_id else None
 
     def _made(self, **options: Any) -> SparkSubmitHook:
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
+        hooks = require_extra("airflow.providers.apache.spark.hooks.spark_submit", SUBMIT_EXTRA)
         conf = dict(self._conf)
-        hook = SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=self._app_name, **options)
+        hook: SparkSubmitHook = hooks.SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=self._app_name, **options)
         if hook._connection["deploy_mode"] == "cluster":  # the driver is where this package may not be installed
             conf[PY_FILES] = ",".join(filter(None, [package_zip(), conf.get(PY_FILES)]))
         return hook

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.tasks.airflow_versions import bundle_bag, file_bag
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -136,14 +137,12 @@ def _load_module(where: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> Found:
-    from airflow.dag_processing.dagbag import DagBag
-
     if not path.is_file():
         raise ConfigurationError(f"there is no DAG file {path}", "Name a Python file that defines a DAG.")
     folder = str(path.absolute().parent)
     if folder not in sys.path:  # as the DAG processor has it: DAG files import what lies beside them
         sys.path.append(folder)
-    bag = DagBag(dag_folder=str(path.absolute()), safe_mode=False)
+    bag = file_bag(str(path.absolute()))
     broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
     if broken:
         raise ConfigurationError(f"{path} cannot be read: {'; '.join(broken.values())}", "Correct the DAG file.")
@@ -166,13 +165,12 @@ def _from_bundles(dag_id: str | None) -> Found:
     With `dag_id`: only that DAG's topologies, and no further than to the bundle that has it.
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag
 
     dags: list[DAG] = []
     broken: dict[str, str] = {}
     for bundle in DagBundlesManager().get_all_dag_bundles():
         bundle.initialize()
-        bag = BundleDagBag(dag_folder=str(bundle.path), bundle_path=bundle.path, bundle_name=bundle.name)
+        bag = bundle_bag(bundle)
         broken.update({file: _last_line(text) for file, text in bag.import_errors.items()})
         if dag_id in bag.dags:
             return _from_dags([bag.dags[dag_id]], broken)

@@ -24,6 +24,7 @@ from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.spark.versions import error_loggers, require_version
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
+from airflow_trident.io.extras import require_extra
 from airflow_trident.staging.manifest import Manifest, Slot
 
 
@@ -110,6 +111,7 @@ class SparkEngine(Engine):
             raise typed from _cause(typed, error)
 
     def _open(self, job: Job) -> Attached:
+        require_extra("pyspark", "airflow-trident[spark]")
         what = self._sessions.opening()
         with self._lock:  # of several threads one says it
             told, self._opening = self._opening == what, what

@@ -76,7 +76,7 @@ def zookeeper_jars() -> list[Path]:
             return [jar for jar in jars if jar is not None]
     raise ConfigurationError(
         "the jars of a ZooKeeper server were not found: pyspark is not installed, or without its jars",
-        "Install it (pip install 'pyspark==4.2.0'), or use a ZooKeeper of your own.",
+        "Install it (pip install 'airflow-trident[spark]'), or use a ZooKeeper of your own.",
     )
 
 

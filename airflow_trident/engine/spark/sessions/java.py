@@ -28,7 +28,7 @@ def spark_home() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigurationError("pyspark is not installed", "Install it (pip install 'pyspark==4.2.0').")
+        raise ConfigurationError("pyspark is not installed", "Install it: pip install 'airflow-trident[spark]'.")
     return Path(spec.origin).parent
 
 

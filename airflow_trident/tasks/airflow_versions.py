@@ -1,0 +1,73 @@
+"""What differs between Airflow 3.1 and 3.3, in one place, beside what the providers' compatibility layer covers."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow import __version__
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk.exceptions import AirflowRescheduleException
+else:
+    try:
+        from airflow.sdk.exceptions import AirflowRescheduleException
+    except ImportError:  # 3.1
+        from airflow.exceptions import AirflowRescheduleException
+
+__all__ = ["STARTS_IN_TRIGGERER", "AirflowRescheduleException", "bundle_bag", "file_bag", "recall", "remember"]
+
+STARTS_IN_TRIGGERER = tuple(map(int, __version__.split(".")[:2])) >= (3, 3)
+"""Does a sensor that says so begin in the triggerer? Older schedulers pass over what it says."""
+
+
+def recall(context: Context, key: str) -> Any:
+    """What an earlier try of the task remembered; None where Airflow (before 3.3) has no such store."""
+    store = context.get("task_state_store")
+    return None if store is None else store.get(key)
+
+
+def remember(context: Context, key: str, value: Any) -> None:
+    """For later tries of the task, as long as the run is kept; None forgets it. Nothing happens where Airflow has no
+    such store."""
+    store = context.get("task_state_store")
+    if store is None:
+        return
+    if value is None:
+        store.delete(key)
+        return
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    store.set(key, value, retention=NEVER_EXPIRE)
+
+
+def file_bag(path: str) -> DagBag:
+    """The DAGs of one file, read as the DAG processor reads it."""
+    kind: Any = _dag_bags().DagBag
+    bag: DagBag = kind(dag_folder=path, safe_mode=False, **_known(kind, include_examples=False))
+    return bag
+
+
+def bundle_bag(bundle: Any) -> DagBag:
+    """The DAGs of a bundle."""
+    kind: Any = _dag_bags().BundleDagBag
+    known = _known(kind, bundle_name=bundle.name)
+    bag: DagBag = kind(dag_folder=str(bundle.path), bundle_path=bundle.path, **known)
+    return bag
+
+
+def _dag_bags() -> ModuleType:
+    try:
+        return import_module("airflow.dag_processing.dagbag")
+    except ModuleNotFoundError:  # 3.1
+        return import_module("airflow.models.dagbag")
+
+
+def _known(kind: type, **options: Any) -> dict[str, Any]:
+    """Those of the options that this release takes."""
+    taken = inspect.signature(kind).parameters
+    return {name: value for name, value in options.items() if name in taken}
