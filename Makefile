@@ -27,7 +27,7 @@ help:
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
-	@echo "make compat    engines and one transaction through Airflow on Spark 3.5 to 4.3: docs/compatibility.md"
+	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"

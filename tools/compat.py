@@ -1,8 +1,9 @@
-"""``make compat``: the engines' contract, and a transaction through Airflow, on each supported release of Spark.
+"""``make compat``: the engines' contract, and a transaction through Airflow, on each supported release of Spark; the
+tasks, on each release of Airflow.
 
-Each has an environment of its own below ``.compat/``; what came out is written to ``docs/compatibility.md``.
-
-An environment lies over the one that runs this: only what differs is installed in it.
+Each has an environment of its own below ``.compat/``; what came out is written to ``docs/compatibility.md``. One of
+Spark lies over the environment that runs this: only pyspark is installed in it. One of Airflow is whole, for Airflow's
+parts fit only each other.
 """
 
 from __future__ import annotations
@@ -41,14 +42,23 @@ REDUCED = (
     ["tests/contracts/test_spark_versions.py", "tests/integration/test_airflow_spark.py"],
 )
 """For CI, where every minute counts."""
+TASKS = (
+    [
+        "tests/integration/test_airflow_spark.py",
+        "tests/integration/test_airflow_tasks.py",
+        "tests/integration/test_airflow_triggerer.py",
+    ],
+)
+"""A transaction through each kind of Spark connection; tasks that are cleared, killed, run twice; a real triggerer."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One environment: its name and what is installed in it, over the one that runs this."""
+    """One environment: its name and what is installed in it; `whole`: with all that those need."""
 
     name: str
     packages: tuple[str, ...]
+    whole: bool = False
 
     @property
     def room(self) -> Path:
@@ -64,6 +74,8 @@ CELLS = (
     Cell("spark-4.0", ("pyspark==4.0.5",)),
     Cell("spark-4.1", ("pyspark==4.1.4",)),
     Cell("spark-4.3", ("pyspark==4.3.0",)),
+    Cell("airflow-3.1", ("apache-airflow==3.1.8",), whole=True),
+    Cell("airflow-3.2", ("apache-airflow==3.2.2",), whole=True),
 )
 ENDS = ("spark-3.5", "spark-4.3")
 
@@ -89,7 +101,8 @@ def main() -> int:
     found: dict[str, Counts] = {}
     for name in names:
         prepare(known[name])
-        found[name] = tested(known[name], REDUCED if given.reduced else WHOLE)
+        selections = TASKS if known[name].whole else REDUCED if given.reduced else WHOLE
+        found[name] = tested(known[name], selections)
         print(f"{name}: {found[name]}", flush=True)
     if not given.reduced:
         write_page(found)
@@ -104,7 +117,16 @@ def prepare(cell: Cell) -> None:
         return
     print(f"{cell.name}: installing {wanted}", flush=True)
     run([sys.executable, "-m", "venv", "--clear", str(cell.room)])
-    run([str(cell.python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", *cell.packages])
+    install = [str(cell.python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    if cell.whole:
+        run([*install, "-r", "requirements/dev.in", "-e", ".[submit,redis,postgres,kafka,delta]", *cell.packages])
+    else:
+        run([*install, "--no-deps", *cell.packages])
+        _lay_over(cell)
+    stamp.write_text(wanted)
+
+
+def _lay_over(cell: Cell) -> None:
     below = sysconfig.get_path("purelib")
     own = next((cell.room / "lib").glob("python3.*")) / "site-packages"
     # Behind its own packages, whose files therefore win. `addsitedir`: the package itself is installed editable. The
@@ -114,7 +136,6 @@ def prepare(cell: Cell) -> None:
     script = cell.room / "bin" / "airflow"
     script.write_text(f"#!{cell.python}\nfrom airflow.__main__ import main\nmain()\n")
     script.chmod(0o755)
-    stamp.write_text(wanted)
 
 
 def run(command: list[str]) -> None:
@@ -147,7 +168,9 @@ def write_page(found: dict[str, Counts]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     table, _, after = rest.partition(END)
-    rows = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| spark")}
+    rows = {
+        line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith(("| spark", "| airflow"))
+    }
     today = datetime.datetime.now(datetime.UTC).date()
     for cell in CELLS:
         if counts := found.get(cell.name):
@@ -155,9 +178,9 @@ def write_page(found: dict[str, Counts]) -> None:
             python = "{}.{}".format(*sys.version_info)
             results = f"{counts.passed} | {counts.failed} | {counts.skipped}"
             rows[cell.name] = f"| {cell.name} | {installed} | {python} | {results} | {today} |"
-    head = "| environment | over this one | Python | passed | failed | skipped | day |\n|---|---|---|---|---|---|---|"
-    lines = "\n".join(rows[cell.name] for cell in CELLS if cell.name in rows)
-    PAGE.write_text(f"{before}{BEGIN}\n{head}\n{lines}\n{END}{after}", encoding="utf-8")
+    head = "| environment | installed | Python | passed | failed | skipped | day |\n|---|---|---|---|---|---|---|"
+    body = "\n".join(rows[cell.name] for cell in CELLS if cell.name in rows)
+    PAGE.write_text(f"{before}{BEGIN}\n{head}\n{body}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
