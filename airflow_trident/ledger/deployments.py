@@ -71,7 +71,7 @@ class Deployments:
         self.znodes.ensure(deployments_folder(self._root))
 
     def read(self, topologies: Collection[str] | None = None) -> Deployed:
-        """What is deployed, and who is there, in two round trips.
+        """What is deployed, and who is there, in three round trips.
 
         :param topologies: only these; None: all.
         :raises LedgerUnavailableError: ZooKeeper does not answer.

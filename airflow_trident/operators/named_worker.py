@@ -14,7 +14,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import DrainLimits
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks.engines import make_engine
-from airflow_trident.tasks.named_workers import make_worker
+from airflow_trident.tasks.named_workers import bolts_run_here, make_worker
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
@@ -100,7 +100,7 @@ class TridentWorkerOperator(EngineOperator):
             only=tuple(known),
             code_of=known.__getitem__,
             engine_of=self._engine_of,
-            children_here=self.spark_conn_id is None,
+            children_here=bolts_run_here(self.engine, self.spark_conn_id, self.spark_conf),
             staging_dir=self.staging_dir,
             attempts=self.attempts(context),
             claim=Claim(

@@ -3,7 +3,7 @@ command and page show the workers of a topology."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
@@ -12,6 +12,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.deployed.named_worker import NamedWorker, Patience
 from airflow_trident.runtime.deployed.running_topology import Means
+from airflow_trident.tasks.engines import EngineKind
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -69,6 +70,13 @@ def make_worker(
         only=tuple(only),
         patience=patience,
     )
+
+
+def bolts_run_here(engine: EngineKind | str, conn_id: str | None, conf: Mapping[str, str]) -> bool:
+    """Does the processing phase run on this machine, with the bolts in other programs?"""
+    if EngineKind(engine) is EngineKind.LOCAL:
+        return True
+    return conn_id is None and conf.get("spark.master", "local").startswith("local")
 
 
 def rows_of(roster: Roster) -> list[dict[str, Any]]:

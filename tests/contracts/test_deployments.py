@@ -262,6 +262,30 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_read(place: Pl
     found = party.deployments.read()
     assert list(found.rosters) == ["other"]
     assert path in found.unreadable["words"]
+    assert ledger.deploy(["w1"]).epoch == 1  # a person mends it by what the error says
+    assert sorted(party.deployments.read().rosters) == ["other", "words"]
+
+
+def test_a_look_costs_three_round_trips_however_much_is_deployed(place: Place) -> None:
+    for name in ("words", "other", "third"):
+        opened(place, name).deploy(["w1", "w2"])
+        party = Party(place, "w1")
+        party.deployments.read()  # with the connection
+        before = party.deployments.znodes.round_trips
+        assert name in party.deployments.read().rosters
+        assert party.deployments.znodes.round_trips - before <= 3
+
+
+def test_what_was_said_of_an_epoch_that_comes_again_counts_no_more(place: Place) -> None:
+    ledger = opened(place)
+    ledger.deploy(["w1"])
+    party = Party(place, "w1").register()
+    party.says(WorkerStatus.REGISTERED)
+    ledger.undeploy()
+    ledger.deploy(["w1"])
+    roster = party.roster()
+    assert (roster.deployment.epoch, roster.acknowledged) == (1, {})
+    assert party.leads() is DeploymentCommand.INTRODUCE
 
 
 def test_a_new_life_of_the_topology_is_not_told_what_an_old_deployment_says(place: Place) -> None:

@@ -17,6 +17,7 @@ from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Set
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.deployment import DeploymentCommand, Presence, Roster, WorkerStatus
 from airflow_trident.protocol.records import Command
@@ -319,6 +320,20 @@ def test_a_worker_that_cannot_initialise_says_why_and_nobody_runs(site: Site) ->
     assert failed.deployment.command is DeploymentCommand.INIT
     assert "airflow trident repair crash_test" in failed.acknowledged["w1"].error
     assert list(ledger.transactions()) == []
+
+
+def test_a_worker_whose_deployment_cannot_be_read_begins_nothing_more_and_goes_on_when_it_is_mended(site: Site) -> None:
+    ledger = site.deploy("w1")
+    worker = Worker(site, "w1")
+    running = site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING])
+    ledger.znodes.multi([Set(ledger.paths().deployment, b"?", running.version)])
+    while not any("is damaged" in line or "cannot be" in line for line in worker.said):
+        assert worker.process.poll() is None
+    site.deploy("w1")
+    site.until(lambda found: statuses(found) == [WorkerStatus.RUNNING])
+    site.until_committed()
+    ledger.set_command(Command.SHUTDOWN)
+    assert worker.ended() == 0
 
 
 def test_two_topologies_go_to_two_workers_and_to_one_when_the_other_is_lost(site: Site) -> None:

@@ -65,7 +65,8 @@ def deploy(args: Namespace) -> int | None:
 def undeploy(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         before = ledger.undeploy()
-    say(f"topology {args.topology} is taken from {', '.join(before.workers)}, which finish what they began")
+    names = ", ".join(before.workers) or "its workers"
+    say(f"topology {args.topology} is taken from {names}, which finish what they began")
     return OK
 
 
@@ -144,7 +145,7 @@ def _worker_of(args: Namespace) -> NamedWorker:
     from airflow_trident.runtime.drains.drain import DrainLimits
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.phases import Attempts
-    from airflow_trident.tasks.named_workers import make_worker
+    from airflow_trident.tasks.named_workers import bolts_run_here, make_worker
 
     conf = spark_conf(args.spark_conf)
     _require_times(args)
@@ -161,7 +162,7 @@ def _worker_of(args: Namespace) -> NamedWorker:
         only=args.topologies,
         code_of=code_of,
         engine_of=lambda topology: engine_of(args, conf, topology, one_shot=False),
-        children_here=args.spark_conn_id is None,
+        children_here=bolts_run_here(args.engine, args.spark_conn_id, conf),
         staging_dir=args.staging_dir,
         attempts=Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS)),
         claim=Claim(key=f"worker/{owner.place}"),

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change
 from airflow_trident.ledger.znodes import Delete
@@ -44,11 +45,10 @@ def deploy(
         changed_ms=snap.now_ms,
         changed_by=by,
     )
-    before = _deployment(snap)
-    if before is not None:  # whoever serves it still has acknowledged lower epochs
-        anew = replace(anew, epoch=told(before, DeploymentCommand.INTRODUCE).epoch)
-    old = [f"{path}/{name}" for name in sorted(snap.names(path)) if name not in anew.workers]
-    writes = [snap.put(path, encode_deployment(anew)), *map(Delete, old)]
+    with suppress(CorruptRecordError):  # a damaged one is mended by this
+        if (before := _deployment(snap)) is not None:  # whoever serves it still has acknowledged lower epochs
+            anew = replace(anew, epoch=told(before, DeploymentCommand.INTRODUCE).epoch)
+    writes = [snap.put(path, encode_deployment(anew)), *_without_answers(snap)]
     if topology.command is Command.SHUTDOWN:
         topology = replace(topology, command=Command.RUN, epoch=topology.epoch + 1)
     return _with_topology(snap, topology, writes, anew)
@@ -61,11 +61,12 @@ def undeploy(snap: Snapshot) -> Change[Deployment]:
     :raises ConfigurationError: it is not deployed.
     """
     topology, path = snap.topology(), snap.paths.deployment
-    before = _deployment(snap)
-    if before is None:
+    if snap.data(path) is None:
         raise ConfigurationError(f"topology {topology.name!r} is not deployed on any worker", "There is nothing to do.")
-    every = [Delete(f"{path}/{name}") for name in sorted(snap.names(path))]
-    return _with_topology(snap, topology, [*every, Delete(path)], before)
+    before = Deployment(topology=topology.name, incarnation=topology.incarnation, workers=())
+    with suppress(CorruptRecordError):
+        before = _deployment(snap) or before
+    return _with_topology(snap, topology, [*_without_answers(snap), Delete(path)], before)
 
 
 def obeyed(snap: Snapshot, topology: TopologyRecord, command: Command, by: str) -> tuple[Write, ...]:
@@ -83,6 +84,12 @@ def obeyed(snap: Snapshot, topology: TopologyRecord, command: Command, by: str) 
 def _deployment(snap: Snapshot) -> Deployment | None:
     data = snap.data(snap.paths.deployment)
     return None if data is None else decode_deployment(data, snap.paths.deployment)
+
+
+def _without_answers(snap: Snapshot) -> list[Delete]:
+    """Also those that have an epoch which comes again."""
+    path = snap.paths.deployment
+    return [Delete(f"{path}/{name}") for name in sorted(snap.names(path))]
 
 
 def _with_topology(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -160,11 +160,11 @@ class NamedWorker:
             deployed = self.deployments.read()
             self._require_name(deployed)
             mine = [one for one in deployed.of(self.name) if not self.only or one.deployment.topology in self.only]
-            self._drop({one.deployment.topology for one in mine})
+            self._drop({one.deployment.topology for one in mine}, deployed.unreadable)
             changed = [self._serve(one) for one in mine]
             changed += [self._lead(one, deployed) for one in mine]
             self._silent = ""
-            if self._is_done(mine):
+            if self._is_done():
                 return False
             if not any(changed):
                 self.deployments.wait_for_change(mine, self.patience.look_s)
@@ -173,22 +173,26 @@ class NamedWorker:
             self._stopping.wait(self.patience.look_s)
         return True
 
-    def _is_done(self, mine: list[Roster]) -> bool:
-        if any(self._served[one.deployment.topology].left is False for one in mine):
-            return False
-        busy = any(served.doing.draining for served in self._served.values())
-        return not busy
+    def _is_done(self) -> bool:
+        return all(served.left and not served.doing.draining for served in self._served.values())
 
-    def _drop(self, still: set[str]) -> None:
-        """Topologies that are not deployed here any more."""
-        for name, served in self._served.items():
-            if name not in still and not served.left:
-                self.progress(f"topology {name} is no longer deployed on worker {self.name}")
-                served.left = True
-                if served.running is not None:
-                    served.running.finish()
+    def _drop(self, still: set[str], unreadable: Mapping[str, str]) -> None:
+        """Topologies that are not deployed here any more. What cannot be read says neither that nor anything else:
+        nothing more is begun, until a person deploys it again."""
         for name in still:
             self._served.setdefault(name, _Served())
+        for name, served in self._served.items():
+            if name in still or served.left:
+                continue
+            if served.running is not None:
+                served.running.finish()
+            error = unreadable.get(name, "")
+            if not error:
+                self.progress(f"topology {name} is no longer deployed on worker {self.name}")
+                served.left = True
+            elif error != served.error:
+                self.progress(f"topology {name}: {error}")
+                served.error = error
 
     def _serve(self, roster: Roster) -> bool:
         """Do the next thing about a topology; True: look again at once."""
