@@ -20,7 +20,17 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-STATES = {"transactional": 481_863, "opaque": 211_308, "restored_opaque": 331_658}
+STATES = {
+    "transactional": 481_863,
+    "opaque": 211_308,
+    "restored_opaque": 331_658,
+    "groups": 143_898,
+    "merged": 228_984,
+    "restored_groups": 16_950,
+    "taken_back": 453_354,
+    "closed": 176_790,
+    "rebuilt": 217_385,
+}
 """Configurations that every change of the model is checked in, and how many distinct states each has, up to symmetry:
 the number is
 a property of the model, whatever the order in which the checker meets them. It changes when the model does."""
@@ -47,6 +57,20 @@ MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "any ticket commits": ("opaque", ("ticket",)),
     "the committer does not compare fences": ("restored_ends", ("look before gate",)),
     "nobody notices a restored ledger": ("restored_opaque", ("look before begin", "look before gate", "same batch")),
+    "there is room for a group where there is room for one": ("narrow", ("room for each",)),
+    "the gate of a group asks for the turn of its first one only": ("groups", ("turn in a group",)),
+    "a ticket of a group moves the pointer over the others": ("groups", ("turn of a ticket",)),
+    "a state does not know what came with its highest txid": ("groups", ("group in the marker",)),
+    "a state knows those of a step that were new to it": ("groups", ("whole step",)),
+    "a state knows by its txid what came with its highest": ("restored_groups", ("digest", "look before gate")),
+    "what was merged by key counts for some of its transactions": ("merged", ("inseparable",)),
+    "a state takes the rest of what was merged by key": ("merged", ("mixed",)),
+    "a commit is taken back and no state is asked": ("taken_back", ("bar the states",)),
+    "a commit is taken back although a state holds it": ("taken_back", ("held is not taken back",)),
+    "a commit is taken back although a newer one has begun": ("taken_back", ("the bar is the last word",)),
+    "a state does not compare the fence of a commit that was taken back": ("taken_back", ("fence in the state",)),
+    "a state forgets that it lacks what is skipped and not closed": ("closed", ("floor below the skipped",)),
+    "nobody notices a state that is behind its ledger": ("rebuilt", ("needed",)),
 }
 """What is taken away -> the configuration that shows it, and the guards of Trident.tla that are removed."""
 
