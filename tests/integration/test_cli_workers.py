@@ -77,7 +77,7 @@ def started(site: Site, *arguments: str) -> subprocess.Popen[str]:
 def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site: Site) -> None:
     site.mend()
     deployed, stranger, unknown = site.tridents(
-        "deploy words --workers w1,w2 --weight 2", "worker w3 --topology words", "worker w3"
+        "deploy words --workers w1,w2 --weight 2 --affinity w2", "worker w3 --topology words", "worker w3"
     )
     assert deployed.out.startswith("topology words is deployed on w1, w2 (epoch 1). Each registers with")
     assert "'w3' is none of the workers of topology 'words', which are w1, w2" in stranger.error
@@ -93,7 +93,7 @@ def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site:
                 time.sleep(0.2)
             shown, every, taken = site.tridents("workers words -o json", "workers", "worker w1 --topology words")
             rows = {row["worker"]: row for row in shown.json()}
-            assert sorted(row["status"] for row in rows.values()) == ["running", "standby"]
+            assert {name: row["status"] for name, row in rows.items()} == {"w1": "standby", "w2": "running"}
             assert {(row["epoch"], row["told"]) for row in rows.values()} == {(3, "run 3")}
             assert {row["pid"] for row in rows.values()} == {first.pid, second.pid}
             assert rows["w1"]["task"] == "airflow trident worker w1"

@@ -283,6 +283,20 @@ def test_a_worker_that_was_stopped_for_so_long_that_it_was_lost_leaves_the_topol
     assert word_count.contents(site.folder) == undisturbed
 
 
+def test_a_drain_beside_a_worker_takes_its_part_and_everything_is_counted_once(
+    site: Site, undisturbed: dict[str, list[object]]
+) -> None:
+    ledger = site.deploy("w1")
+    worker = Worker(site, "w1")
+    site.until(lambda found: found.status("w1") is WorkerStatus.REGISTERED or found.runner == "w1")
+    word_count.main(site.hosts, site.root, str(site.folder), "2")
+    site.until_committed()
+    site.until(lambda found: found.runner == "w1")
+    ledger.set_command(Command.SHUTDOWN)
+    assert worker.ended() == 0
+    assert word_count.contents(site.folder) == undisturbed
+
+
 # ---- names and several topologies ------------------------------------------------------------------------------
 
 

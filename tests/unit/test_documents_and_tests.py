@@ -19,6 +19,7 @@ COUNTS = {
     "Transactional topologies": 6,
     "State support in core Storm": 4,
     "The tweets chapter": 17,
+    "Workers that are lost and come again": 8,
     "Behaviour of components": 39,
 }
 """Section -> its pieces of code, messages or cases."""
