@@ -84,10 +84,10 @@ SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 
 
 def cpu_s() -> float:
-    """Of this process and all below it: JVM and Python workers."""
+    """Of this process and all below it, JVM and Python workers, those that have ended, too."""
     me = psutil.Process()
     spent = [one.cpu_times() for one in (me, *me.children(recursive=True))]
-    return sum(one.user + one.system for one in spent)
+    return sum(one.user + one.system + one.children_user + one.children_system for one in spent)
 
 
 def measured(ways: dict[str, tuple[Way, int]], given: argparse.Namespace, expected: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from airflow_trident import Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.errors import ConfigurationError, SparkJobError, UserCodeError
 from airflow_trident.plan.stages import Coalescing
 from tests.contracts.conftest import ALL as ALL_PRODUCTS
 from tests.contracts.test_engine import ALL as ONE_BY_ONE
@@ -139,6 +141,30 @@ def test_p9_what_a_pass_that_failed_has_written_counts_for_nothing(engine: Engin
     manifest = engine.run_group(again)
     assert not {path.name for path in left} & {Path(file.path).name for file in manifest.files}
     assert staged_of_each(again, manifest) == {job.slot.txid: run(engine, job) for job in again}
+
+
+def test_a_group_is_cancelled_by_the_slot_of_its_last(engine: Engine, job_of: JobOf) -> None:
+    """In the middle of the pass of another member."""
+
+    def slow(line: str) -> Iterator[str]:
+        time.sleep(0.2)
+        yield line
+
+    jobs = group_of(job_of, lambda topology: keep(lines(topology, ["a line"] * 1500).each("line", slow, "x string")))
+    ended = threading.Event()
+
+    def cancel() -> None:
+        while not ended.wait(0.5):  # a job may begin in between
+            engine.cancel(jobs[-1].slot)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(SparkJobError):
+            engine.run_group(jobs)
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_a_group_of_one_is_that_transaction_alone(engine: Engine, job_of: JobOf) -> None:
