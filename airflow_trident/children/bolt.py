@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, PlanError
 
 if TYPE_CHECKING:
     from airflow_trident.children.channel import Channel
@@ -40,6 +40,19 @@ class ChildBolt(ABC):
     def why_unmatched(self) -> str:
         """Why it is not."""
         return ""
+
+    def declare_output_fields(self, declarer: Any) -> None:
+        """Say what it emits, as a component of a TransactionalTopologyBuilder: overridden in a subclass (Storm:
+        declareOutputFields). The verbs of a stream are told it instead.
+
+        :param declarer: an OutputFieldsDeclarer.
+        :raises PlanError: it is not overridden.
+        """
+        raise PlanError(
+            f"{self} does not say what it emits",
+            "Make a subclass of it with declare_output_fields(self, declarer), as in "
+            'declarer.declare("id, word string").',
+        )
 
     @abstractmethod
     def program(self, place: BoltPlace) -> Program:

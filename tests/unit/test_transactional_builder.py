@@ -20,6 +20,7 @@ from airflow_trident import (
     MemoryTransactionalSpout,
     OpaqueMemoryTransactionalSpout,
     OutputFieldsDeclarer,
+    ShellBolt,
     TopologyContext,
     TransactionalTopologyBuilder,
     TransactionAttempt,
@@ -162,6 +163,24 @@ def test_bad_wiring_is_one_error_that_names_the_node_and_the_cure(
         build()
     for part in says:
         assert part in str(error.value)
+
+
+class Shell(ShellBolt):
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        declarer.declare("id, word string")
+
+
+def test_a_bolt_in_another_program_must_say_what_it_emits_and_cannot_commit() -> None:
+    builder = made()
+    with pytest.raises(PlanError, match=r"ShellBolt 'split' does not say what it emits\. Make a subclass"):
+        builder.set_bolt("plain", ShellBolt("split"))
+    with pytest.raises(PlanError, match=r"committer 'send' is ShellBolt 'split', which never learns.*BoltSink"):
+        builder.set_committer_bolt("send", Shell("split"))
+    builder.set_bolt("batch", Batch()).shuffle_grouping("spout")
+    builder.set_bolt("split", Shell("split")).shuffle_grouping("batch", "words").shuffle_grouping("batch", "counts")
+    builder.set_committer_bolt("commit", Commit()).shuffle_grouping("split")
+    with pytest.raises(PlanError, match=r"'counts' of component 'batch' has \(id, word, n\)\. Let a BasicBolt bring"):
+        builder.build()
 
 
 def test_a_field_that_a_stream_does_not_have_names_bolt_stream_and_fields() -> None:

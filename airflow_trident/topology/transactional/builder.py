@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.transactional_spout import (
     OpaquePartitionedTransactionalSpout,
@@ -87,9 +88,10 @@ class TransactionalTopologyBuilder:
         self._outputs: dict[str, Mapping[str, Output]] = {spout_id: self._spout_outputs.streams}
         self._ends: list[_End] = []
 
-    def set_bolt(self, id: str, bolt: Bolt, parallelism: int | None = None) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: Bolt | ChildBolt, parallelism: int | None = None) -> BoltDeclarer:
         """Add a bolt; the inputs are said on what comes back. A batch bolt that is an :class:`ICommitter` is a
-        committer.
+        committer. A ShellBolt or NodeBolt is of a subclass with `declare_output_fields`; it gets and emits tuples
+        without the TransactionAttempt.
 
         :raises PlanError: the id is taken, or `bolt` is no bolt.
         """
@@ -149,7 +151,7 @@ class TransactionalTopologyBuilder:
             )
         return spout, Outputs(self._spout_id, {DEFAULT_STREAM: Output(TX_FIELD, spout.schema)})
 
-    def _add(self, id: str, bolt: Bolt, parallelism: int | None, *, committer: bool) -> BoltDeclarer:
+    def _add(self, id: str, bolt: Bolt | ChildBolt, parallelism: int | None, *, committer: bool) -> BoltDeclarer:
         require_name("component", id)
         if id in self._bolts or id == self._spout_id:
             raise PlanError(f"topology {self.id!r} has two components named {id!r}", "Give each its own id.")
@@ -157,7 +159,8 @@ class TransactionalTopologyBuilder:
             given = f"the class {bolt.__name__}" if isinstance(bolt, type) else repr(bolt)
             raise PlanError(
                 f"bolt {id!r} of topology {self.id!r} is {given}",
-                "Give an object of a subclass of BasicBolt, BaseBatchBolt or BaseTransactionalBolt.",
+                "Give an object of a subclass of BasicBolt, BaseBatchBolt, BaseTransactionalBolt, ShellBolt or "
+                "NodeBolt.",
             )
         if committer:
             _require_committer(id, bolt, exactly_once=self._exactly_once)
@@ -183,17 +186,23 @@ class TransactionalTopologyBuilder:
 
 
 def _is_bolt(given: object) -> bool:
-    return isinstance(given, BasicBolt | BaseBatchBolt)
+    return isinstance(given, BasicBolt | BaseBatchBolt | ChildBolt)
 
 
 def _tasks(id: str, parallelism: int | None) -> int | None:
     return None if parallelism is None else at_least_one(f"the parallelism of component {id!r}", parallelism)
 
 
-def _require_committer(id: str, bolt: Bolt, *, exactly_once: bool) -> None:
+def _require_committer(id: str, bolt: Bolt | ChildBolt, *, exactly_once: bool) -> None:
     """:raises PlanError: a bolt that is never given a batch, or, in an exactly-once topology, one that never learns
     which transaction it commits."""
     name = type(bolt).__name__
+    if isinstance(bolt, ChildBolt):
+        raise PlanError(
+            f"committer {id!r} is {bolt}, which never learns where a batch ends",
+            "End the stream in it: end_stream(component, lambda stream: stream.partition_persist(BoltSink(bolt), "
+            "list(stream.fields))).",
+        )
     if not isinstance(bolt, BaseBatchBolt):
         raise PlanError(
             f"committer {id!r} is the basic bolt {name}, which never sees a batch",

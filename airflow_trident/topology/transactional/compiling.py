@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import PlanError
 from airflow_trident.operations.bolt_calls import (
     BasicBoltCalls,
     BatchBoltCalls,
@@ -36,9 +38,11 @@ from airflow_trident.plan.nodes import (
     ProjectNode,
     UnionNode,
 )
-from airflow_trident.topology.node_graph import NodeGraph
+from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.topology import Topology
 from airflow_trident.topology.transactional.declarer import BoltDeclarer, GroupingKind, Subscription
-from airflow_trident.types import names_of, select
+from airflow_trident.topology.verbs.child_bolt import bolt as child_bolt
+from airflow_trident.types import ddl, names_of, select
 
 _GROUPINGS = {
     GroupingKind.SHUFFLE: Grouping.SHUFFLE,
@@ -70,7 +74,7 @@ class Compiling:
 
     def __init__(
         self,
-        topology: NodeGraph,
+        topology: Topology,
         conf: Mapping[str, Any],
         declared: Mapping[str, Mapping[str, Output]],
         read: Collection[tuple[str, str]],
@@ -82,6 +86,9 @@ class Compiling:
         self._read = read
 
     def add(self, bolt: BoltDeclarer) -> None:
+        if isinstance(bolt.bolt, ChildBolt):
+            self.made[bolt.id] = self._child(bolt, bolt.bolt)
+            return
         of = BoltOfTopology(
             id=bolt.id,
             bolt=bolt.bolt,
@@ -124,6 +131,25 @@ class Compiling:
             reads=tuple(one.fields for one in inputs),
             groups=((),) * len(inputs),
         )
+
+    def _child(self, bolt: BoltDeclarer, child: ChildBolt) -> Made:
+        """A bolt in another program: the verb `bolt`, on all inputs together."""
+        inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
+        first = inputs[0]
+        if any(one.schema != first.schema for one in inputs):
+            told = "; ".join(
+                str(self._input(one)) + f" has ({', '.join(self._input(one).fields)})" for one in bolt.inputs
+            )
+            raise PlanError(
+                f"the inputs of bolt {bolt.id!r} have several kinds of tuples, and {child} is not told which one it "
+                f"gets: {told}",
+                "Let a BasicBolt bring them to the same fields, or give each input a bolt of its own.",
+            )
+        if len(inputs) > 1:
+            first = MergeNode(name=f"{bolt.id}.inputs", schema=first.schema, inputs=tuple(inputs))
+        declared = {name: ddl(output.schema) for name, output in self._declared[bolt.id].items()}
+        streams = child_bolt(Stream(self._topology, first).name(bolt.id), first.fields, child, declared)
+        return Made({name: stream.node for name, stream in streams.items()})
 
     def _moved(self, bolt: BoltDeclarer, one: Subscription, place: int) -> Node:
         """The stream of an input, repartitioned."""

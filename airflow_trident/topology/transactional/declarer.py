@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.bolts import DEFAULT_STREAM, Bolt
 from airflow_trident.operations.grouping import CustomGrouping
@@ -42,7 +43,7 @@ class BoltDeclarer:
     """
 
     id: str
-    bolt: Bolt
+    bolt: Bolt | ChildBolt
     parallelism: int | None
     committer: bool
 
