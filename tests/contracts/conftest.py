@@ -16,6 +16,7 @@ from airflow_trident.states.keyvalue.base import StateProvider
 from tests.fixtures.behind import restore, site  # noqa: F401 - fixtures
 from tests.fixtures.keyvalue import PROVIDERS, State
 from tests.fixtures.ledger import LEDGERS, Place
+from tests.fixtures.open_state import factory, spec  # noqa: F401 - fixtures
 
 ALL = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
 

@@ -6,7 +6,6 @@ import datetime
 import math
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,6 @@ from airflow_trident.operations.aggregators import Count, Max, Min, Sum
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import INTERVAL, has_times, names_of
 from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
-
-
-@pytest.fixture(params=FACTORIES)
-def factory(request: pytest.FixtureRequest, tmp_path: Path) -> StateFactory:
-    return FACTORIES[request.param](tmp_path)
-
 
 # ---- reducers, updaters, states without keys -------------------------------------------------------------------
 

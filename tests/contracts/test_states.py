@@ -21,20 +21,8 @@ from airflow_trident.errors import (
 from airflow_trident.operations.aggregators import Sum
 from airflow_trident.states.sql.sqlite import SqliteDialect
 from airflow_trident.states.sql.store import SqlStore
+from tests.fixtures.open_state import SPECS
 from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, counts, product, ticket
-
-
-@pytest.fixture(params=FACTORIES)
-def factory(request: pytest.FixtureRequest, tmp_path: Path) -> StateFactory:
-    return FACTORIES[request.param](tmp_path)
-
-
-SPECS: dict[str, Callable[[StateFactory], StateSpec]] = {"added by the store": counts, "merged by us": product}
-
-
-@pytest.fixture(params=SPECS)
-def spec(request: pytest.FixtureRequest, factory: StateFactory) -> StateSpec:
-    return SPECS[request.param](factory)
 
 
 @pytest.fixture

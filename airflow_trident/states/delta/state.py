@@ -8,9 +8,7 @@ accept an older app transaction; none is asked to.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +20,6 @@ from airflow_trident.contracts.state import Applied, Capabilities, Marker, State
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
-    DefinitionChangedError,
     OutcomeUnknownError,
     StoreUnavailableError,
     TridentError,
@@ -35,6 +32,7 @@ from airflow_trident.states.core.checks import require_columns, require_plain_ke
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
+from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.types import INTERVAL, has_times, names_of
 
@@ -109,62 +107,8 @@ class OpenDeltaState(AdmittingState):
         self._runs = Runs(spec)
         self._app = f"airflow-trident/{spec.topology}/{spec.name}"
         with place.errors():
-            self._table = self._open()
+            self._table = open_table(place, self._runs)
             self._files = place.files()
-
-    # ---- opening -----------------------------------------------------------------------------------------------
-
-    def _open(self) -> Any:
-        module: Any = require_extra("deltalake", EXTRA)
-        errors: Any = require_extra("deltalake.exceptions", EXTRA)
-        wanted = {
-            "topology": self._spec.topology,
-            "state": self._spec.name,
-            "fields": ", ".join(map(str, self._spec.keys)) + " -> " + ", ".join(map(str, self._spec.values)),
-            "kept": "as partial values" if self._runs.adds else "as values",
-        }
-        try:
-            table = self.place.table()
-        except errors.TableNotFoundError:
-            self._make_folder()
-            try:
-                table = module.DeltaTable.create(
-                    self.place.where,
-                    schema=arrow_schema((*self._runs.rows, *PARTITIONS)),
-                    partition_by=list(names_of(PARTITIONS)),
-                    description=json.dumps(wanted),
-                    storage_options=dict(self.place.options) or None,
-                )
-            except errors.DeltaError:
-                table = self.place.table()  # another process was first
-        self._require_own(table.metadata().description, wanted)
-        return table
-
-    def _make_folder(self) -> None:
-        """So that a folder that may not be written to is told from one that is not there."""
-        if "://" not in self.place.where:
-            os.makedirs(self.place.where, exist_ok=True)
-
-    def _require_own(self, found: str | None, wanted: dict[str, str]) -> None:
-        try:
-            known = json.loads(found or "")
-            owner = known["topology"], known["state"]
-        except (ValueError, KeyError, TypeError):
-            known, owner = {}, None
-        if owner != (self._spec.topology, self._spec.name):
-            whose = f"state {owner[1]!r} of topology {owner[0]!r}" if owner else "something else"
-            raise ConfigurationError(
-                f"the Delta table {self.place.where!r} belongs to {whose}, not to state {self._spec.name!r} "
-                f"of topology {self._spec.topology!r}",
-                "Give the state another table, as in DeltaState(path, table=...).",
-            )
-        if known != wanted:
-            raise DefinitionChangedError(
-                f"state {self._spec.name!r} of topology {self._spec.topology!r} in {self.place.where!r} has the fields "
-                f"{known.get('fields')}, {known.get('kept')}, and now it should have {wanted['fields']}, "
-                f"{wanted['kept']}",
-                "Give the state a new name, or another path.",
-            )
 
     def _snapshot(self) -> tuple[list[Run], Footer]:
         """The runs, and what the last commit knew; all later questions are about the same snapshot."""
