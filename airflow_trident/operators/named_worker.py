@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
-from airflow_trident.errors import ConfigurationError, SparkJobError
+from airflow_trident.errors import ConfigurationError, RetryableError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.operators.base import airflow_outcome, owner, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
@@ -73,18 +73,22 @@ class TridentWorkerOperator(EngineOperator):
         self.on_failure = OnFailure(on_failure)
         self.retention = retention
         self._worker: NamedWorker | None = None
+        self._killed = False
 
     def execute(self, context: Context) -> None:
         with airflow_outcome():
             made = self._worker = self._make(context)
-            if not made.run():
-                raise SparkJobError(
-                    f"worker {self.name!r} ended while something was not finished",
-                    "Others take it up, or its next try.",
+            finished = made.run()
+            if self._killed or not finished:  # else Airflow would call it a success, and not start it again
+                raise RetryableError(
+                    f"worker {self.name!r} was asked to end"
+                    + ("" if finished else ", and had not finished what it began within stop_s"),
+                    "Other workers go on, or its next try.",
                 )
 
     def on_kill(self) -> None:
         """Begin nothing more; :meth:`execute` ends within `stop_s`. Never needed for correctness."""
+        self._killed = True
         if self._worker is not None:
             self._worker.stop()
 

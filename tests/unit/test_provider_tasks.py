@@ -36,6 +36,7 @@ from airflow_trident.errors import (
     FailedException,
     LedgerUnavailableError,
     PlanError,
+    RetryableError,
     TridentError,
 )
 from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
@@ -154,6 +155,30 @@ def test_a_worker_that_cannot_be_meant_is_refused_when_the_dag_is_built(
 def test_a_worker_is_found_by_the_topologies_that_it_runs(dag: DAG) -> None:
     task = TridentWorkerOperator(task_id="work", topologies=[words()], name="{{ params.name }}", engine="local")
     assert [one.name for one in _topologies_of_task(task)] == ["words"]
+
+
+@pytest.mark.parametrize(("killed", "finished"), [(False, True), (True, True), (True, False)])
+def test_a_worker_that_was_asked_to_end_is_no_success_and_is_tried_again(
+    dag: DAG, monkeypatch: pytest.MonkeyPatch, killed: bool, finished: bool
+) -> None:
+    task = TridentWorkerOperator(task_id="work", topologies=[words()], name="w1", engine="local")
+    stopped = Event()
+
+    class Worker:
+        stop = staticmethod(stopped.set)
+
+        def run(self) -> bool:
+            if killed:
+                task.on_kill()
+            return finished
+
+    monkeypatch.setattr(task, "_make", lambda context: Worker())
+    if killed:
+        with pytest.raises(RetryableError, match="worker 'w1' was asked to end"):
+            task.execute({})
+    else:
+        task.execute({})
+    assert stopped.is_set() == killed
 
 
 def test_a_deferrable_turn_begins_in_the_triggerer_unless_its_txid_has_no_text(dag: DAG) -> None:

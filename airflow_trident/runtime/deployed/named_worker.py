@@ -14,7 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from airflow_trident.engine.base import Engine
-from airflow_trident.errors import ConfigurationError, NameTakenError, Outcome, RetryableError, TridentError, error_text
+from airflow_trident.errors import (
+    ConfigurationError,
+    LedgerAuthError,
+    NameTakenError,
+    Outcome,
+    RetryableError,
+    TridentError,
+    error_text,
+)
 from airflow_trident.ledger.deployments import Deployed, Deployments
 from airflow_trident.protocol.deployment import Acknowledgement, DeploymentCommand, Registration, Roster, WorkerStatus
 from airflow_trident.protocol.deployment_steps import MAX_ERROR, Doing, Duty, duty
@@ -131,7 +139,7 @@ class NamedWorker:
                 require_named(self.deployments.read(self.only or None), self.name, self.only)
                 self.deployments.register(self.registration)
             except ConfigurationError as error:
-                if time.monotonic() >= deadline:
+                if isinstance(error, LedgerAuthError) or time.monotonic() >= deadline:
                     raise
                 self._say_once(f"worker {self.name} waits: {error}")
                 self._stopping.wait(self.patience.look_s)
