@@ -1,9 +1,18 @@
 "use strict";
 // A tiny program of protocol 0.7 that splits lines. argv[2] says what else it does when a line has the word "now".
+const fs = require("fs");
 const mode = process.argv[2];
 const say = (cmd, data) => process.send({ cmd, data });
 const keep = setInterval(() => {}, 1 << 30);
 let emits = 0;
+function at(step) {
+    // mode "killed": the first process of them all that comes to this step is killed there
+    const [, , , wanted, mark] = process.argv;
+    if (mode === "killed" && step === wanted && !fs.existsSync(mark)) {
+        fs.writeFileSync(mark, "");
+        process.kill(process.pid, "SIGKILL");
+    }
+}
 function emit(data, stream_id) {
     emits += 1;
     say("data", { data, id: emits, stream_id: stream_id || null });
@@ -22,8 +31,10 @@ function receive({ data, ack_id }) {
     if (now && mode === "spin") {
         for (;;) {}
     }
+    at("row");
     for (const word of data.line.split(" ")) {
         emit({ word }, mode === "streams" && word.length > 3 ? "long" : null);
+        at("emit");
     }
     if (now && mode === "exit7") {
         process.exit(7);
@@ -35,6 +46,10 @@ function receive({ data, ack_id }) {
         console.log('{"cmd":"ack"}');
     }
     ack(ack_id);
+    at("ack");
+    if (data.line.includes("last")) {
+        at("last ack");
+    }
     if (now && mode === "twice") {
         ack(ack_id);
     }
@@ -44,6 +59,7 @@ process.on("message", ({ cmd, data }) => {
     if (mode === "hears") {
         console.error(JSON.stringify({ cmd, data }));
     }
+    at(cmd);
     if (cmd === "init") {
         if (mode === "badinit") {
             say("init_failed", {}); // and goes on, as 0.7 does

@@ -93,6 +93,32 @@ class HangsOnce(Bolt):
             signal.pause()
 
 
+class KilledAt(Bolt):
+    """The first process of all that comes to the step argv[2] is killed there; the file argv[3] says so."""
+
+    def at(self, step):
+        if step == sys.argv[2] and not os.path.exists(sys.argv[3]):
+            open(sys.argv[3], "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def begin(self, setup):
+        self.at("init")
+        super().begin(setup)
+
+    def line(self, name, line):
+        self.at("row")
+        for word in line.split():
+            emit([word], name)
+            self.at("emit")
+        ack(name)
+        self.at("ack")
+        if "last" in line.split():
+            self.at("last ack")
+
+    def end(self):
+        self.at("end")
+
+
 class Garbage(Bolt):
     def now(self, name):
         sys.stdout.write("this is no message\nend\n")
