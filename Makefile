@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test quick rare golden histories model contracts compat bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test quick rare browser golden histories model contracts compat bench lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -23,6 +23,7 @@ help:
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
 	@echo "make quick     rules, types, layers and unit tests (ARGS=tests/contracts/test_engine.py for others)"
 	@echo "make rare      the tests that take minutes and guard no promise: the demonstration killed, the class archive"
+	@echo "make browser   the page in a real browser (Debian: apt install chromium), and the screenshots of the documents"
 	@echo "make golden    write the golden plans again, after a change that was meant to alter them"
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
@@ -51,6 +52,9 @@ quick: lint types imports
 
 rare: java venv
 	@$(RUN) python -m pytest -m rare $(ARGS)
+
+browser: java venv
+	@$(RUN) AIRFLOW_TRIDENT_BROWSER=required UPDATE_SCREENSHOTS=1 python -m pytest tests/browser $(ARGS)
 
 golden: venv
 	@$(RUN) UPDATE_GOLDEN=1 python -m pytest -q tests/unit/test_plan_golden.py tests/unit/test_qtopology_golden.py $(ARGS)

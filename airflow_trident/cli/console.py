@@ -152,7 +152,12 @@ def open_hook(args: Namespace) -> ZooKeeperHook:
 
 def open_ledger(args: Namespace) -> ZNodeLedger:
     """The ledger of ``args.topology``; the caller closes it."""
-    return open_hook(args).get_ledger(args.topology)
+    from airflow_trident.tasks import metrics
+
+    ledger = open_hook(args).get_ledger(args.topology)
+    metrics.initialize()
+    ledger.listener = metrics.listen
+    return ledger
 
 
 # ---- output ----------------------------------------------------------------------------------------------------

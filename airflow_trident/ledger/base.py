@@ -62,7 +62,7 @@ from airflow_trident.ledger.group_answers import CommittedAndBegun
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
-from airflow_trident.ledger.verb import Prefetch, Verb
+from airflow_trident.ledger.verb import LedgerListener, Prefetch, Verb
 from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pairs, pruning, topology
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
@@ -165,6 +165,7 @@ class Ledger:
         self._known_paths = LedgerPaths(self._path, incarnation) if incarnation else None
         self._told = bool(incarnation)
         self._said: tuple[CoordinatorOutcome | None, int] = (None, 0)
+        self.listener: LedgerListener | None = None
 
     # ---- the verbs: signature, promises and decision of each are in `ledger/verbs` ---------------------------------
 

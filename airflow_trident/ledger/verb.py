@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from airflow_trident.errors import TridentError
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.transact import Change, Decide, Transactor, Unchanged
 
 P = ParamSpec("P")
 R = TypeVar("R")
+LedgerListener = Callable[[Any, str, object], None]
+"""Hears of each verb of a ledger that changed something, with its answer, and of each that was refused, with the error:
+the ledger, the verb's name, the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class RunsVerbs(Protocol):
     """What a verb needs of its ledger."""
 
     transactor: Transactor
+    listener: LedgerListener | None
 
     def paths(self) -> LedgerPaths: ...
 
@@ -55,6 +61,7 @@ class Verb(Generic[P, R]):
         self.decide = decide
         self._reads = reads
         self._then = then
+        self.name = decide.__name__
         self.__doc__ = decide.__doc__
 
     @overload
@@ -67,8 +74,29 @@ class Verb(Generic[P, R]):
         return self if ledger is None else functools.partial(self._run, ledger)
 
     def _run(self, ledger: RunsVerbs, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        changes = False
+
+        def decide(snap: Snapshot) -> Change[R] | Unchanged[R]:
+            nonlocal changes
+            decided = self.decide(snap, *args, **kwargs)
+            changes = isinstance(decided, Change)
+            return decided
+
         ahead = self._reads(ledger, *args, **kwargs)
-        result = ledger.run(lambda snap: self.decide(snap, *args, **kwargs), ahead)
+        try:
+            result = ledger.run(decide, ahead)
+        except TridentError as error:
+            _tell(ledger, self.name, error)
+            raise
         if self._then is not None:
             self._then(ledger, result)
+        if changes:
+            _tell(ledger, self.name, result)
         return result
+
+
+def _tell(ledger: RunsVerbs, verb: str, answer: object) -> None:
+    """Nothing that goes wrong with a listener is the ledger's business."""
+    if ledger.listener is not None:
+        with suppress(Exception):
+            ledger.listener(ledger, verb, answer)

@@ -24,6 +24,7 @@ from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.protocol.records import Owner
+from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import AirflowRescheduleException
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.waits import Until
@@ -123,7 +124,9 @@ class LedgerTask:
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
 
         hook = ZooKeeperHook(self.zookeeper_conn_id or None)
-        return hook.get_ledger(self.topology_name, incarnation=incarnation)
+        ledger = hook.get_ledger(self.topology_name, incarnation=incarnation)
+        ledger.listener = metrics.listen
+        return ledger
 
     def ledger_of_run(self, context: Context) -> Ledger:
         """As :meth:`open_ledger`, of the life of the topology in which this run's coordinator claimed its transaction.

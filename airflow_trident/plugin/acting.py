@@ -17,11 +17,18 @@ from fastapi import HTTPException
 
 from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.plugin import mending_runs
-from airflow_trident.plugin.reading import dags_of_topology, open_ledgers
+from airflow_trident.plugin import failed_runs, mending_runs
+from airflow_trident.plugin.reading import (
+    dags_of_topology,
+    latest_committed,
+    open_ledgers,
+    open_transactions,
+    red_runs,
+)
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
 from airflow_trident.protocol.seen import SeenTopology, SeenTransaction
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks import metrics
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingAction, MendingOrder
 
 LONGEST_REASON = 500
@@ -63,6 +70,7 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
     reason = require_meant(asked)
     with open_ledgers() as ledgers:
         ledger = ledgers.ledger(topology, incarnation=asked.incarnation)
+        ledger.listener = metrics.listen
         view = ledger.view(asked.txid or 0)
         owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
         if not may_edit(user, owning):
@@ -72,6 +80,8 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
             _require_seen(view, asked)
         _audit(topology, asked, user, dag_id)
         if not asked.action.needs_code:
+            if asked.action is MendingAction.CLEAR_RUNS:
+                return Done(_clear_runs(ledger, view))
             return Done(_at_once(ledger, asked, f"{reason} ({asked.action} by {user.get_name()} on the page)"))
     order = MendingOrder(
         action=asked.action,
@@ -163,6 +173,18 @@ def _at_once(ledger: Ledger, asked: Asked, signed: str) -> str:
         return f"transaction {asked.txid} is SKIPPED: later ones may pass"
     ledger.close_transaction(asked.txid, signed, seen=seen)
     return f"transaction {asked.txid} is CLOSED: it will never be replayed"
+
+
+def _clear_runs(ledger: Ledger, view: LedgerView) -> str:
+    found = red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
+    if not found:
+        raise TransitionError(
+            f"topology {ledger.topology_name} has no failed run whose transactions are all committed",
+            "Nothing has to be done.",
+        )
+    failed_runs.clear(found)
+    names = ", ".join(run_id for _, run_id in found)
+    return f"{len(found)} {'run is' if len(found) == 1 else 'runs are'} cleared: {names}"
 
 
 def _seen(asked: Asked) -> SeenTransaction:

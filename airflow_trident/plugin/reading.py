@@ -10,6 +10,7 @@ from airflow_trident.errors import TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import Ledgers
+from airflow_trident.plugin import failed_runs
 from airflow_trident.plugin.choosing import LOOKED_THROUGH, PAGE, Choice
 from airflow_trident.plugin.rows import (
     Sight,
@@ -74,13 +75,14 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     with open_ledgers() as ledgers:
         ledger = ledgers.ledger(topology)
         view = ledger.view(0)
-        unfinished, workers, outcome = _open(ledger, view), ledger.workers(), ledger.coordinator()
-        history = ledger.transactions(max(1, view.pointer.committed - HISTORY + 1), view.pointer.committed)
+        unfinished, workers, outcome = open_transactions(ledger, view), ledger.workers(), ledger.coordinator()
+        history = latest_committed(ledger, view)
         near = [*unfinished, *history[-ASKED:]]
         visible = sight.may_see(dags_of(near, outcome))
         page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
         roster = ledgers.deployments().read([topology]).rosters.get(topology)
+    red = red_runs([*history, *unfinished]) if visible else []
     gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
     def shown(record: TxRecord) -> dict[str, Any]:
@@ -89,7 +91,8 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     lowest = next((one for one in unfinished if one.txid == lowest_uncommitted(view, view.next_txid)), None)
     return {
         **summary(view, outcome, sight, visible),
-        "actions": actions_of_topology(view),
+        "actions": actions_of_topology(view, red=bool(red)),
+        "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red if dag_id in sight.dags],
         "transactions": [shown(record) for record in page],
         "more": more,
         "found": found,
@@ -135,6 +138,15 @@ def dags_of_topology(ledger: Ledger, view: LedgerView) -> set[str]:
     return dags_of(_latest(ledger, view), ledger.coordinator())
 
 
+def latest_committed(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
+    return ledger.transactions(max(1, view.pointer.committed - HISTORY + 1), view.pointer.committed)
+
+
+def red_runs(records: Iterable[TxRecord]) -> list[failed_runs.RunOfDag]:
+    """Airflow's failed runs all of whose transactions, of these, are committed."""
+    return failed_runs.failed_among(failed_runs.committed_runs(records))
+
+
 def _overview_of(ledger: Ledger, name: str, sight: Sight) -> dict[str, Any]:
     try:
         view, outcome = ledger.view(0), ledger.coordinator()
@@ -143,6 +155,7 @@ def _overview_of(ledger: Ledger, name: str, sight: Sight) -> dict[str, Any]:
         first = None if lowest is None else next((one for one in latest if one.txid == lowest), None)
         if lowest is not None and first is None:
             first = ledger.view(lowest).tx
+        gone = {} if first is None else abandoned([first], ledger.workers())
     except TridentError as error:
         return {"name": name, "problem": str(error)}
     visible = sight.may_see(dags_of(latest, outcome))
@@ -150,7 +163,7 @@ def _overview_of(ledger: Ledger, name: str, sight: Sight) -> dict[str, Any]:
     return {
         **summary(view, outcome, sight, visible),
         "problem": "",
-        "lowest": None if first is None else row(first, sight, visible),
+        "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid, "")),
         "history": [_point(one) for one in done],
     }
 
@@ -170,7 +183,7 @@ def _runs_of(ledger: Ledger, dag_id: str) -> set[str]:
     return runs | ({outcome.run_id} if outcome and outcome.dag_id == dag_id else set())
 
 
-def _open(ledger: Ledger, view: LedgerView) -> list[TxRecord]:
+def open_transactions(ledger: Ledger, view: LedgerView) -> list[TxRecord]:
     first = view.pointer.committed + 1
     above = list(ledger.transactions(first, first + OPEN_SHOWN - 1)) if first < view.next_txid else []
     below = [txid for txid in view.exceptions.unfinished if txid < first][:OPEN_SHOWN]

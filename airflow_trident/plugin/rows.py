@@ -100,11 +100,13 @@ def searched(shown: Mapping[str, Any]) -> str:
 
 
 def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
-    """`metadata_text`: the same as text, because browsers round numbers above 2^53."""
+    """`metadata_text`: the same as text, because browsers round numbers above 2^53. `attempts`: those that did not
+    commit it, oldest first."""
     shown = row(record, sight, visible)
     metadata = record.metadata if shown["visible"] else None
     text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
-    return {**shown, "metadata": metadata, "metadata_text": text}
+    attempts = [asdict(one) for one in record.attempts] if shown["visible"] else []
+    return {**shown, "metadata": metadata, "metadata_text": text, "attempts": attempts}
 
 
 def waits(view: LedgerView, record: TxRecord) -> str:
@@ -130,13 +132,16 @@ def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None) -
 # ---- what may be done --------------------------------------------------------------------------------------------
 
 
-def actions_of_topology(view: LedgerView) -> list[MendingAction]:
-    """What a person may ask for now."""
+def actions_of_topology(view: LedgerView, *, red: bool) -> list[MendingAction]:
+    """What a person may ask for now.
+
+    :param red: are there failed runs of what is committed?
+    """
     resting = view.topology.command is not Command.RUN
     wanted = [MendingAction.RESUME if resting else MendingAction.PAUSE]
     if view.next_txid > 1:
         wanted.append(MendingAction.BACKFILL)
-    return [*wanted, MendingAction.ACCEPT]
+    return [*wanted, MendingAction.ACCEPT, *([MendingAction.CLEAR_RUNS] if red else [])]
 
 
 def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[MendingAction]:

@@ -25,6 +25,7 @@ from airflow_trident.plugin.acting import Asked
 from airflow_trident.plugin.choosing import Choice
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks import metrics
 
 _FOLDER = Path(__file__).with_name("page")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -43,6 +44,8 @@ _STATUS_OF = {
     RetryableError: 503,
 }
 """The first one that an error is of."""
+
+metrics.initialize()
 
 # No generated documentation: it would be open to everybody.
 app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None)

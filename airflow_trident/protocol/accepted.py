@@ -49,7 +49,7 @@ def accepted(
             "Replay it: `airflow trident backfill TOPOLOGY --txid TXID`.",
         )
     after = replace(
-        record,
+        record.with_past_attempt(),
         metadata={**record.metadata, **changed},
         attempt=record.attempt + 1,
         staged=None,

@@ -133,7 +133,7 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     del body["claim"]["former"]
     # What is not said need not be written: most transactions have none of these.
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
-    for name in ("invalidated", "first_error", "accepted", "plan", "late_rows"):
+    for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows"):
         if not body[name]:
             del body[name]
     return {**record.extra, **body}

@@ -64,7 +64,7 @@ def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
     """The record without the batch of its opaque streams. FAILED and SKIPPED are gone, too: what was decided about the
     batch is void with it."""
     return replace(
-        record,
+        record.with_past_attempt(),
         status=move(record.status, Status.PROCESSING, txid=record.txid),
         attempt=record.attempt + 1,
         metadata=_without_opaque(definition, record.metadata),

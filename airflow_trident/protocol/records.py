@@ -15,6 +15,10 @@ from airflow_trident.types import Json
 
 ERROR_CHARACTERS = 4_000
 """Longer error texts are cut: the whole text is in the task's log."""
+ATTEMPTS_KEPT = 10
+"""So many of the latest attempts of a transaction are remembered."""
+PAST_ERROR_CHARACTERS = 300
+"""So much of the error of each: the last one is kept whole."""
 NO_ATTEMPT = -1
 """`TxRecord.attempt` of a transaction that was claimed and never attempted."""
 
@@ -179,6 +183,21 @@ NOTHING_STAGED = StagedRef(manifest="", rows_read=-1, rows={}, bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt:
+    """An attempt that did not bring its transaction to COMMITTED, for people.
+
+    `by`: who made it, and where; `begun_ms`: when; `ended_ms`: when it said that it failed, 0 if it never did: it was
+    killed or given up.
+    """
+
+    attempt: int
+    by: str = ""
+    begun_ms: int = 0
+    ended_ms: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TxRecord:
     """`tx/<19 digits>`: one transaction.
 
@@ -191,7 +210,8 @@ class TxRecord:
     `times_ms`: status -> when it was last entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if
     none was attempted since version 2. `late_rows`: state -> tuples that came too late for all their windows, where
     there were any. `error`: of the last attempt that failed, or why it was skipped; `first_error`: of the first one
-    since an attempt went well, where that is another. `accepted`: who had it take a mended source, and why
+    since an attempt went well, where that is another. `attempts`: the latest of those that did not commit it, oldest
+    first. `accepted`: who had it take a mended source, and why
     (`protocol.accepted`). `extra`: fields of a newer version, kept as they are.
     """
 
@@ -210,6 +230,7 @@ class TxRecord:
     error: str = ""
     first_error: str = ""
     accepted: tuple[str, ...] = ()
+    attempts: tuple[PastAttempt, ...] = ()
     times_ms: dict[str, int] = field(default_factory=dict)
     plan: str = ""
     late_rows: dict[str, int] = field(default_factory=dict)
@@ -224,6 +245,21 @@ class TxRecord:
         """What failed first is not lost by what followed from it."""
         error = text[:ERROR_CHARACTERS]
         return replace(self, error=error, first_error=self.first_error or (self.error if self.error != error else ""))
+
+    def with_past_attempt(self, *, ended_ms: int = 0, error: str = "") -> TxRecord:
+        """Its attempt is kept among those that are over; one that said how it ended stays as it said."""
+        told = self.attempts[-1] if self.attempts and self.attempts[-1].attempt == self.attempt else None
+        if self.attempt == NO_ATTEMPT or (told is not None and not ended_ms):
+            return self
+        over = PastAttempt(
+            attempt=self.attempt,
+            by=str(self.owner),
+            begun_ms=self.times_ms.get(Status.PROCESSING, 0),
+            ended_ms=ended_ms,
+            error=error[:PAST_ERROR_CHARACTERS],
+        )
+        before = self.attempts if told is None else self.attempts[:-1]
+        return replace(self, attempts=(*before, over)[-ATTEMPTS_KEPT:])
 
     @property
     def all_errors(self) -> str:

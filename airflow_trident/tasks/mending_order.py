@@ -16,7 +16,7 @@ MENDING_DAG = "airflow_trident_mending"
 
 
 class MendingAction(StrEnum):
-    """What can be asked for; each is the command of the same name."""
+    """What can be asked for; all but the last are the command of the same name."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -27,6 +27,8 @@ class MendingAction(StrEnum):
     """Of a definition that has changed."""
     ACCEPT_SOURCE = "accept-source"
     BISECT = "bisect"
+    CLEAR_RUNS = "clear-runs"
+    """Of Airflow's failed runs whose transactions are all committed: no command, Airflow's own Clear does it."""
 
     @property
     def needs_code(self) -> bool:

@@ -96,11 +96,18 @@ def test_a_damaged_record_is_named_and_the_other_topologies_are_shown_all_the_sa
 
 def test_show_says_what_a_transaction_waits_for(site: Site) -> None:
     site.run_all()
-    text, as_json, never = site.tridents("ledger show words 3", "ledger show words 2 -o json", "ledger show words 9")
+    text, as_json, never, past = site.tridents(
+        "ledger show words 3", "ledger show words 2 -o json", "ledger show words 9", "ledger show words 2"
+    )
     assert text.code == 0
     assert "for transaction 2, which is FAILED" in text.out
     record = as_json.json()
     assert (record["topology"], record["txid"], record["status"]) == ("words", 2, "FAILED")
+    last = record["attempts"][-1]
+    assert last["attempt"] == record["attempt"]
+    assert last["ended_ms"] >= last["begun_ms"] > 0
+    (line,) = [line for line in past.out.splitlines() if line.startswith(f"attempts.{record['attempt']} ")]
+    assert last["error"].splitlines()[0] in line
     assert never.code == 1
     assert "never began transaction 9; the next one is 4" in never.error
 

@@ -50,7 +50,8 @@ BESIDE = st.sampled_from([0, 0, 0, 0, -1, 1])
 def alike(value: Any) -> Any:
     """A result without what is never the same twice: ids and times."""
     if isinstance(value, TxRecord):
-        return replace(value, op="", times_ms=dict.fromkeys(value.times_ms, 0))
+        attempts = tuple(replace(one, begun_ms=0, ended_ms=bool(one.ended_ms)) for one in value.attempts)
+        return replace(value, op="", times_ms=dict.fromkeys(value.times_ms, 0), attempts=attempts)
     if isinstance(value, CommitTicket):
         return replace(value, incarnation="", begun_ms=0)
     if isinstance(value, TopologyRecord):

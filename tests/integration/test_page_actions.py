@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures.ledger import commit, processed
@@ -150,6 +151,46 @@ def test_a_backfill_is_of_a_range_or_of_what_is_unfinished(page: PageServer, top
     conf = run_of(page, answer.json()["run_id"])["conf"]
     assert {name: conf[name] for name in ("first", "last") if name in conf} == span
     assert "txid" not in conf
+
+
+def test_failed_runs_of_what_is_committed_are_cleared_and_no_others(page: PageServer, topology: str) -> None:
+    runs = {f"{topology}-{name}": number for number, name in enumerate(("green", "red", "half", "waits"), 4)}
+    for run_id in runs:
+        body = {"dag_run_id": run_id, "logical_date": None}
+        page.ask("ada", "POST", "/api/v2/dags/words/dagRuns", body, below="").raise_for_status()
+    for run_id in list(runs)[1:]:
+        task = f"/api/v2/dags/words/dagRuns/{run_id}/taskInstances/commit"
+        page.ask("ada", "PATCH", task, {"new_state": "failed"}, below="").raise_for_status()
+        failed = {"state": "failed"}
+        page.ask("ada", "PATCH", f"/api/v2/dags/words/dagRuns/{run_id}", failed, below="").raise_for_status()
+    with page.ledger(topology) as ledger:
+        for run_id, number in runs.items():
+            begin(ledger, number, run_id=run_id)
+        ledger.skip(1, "withdrawn")
+        for txid in range(2, 7):
+            commit(ledger, txid)
+    assert page.shown(topology)["red_runs"] == [
+        {"dag_id": "words", "run_id": f"{topology}-{name}"} for name in ("half", "red")
+    ]
+    with page.ledger(topology) as ledger:  # the second transaction of that run
+        claim_again(ledger, f"{topology}-half")
+    answer = page.act("uwe", topology, action="clear-runs", **seen(page, topology))
+    assert answer.json()["text"] == f"1 run is cleared: {topology}-red"
+
+    def state(run_id: str) -> str:
+        run = page.ask("ada", "GET", f"/api/v2/dags/words/dagRuns/{run_id}", below="")
+        return str(run.raise_for_status().json()["state"])
+
+    assert [state(run_id) for run_id in runs] == ["queued", "queued", "failed", "failed"]
+    again = page.act("uwe", topology, action="clear-runs", **seen(page, topology))
+    assert again.status_code == 409
+    assert "no failed run" in again.json()["detail"]
+    assert audit(page, topology)[0] == ("trident_clear_runs", "uwe", "words")
+
+
+def claim_again(ledger: Ledger, run_id: str) -> None:
+    claim = Claim(key=f"words:{run_id}:1", dag_id="words", run_id=run_id)
+    ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=1_000_000)
 
 
 # ---- who may -------------------------------------------------------------------------------------------------------

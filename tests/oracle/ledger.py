@@ -246,7 +246,7 @@ class OracleLedger(OracleStates, OracleGroups):
     ) -> TxRecord:
         target = move(record.status, Status.PROCESSING, txid=record.txid)
         old = record.position
-        record = self._with_batch(record, metadata_of)
+        record = self._with_batch(record, metadata_of).with_past_attempt()
         if replays:
             self._list_as(self._late if record.txid <= self._committed else self._replaying, record.txid)
         if record.position != old:
@@ -323,7 +323,7 @@ class OracleLedger(OracleStates, OracleGroups):
             record = self._of_attempt(txid, attempt)
             if record.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
                 raise TransitionError(f"transaction {txid} is {record.status}: no attempt is at work", "Do nothing.")
-            return self._store(record.with_error(error))
+            return self._store(record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error))
 
     def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
         with self._changed:
@@ -332,7 +332,8 @@ class OracleLedger(OracleStates, OracleGroups):
                 return record
             target = move(record.status, Status.FAILED, txid=txid)
             self._list_as(self._failed, txid)
-            return self._store(record.with_error(error), status=target)
+            over = record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error)
+            return self._store(over, status=target)
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 

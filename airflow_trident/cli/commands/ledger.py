@@ -22,7 +22,7 @@ from airflow_trident.cli.console import (
 from airflow_trident.cli.outcomes import lag_text, outcome_text, time_text
 from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, PastAttempt, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 
 if TYPE_CHECKING:
@@ -209,11 +209,19 @@ def show(args: Namespace) -> int | None:
         )
         record["times_ms"] = {name: f"{time_text(value)} UTC" for name, value in sorted(view.tx.times_ms.items())}
         record["times"] = record.pop("times_ms")
+        record["attempts"] = {str(one.attempt): _past(one) for one in view.tx.attempts}
         waits = _waits(view, view.tx)
         if waits:
             record["waits"] = waits
     print_record({"topology": args.topology, **record}, args.output)
     return OK
+
+
+def _past(one: PastAttempt) -> str:
+    begun = f"begun {time_text(one.begun_ms)} UTC by {one.by or 'nobody known'}"
+    if not one.ended_ms:
+        return f"{begun}: killed, or given up for the next one"
+    return f"{begun}, failed {time_text(one.ended_ms)} UTC: {one.error}"
 
 
 def _waits(view: LedgerView, tx: TxRecord) -> str:

@@ -101,7 +101,8 @@ def _new_attempt(
     snap: Snapshot, tx: TxRecord, owner: Owner, metadata_of: MetadataOf | None, plan: str, *, replays: bool
 ) -> Change[TxRecord]:
     chosen = of_next_attempt(snap, tx, metadata_of)
-    record = parts.moved(snap, chosen, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
+    over = chosen.with_past_attempt()
+    record = parts.moved(snap, over, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
     later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
     writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
     if replays:
@@ -151,7 +152,7 @@ def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Chang
         raise TransitionError(
             f"transaction {txid} is {tx.status}: there is no attempt at work that could fail", "Nothing has to be done."
         )
-    record = replace(tx.with_error(error), op=snap.op)
+    record = replace(tx.with_error(error).with_past_attempt(ended_ms=snap.now_ms, error=error), op=snap.op)
     return Change(writes=(snap.set_tx(record),), witness=snap.paths.tx(txid), result=record)
 
 
@@ -160,6 +161,7 @@ def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord
     tx = parts.of_attempt(snap, txid, attempt)
     if tx.status is Status.FAILED:
         return Unchanged(tx)
-    record = parts.moved(snap, tx.with_error(error), Status.FAILED)
+    over = tx.with_error(error).with_past_attempt(ended_ms=snap.now_ms, error=error)
+    record = parts.moved(snap, over, Status.FAILED)
     writes = (snap.set_tx(record), *parts.exceptions_write(snap, txid, "failed"))
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)

@@ -12,6 +12,7 @@ const WORDS = {
     : "Transactions that are not committed are replayed, lowest first: a range, or all that are unfinished. Those that are committed stay as they are."],
   accept: ["Accept definition", () => "The ledger takes the topology as its DAG defines it now. States and data go on as they are; a new state begins with the next commit."],
   "accept-source": ["Accept source", tx => `Transaction ${tx.txid} takes its source as it is now, and is FAILED until it is replayed.`],
+  "clear-runs": ["Clear failed runs", (tx, data) => `The failed tasks of ${data.red_runs.length} runs are cleared, whose transactions are all committed: they find that, and the runs end green. ${data.red_runs.map(one => one.run_id).join(", ")}`],
   bisect: ["Find the bad row", tx => `Transaction ${tx.txid} is processed again and again over parts of its batch until the rows are found that fail. Ledger and states are only read.`],
 };
 
@@ -30,7 +31,7 @@ export function button(action, data, tx, done) {
 function ask(action, data, tx, done) {
   about = {action, data, tx, done};
   at("dialog-title").textContent = `${label(action)}: ${tx ? `transaction ${tx.txid} of ` : ""}${data.name}`;
-  at("dialog-what").textContent = WORDS[action][1](tx);
+  at("dialog-what").textContent = WORDS[action][1](tx, data);
   at("range").hidden = action !== "backfill" || Boolean(tx);
   for (const id of ["first", "last", "reason"]) at(id).value = "";
   at("first").max = at("last").max = data.begun;

@@ -57,13 +57,13 @@ function show(topology) {
   now.trail = [];
   forget();
   for (const id of ["notice", "hint"]) say(id);
-  for (const id of ["done", "list", "key", "overview", "charts-part", "mending-part", "pipeline-line", "workers-line", "empty"]) at(id).hidden = true;
+  for (const id of ["done", "list", "key", "overview", "charts-part", "mending-part", "named-part", "pipeline-line", "workers-line", "empty"]) at(id).hidden = true;
   at("one").hidden = !topology;
   at("all").hidden = Boolean(topology);
   at("back").hidden = at("command").hidden = !topology;
   at("title").textContent = topology || "Transactions";
   at("tiles").replaceChildren();
-  for (const id of ["overview-rows", "acts", "charts", "about", "pipeline", "mending"]) { at(id).replaceChildren(); delete at(id).dataset.said; delete at(id).dataset.mark; }
+  for (const id of ["overview-rows", "acts", "charts", "about", "pipeline", "mending", "named"]) { at(id).replaceChildren(); delete at(id).dataset.said; delete at(id).dataset.mark; }
 }
 
 function open(topology) {

@@ -12,11 +12,11 @@ function statusOf(tx) {
   return cell;
 }
 
-function bar(tx, first, last) {
-  const made = make("div", {className: "time"});
-  for (const [status, from, to] of phases(tx)) {
-    const part = make("i", {title: `${PHASES[status]}: ${span(to - from)}`});
-    const place = ms => (Math.min(Math.max(ms, first), last) - first) / (last - first) * 100;
+/* Its phases one behind the other; as long as the longest one shown is the whole width. */
+function bar(tx, longest) {
+  const made = make("div", {className: "time"}), all = phases(tx), begun = all.length ? all[0][1] : 0;
+  for (const [status, from, to] of all) {
+    const part = make("i", {title: `${PHASES[status]}: ${span(to - from)}`}), place = ms => Math.min(ms - begun, longest) / longest * 100;
     part.style.left = `min(${place(from)}%, 100% - 2px)`;
     part.style.width = `${place(to) - place(from)}%`;
     part.style.background = `var(--${status})`;
@@ -30,7 +30,7 @@ const link = tx => tx.dag_id
   : make("span", {className: "faint", textContent: tx.visible ? "" : "of a DAG that you may not see"});
 
 const MOVING = ["PROCESSING", "PROCESSED", "COMMITTING"];
-const NAMES = ["Txid", "Status", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Over time"];
+const NAMES = ["Txid", "Status", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Phases"];
 
 /* What a row shows, as cells; what moves with the clock is brought up to date in place (`tick`). */
 function row(tx, shown) {
@@ -64,29 +64,37 @@ function inside(tx, shown) {
   put("Plan", tx.plan && `${tx.plan}${tx.plan_changed ? ": it changed with this transaction" : ""}`);
   put("Last written by", tx.owner);
   for (const [name, ms] of Object.entries(tx.times_ms).sort((a, b) => a[1] - b[1])) put(name, moment(ms));
-  if (details && details.attempts && details.attempts.length) put("Earlier attempts", attempts(details.attempts));
+  if (details && details.attempts && details.attempts.length) put("Attempts that failed", attempts(details.attempts));
   if (details && details.metadata_text) put("Metadata", make("pre", {textContent: details.metadata_text, tabIndex: 0}));
   if (tx.abandoned) put("Nobody works on it", `${tx.why || "its tasks have ended"}.`);
   const acts = shown.mayAct ? tx.actions.map(action => button(action, shown.data, tx, shown.reload)) : [];
   return [acts.length ? make("div", {className: "acts"}, acts) : null, tx.error ? make("p", {className: "error", textContent: tx.error}) : null, list];
 }
 
-const attempts = all => make("table", {className: "attempts"}, make("thead", {}, make("tr", {}, ["Attempt", "Begun", "Took", "By", "Error"].map(name => make("th", {textContent: name})))),
-  make("tbody", {}, all.map(one => make("tr", {}, [String(one.attempt + 1), moment(one.begun_ms), span(one.ended_ms - one.begun_ms), one.owner, one.error || one.ended]
-    .map((text, place) => make("td", {textContent: text, className: place === 4 ? "error" : ""}))))));
+/* Those that did not bring it to COMMITTED; one that never said how it ended was killed or given up. */
+const PAST = ["Attempt", "Begun", "Took", "By", "How it ended"];
+const attempts = all => make("table", {className: "attempts"},
+  make("thead", {}, make("tr", {}, PAST.map(name => make("th", {textContent: name, scope: "col"})))),
+  make("tbody", {}, [...all].reverse().map(one => make("tr", {}, [
+    String(one.attempt + 1), moment(one.begun_ms), one.ended_ms ? span(one.ended_ms - one.begun_ms) : "–", one.by,
+    one.ended_ms ? one.error || "failed" : "killed, or given up for the next one",
+  ].map((text, place) => { const cell = make("td", {textContent: text, className: place === 4 ? "error" : ""}); cell.dataset.label = PAST[place]; return cell; })))));
 
-function tick(drawn, tx, first, last) {
+function tick(drawn, tx, longest) {
   for (const status of MOVING) {
     const text = span(phaseMs(tx, status));
     if (drawn.moving[status].textContent !== text) drawn.moving[status].textContent = text;
   }
-  drawn.moving.bar.replaceChildren(bar(tx, first, last));
+  drawn.moving.bar.replaceChildren(bar(tx, longest));
 }
+
+const reachable = row_ => [...row_.querySelectorAll("button, a, pre")];
+const nameOf = one => one.tagName + (one.getAttribute("aria-label") || one.href || "");
 
 /* Only rows that changed are made anew, and none in which text is being selected: focus, scroll and selection stay. */
 const drawn = new Map();
 export function forget() { drawn.clear(); at("rows").replaceChildren(); }
-export function drawRows(all, shown, first, last) {
+export function drawRows(all, shown, longest) {
   const body = at("rows"), selection = getSelection(), held = document.activeElement;
   for (const txid of [...drawn.keys()]) if (!all.some(tx => tx.txid === txid)) drawn.delete(txid);
   const wanted = [];
@@ -101,14 +109,13 @@ export function drawRows(all, shown, first, last) {
         known.rows[0].before(...made.rows);
         const pre = made.rows[1] && made.rows[1].querySelector("pre");
         if (pre && scrolled) pre.scrollTop = scrolled.scrollTop;
-        if (known.opener === held) made.opener.focus({preventScroll: true});
-        else if (known.rows[1] && known.rows[1].contains(held) && made.rows[1]) {
-          const again = held.dataset.action ? made.rows[1].querySelector(`[data-action="${held.dataset.action}"]`) : pre;
-          if (again) again.focus({preventScroll: true});
+        if (known.rows.some(one => one.contains(held))) {
+          const again = made.rows.flatMap(reachable).find(one => nameOf(one) === nameOf(held)) || made.opener;
+          again.focus({preventScroll: true});
         }
       }
     }
-    tick(drawn.get(tx.txid), tx, first, last);
+    tick(drawn.get(tx.txid), tx, longest);
     wanted.push(...drawn.get(tx.txid).rows);
   }
   const kept = new Set(wanted);

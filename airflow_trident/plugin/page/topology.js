@@ -59,7 +59,7 @@ export function drawTopology(data, shown) {
   at("workers-line").hidden = !data.workers.length;
   at("command").textContent = data.command;
   at("command").style.background = data.command === "run" ? "var(--COMMITTED)" : "var(--COMMITTING)";
-  unchanged(at("acts"), JSON.stringify([data.may_act, data.actions, data.epoch, data.incarnation]), () =>
+  unchanged(at("acts"), JSON.stringify([data.may_act, data.actions, data.epoch, data.incarnation, data.red_runs]), () =>
     data.may_act ? data.actions.map(action => button(action, data, null, shown.reload)) : []);
   unchanged(at("pipeline"), JSON.stringify(data.open.map(tx => [tx.txid, tx.status, tx.waits])), () => pipeline(data));
   at("pipeline-line").hidden = !data.open.length;
@@ -72,10 +72,21 @@ export function drawTopology(data, shown) {
   ]);
   unchanged(at("mending"), JSON.stringify(data.mending), () => mending(data));
   at("mending-part").hidden = !data.mending.length;
+  unchanged(at("named"), JSON.stringify(data.named_workers), () => data.named_workers.map(namedWorker));
+  at("named-part").hidden = !data.named_workers.length;
   say("notice", ...troubles(data));
-  say("hint", ...data.notes, data.visible ? "" : "What this topology reads and writes belongs to DAGs that you may not see.");
+  const red = data.red_runs.length;
+  say("hint", ...data.notes, red ? `${red === 1 ? `Run ${data.red_runs[0].run_id} is` : `${red} runs are`} red in Airflow although what ${red === 1 ? "it" : "they"} began is committed.` : "", data.visible ? "" : "What this topology reads and writes belongs to DAGs that you may not see.");
   drawList(data, shown, sorted(all, shown.sort));
 }
+
+const NAMED = ["Worker", "Status", "Epoch", "Told", "Where", "Error"];
+const namedWorker = one => make("tr", {}, [one.worker, one.status, one.epoch === null ? "–" : String(one.epoch), one.told || "–",
+  one.host ? `${one.host}/${one.pid}${one.task ? `, ${one.task}` : ""}` : "–", one.error || ""].map((text, place) => {
+  const cell = make("td", {textContent: text, className: place === 2 ? "number" : place === 5 ? "error why" : ""});
+  cell.dataset.label = NAMED[place];
+  return cell;
+}));
 
 const mending = data => data.mending.map(run => make("li", {},
   `${run.action}${run.txid ? ` of transaction ${run.txid}` : ""} by ${run.by} (${run.reason}): `, runLink(run.dag_id, run.run_id, run.state),
@@ -96,11 +107,9 @@ function sorted(all, sort) {
 
 function drawList(data, shown, all) {
   /* What still goes on runs off the edge: else one that hangs would press all the others together. */
-  const recent = all.slice(0, 25), edges = recent.flatMap(tx => phases(tx).map(p => p[1])), now = Date.now();
-  const ended = recent.flatMap(tx => phases(tx).filter(p => p[0] !== tx.status).map(p => p[2]));
-  const first = Math.min(...edges), known = Math.max(first + 1, ...edges, ...ended);
-  const last = data.open.length ? Math.min(now, known + (known - first) * 0.15) : known;
-  drawRows(all, {...shown, data, mayAct: data.may_act}, first, last);
+  const ended = all.filter(tx => !["PROCESSING", "PROCESSED", "COMMITTING"].includes(tx.status)).map(phases).filter(one => one.length);
+  const longest = Math.max(1, ...ended.map(one => one[one.length - 1][2] - one[0][1]));
+  drawRows(all, {...shown, data, mayAct: data.may_act}, longest);
   at("list").hidden = at("key").hidden = !all.length;
   const filtered = shown.filtered(), found = data.found === null ? "" : `${count(data.found)} ${filtered ? "found" : "kept"}; `;
   at("range-shown").textContent = all.length ? `${found}${count(all[0].txid)} to ${count(all[all.length - 1].txid)} shown` : "";

@@ -1,0 +1,141 @@
+"""Metrics of transactions, through Airflow's own: whatever backend ``[metrics]`` names (StatsD, Datadog, OpenTelemetry)
+has them, tagged with the topology. Each is counted once, by whoever's write changed the ledger.
+
+| metric | kind | when |
+|---|---|---|
+| ``trident.begun``, ``.committed``, ``.failed``, ``.skipped`` | counters | a transaction becomes that |
+| ``trident.attempts`` | counter | an attempt begins |
+| ``trident.rows``, ``.bytes`` | counters | a batch is staged: rows read from the sources, bytes staged |
+| ``trident.late_rows`` | counter | a commit: tuples too late for all their windows |
+| ``trident.fenced`` | counter | an attempt or a commit was refused, because a newer one has taken over |
+| ``trident.processing``, ``.commit`` | timings, ms | an attempt's processing; a commit |
+| ``trident.lag`` | timing, ms | from begun to committed |
+| ``trident.pending`` | gauge | transactions above the commit pointer |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_trident.errors import FencedError, StaleAttemptError
+from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.group_answers import CommittedAndBegun
+from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
+from airflow_trident.protocol.statuses import Status
+
+PREFIX = "trident."
+
+
+class MetricKind(StrEnum):
+    COUNTER = "incr"
+    TIMING = "timing"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`value`: so many, ms, or how many there are now."""
+
+    kind: MetricKind
+    name: str
+    value: int
+
+
+def metrics_of(verb: str, answer: object) -> list[Metric]:
+    """What a verb's answer means. Pure."""
+    if isinstance(answer, (FencedError, StaleAttemptError)):
+        return [Metric(MetricKind.COUNTER, "fenced", 1)]
+    return [metric for part in _parts(answer) for metric in _of(verb, part)]
+
+
+def _parts(answer: object) -> Iterator[object]:
+    if isinstance(answer, CommittedAndBegun):
+        yield from answer.committed
+        yield from answer.begun
+    elif isinstance(answer, (tuple, list)):
+        yield from answer
+    else:
+        yield answer
+
+
+def _of(verb: str, part: object) -> list[Metric]:
+    if isinstance(part, Begun):
+        return [Metric(MetricKind.COUNTER, "begun", 1)] if part.new else []
+    if isinstance(part, CommitTicket) and verb == "processed_and_gate":
+        return _staged(part.staged)
+    if not isinstance(part, TxRecord):
+        return []
+    by_status = _BY_STATUS.get(part.status)
+    if verb.startswith(("start_attempt", "restart")):
+        return [Metric(MetricKind.COUNTER, "attempts", 1)]
+    if by_status is None or not verb.startswith(by_status[0]):
+        return []
+    return by_status[1](part)
+
+
+def _processed(record: TxRecord) -> list[Metric]:
+    assert record.staged is not None
+    took = Metric(MetricKind.TIMING, "processing", _between(record, Status.PROCESSING, Status.PROCESSED))
+    return [took, *_staged(record.staged)]
+
+
+def _staged(staged: StagedRef) -> list[Metric]:
+    return [
+        Metric(MetricKind.COUNTER, "rows", max(0, staged.rows_read)),
+        Metric(MetricKind.COUNTER, "bytes", staged.bytes),
+    ]
+
+
+def _committed(record: TxRecord) -> list[Metric]:
+    late = sum(record.late_rows.values())
+    return [
+        Metric(MetricKind.COUNTER, "committed", 1),
+        Metric(MetricKind.TIMING, "commit", _between(record, Status.COMMITTING, Status.COMMITTED)),
+        Metric(MetricKind.TIMING, "lag", _between(record, "begun", Status.COMMITTED)),
+        *([Metric(MetricKind.COUNTER, "late_rows", late)] if late else []),
+    ]
+
+
+def _counted(name: str) -> Callable[[TxRecord], list[Metric]]:
+    return lambda _record: [Metric(MetricKind.COUNTER, name, 1)]
+
+
+_BY_STATUS: dict[Status, tuple[tuple[str, ...], Callable[[TxRecord], list[Metric]]]] = {
+    Status.PROCESSED: (("processed",), _processed),
+    Status.COMMITTED: (("committed",), _committed),
+    Status.FAILED: (("fail", "take_back"), _counted("failed")),
+    Status.SKIPPED: (("skip",), _counted("skipped")),
+}
+"""Status -> which verbs lead to it, and what is told then."""
+
+
+def _between(record: TxRecord, first: str, last: str) -> int:
+    return max(0, record.times_ms.get(last, 0) - record.times_ms.get(first, 0))
+
+
+def listen(ledger: Any, verb: str, answer: object) -> None:
+    """The listener of ledgers that tasks, the page and commands open."""
+    found = metrics_of(verb, answer)
+    if not found:
+        return
+    from airflow.providers.common.compat.sdk import Stats
+
+    tags = {"topology": ledger.topology_name}
+    if any(metric.name in ("begun", "committed", "skipped") for metric in found):
+        found.append(Metric(MetricKind.GAUGE, "pending", ledger.view(0, remembered=True).pending))
+    for metric in found:
+        getattr(Stats, metric.kind)(PREFIX + metric.name, metric.value, tags=tags)
+
+
+def initialize() -> None:
+    """Airflow's metrics for a process that runs no task: a command, the API server. Opens nothing."""
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+
+    stats.initialize(
+        factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
+    )

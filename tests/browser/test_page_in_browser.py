@@ -1,0 +1,383 @@
+"""The page "Transactions" in a real browser: 50 topologies, one of them with 10,000 transactions, users of every role.
+Each action is clicked, and its effect read from the ledger."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.open import Ledgers
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.mending_order import MENDING_DAG
+from tests.fixtures.browser import TIMEOUT_MS, Login, browser, login, picture
+from tests.fixtures.ledger import commit, processed
+from tests.fixtures.page import DEFINITION, PageServer, begin, fail, page_server
+from tests.fixtures.page_ledgers import metadata, put_many, put_others
+
+__all__ = ["browser", "login"]
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.browser]
+
+expect.set_options(timeout=TIMEOUT_MS)
+ROOT = "/page-in-browser"
+MANY = 10_000
+OTHERS = 49
+DAG = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+
+with DAG("words", schedule=None):
+    EmptyOperator(task_id="emit") >> EmptyOperator(task_id="commit")
+"""
+MENDING = "from airflow_trident import trident_mending_dag\n\ndag = trident_mending_dag()\n"
+numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+    put_many(zookeeper, ROOT, "orders", MANY)
+    put_others(zookeeper, ROOT, OTHERS)
+    dags = {"words": DAG, "mending": MENDING}
+    with page_server(tmp_path_factory.mktemp("page"), zookeeper.hosts, ROOT, dags) as server:
+        yield server
+
+
+@pytest.fixture
+def small(page: PageServer) -> str:
+    """Of DAG `words`: transaction 1 is FAILED, 2 is PROCESSED, 3 was never attempted."""
+    name = f"small-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        for number in (1, 2, 3):
+            begin(ledger, number, metadata=metadata(number))
+        fail(ledger, 1, "ValueError: <b>row 7</b>")
+        processed(ledger, 2)
+    return name
+
+
+def rows(window: Page) -> list[int]:
+    return [int(text) for text in window.locator("#rows button.txid").all_inner_texts()]
+
+
+def status(page: PageServer, topology: str, txid: int) -> Status:
+    with page.ledger(topology) as ledger:
+        found = ledger.view(txid).tx
+    assert found is not None
+    return found.status
+
+
+def open_row(window: Page, txid: int) -> None:
+    opener = window.get_by_role("button", name=f"Transaction {txid}, details")
+    if opener.get_attribute("aria-expanded") != "true":
+        opener.click()
+
+
+def confirm(window: Page, reason: str = "because") -> None:
+    window.get_by_label("Reason").fill(reason)
+    window.locator("#confirm").click()
+
+
+# ---- seeing --------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_shows_at_first_sight_which_topology_stands_still_and_why(login: Login) -> None:
+    window = login("ada")
+    first = window.locator("#overview-rows tr")
+    expect(first.nth(OTHERS)).to_be_visible()
+    states = window.locator("#overview-rows .badge").all_inner_texts()
+    still = [state for state in states if state == "stands still"]
+    assert len(still) >= 3
+    assert states[: len(still)] == still
+    expect(window.locator("#overview-count")).to_contain_text(f"{len(still)} standing still")
+    why = window.locator("#overview-rows tr").filter(has_text="orders")
+    expect(why).to_contain_text("transaction 10001 is FAILED: UserCodeError")
+    picture(window, "page-overview")
+    window.get_by_label("Find").first.fill("sourceunavail")
+    expect(window.locator("#overview-rows tr")).to_have_count(1)
+    window.locator("#overview-rows a").click()
+    expect(window.locator("h1")).to_have_text(re.compile("pipeline-"))
+    expect(window.locator("#notice")).to_contain_text("The coordinator of run run-2 failed")
+    window.get_by_role("link", name="All topologies").click()
+    expect(window.locator("#overview")).to_be_visible()
+
+
+def test_ten_thousand_transactions_are_paged_filtered_searched_and_sorted(login: Login) -> None:
+    window = login("ada", "/trident/?topology=orders", height=1400)
+    expect(window.locator("#rows button.txid").first).to_have_text("10003")
+    expect(window.locator("#range-shown")).to_contain_text("10,003 kept")
+    expect(window.locator("figure")).to_have_count(4)
+    picture(window, "page-topology")
+    window.get_by_role("button", name="Further").click()
+    expect(window.locator("#rows button.txid").first).to_have_text("9953")
+    window.get_by_role("button", name="Back").click()
+    expect(window.locator("#rows button.txid").first).to_have_text("10003")
+    window.get_by_role("button", name="Txid", exact=True).click()
+    expect(window.locator("#rows button.txid").first).to_have_text("1")
+    window.get_by_label("Status").select_option("FAILED")
+    expect(window.locator("#rows button.txid")).to_have_text(["10001"])
+    window.get_by_label("Status").select_option("")
+    window.get_by_label("Find").last.fill("scheduled__00042")
+    expect(window.locator("#rows button.txid")).to_have_text(["42"])
+    window.get_by_label("Find").last.fill("77")
+    expect(window.locator("#rows button.txid").first).to_have_text("77")
+    window.get_by_role("button", name="Clear").click()
+    expect(window.locator("#rows button.txid").first).to_have_text("1")
+    window.get_by_role("button", name="Rows read").click()
+    texts = window.locator("#rows td[data-label='Rows read']").all_inner_texts()
+    read = [int(text.replace(",", "")) for text in texts if text[0].isdigit()]
+    assert len(read) == 50
+    assert read == sorted(read, reverse=True)
+
+
+def test_a_row_opens_to_its_batch_in_words_why_it_waits_and_its_error_as_text(login: Login, small: str) -> None:
+    window = login("ada", f"/trident/?topology={small}")
+    open_row(window, 1)
+    inside = window.locator("tr.open td.wide")
+    expect(inside).to_contain_text("lines: 3 files, 11.4 MB: hour-00001-0.json to hour-00001-2.json")
+    expect(inside).to_contain_text("ValueError: <b>row 7</b>")
+    expect(inside.locator("b")).to_have_count(0)
+    open_row(window, 2)
+    expect(inside).to_contain_text("Transaction 1 is FAILED, attempt 0 by somebody")
+    expect(window.locator("#pipeline li")).to_have_count(3)
+
+
+def test_each_attempt_is_kept_with_its_error_and_who_made_it(login: Login, page: PageServer, small: str) -> None:
+    with page.ledger(small) as ledger:
+        ledger.start_attempt(1, owner="the second one")
+        fail(ledger, 1, "ValueError: another")
+        ledger.start_attempt(1, owner="the last one")
+    window = login("ada", f"/trident/?topology={small}&txid=1")
+    past = window.locator("table.attempts tbody tr")
+    expect(past).to_have_count(3)
+    expect(past.nth(0)).to_contain_text("somebodyValueError: another")
+    expect(past.nth(1)).to_contain_text("the second onekilled, or given up for the next one")
+    expect(past.nth(2)).to_contain_text("somebodyValueError: <b>row 7</b>")
+
+
+def test_the_workers_that_it_is_deployed_on_are_shown(login: Login, page: PageServer, small: str) -> None:
+    with Ledgers(ZooKeeperSettings(hosts=page.hosts), root=page.root) as ledgers:
+        ledgers.deployments().ensure_folder()
+        ledgers.ledger(small).deploy(["w1", "w2"])
+    window = login("ada", f"/trident/?topology={small}")
+    expect(window.locator("#named tr")).to_have_count(2)
+    expect(window.locator("#named tr").first).to_contain_text("w1missing")
+
+
+def test_an_unknown_topology_in_a_link_is_said_and_no_other_is_shown(login: Login) -> None:
+    window = login("ada", "/trident/?topology=nope&txid=3")
+    expect(window.get_by_role("alert").first).to_contain_text("nope")
+    expect(window.locator("#rows tr")).to_have_count(0)
+    assert window.locator("h1").inner_text() == "nope"
+
+
+def test_a_link_to_a_transaction_far_back_finds_its_page_and_opens_it(login: Login) -> None:
+    window = login("ada", "/trident/?topology=orders&txid=4711")
+    expect(window.locator("tr.asked button.txid")).to_have_text("4711")
+    expect(window.locator("tr.open td.wide")).to_contain_text("hour-04711-0.json")
+
+
+# ---- a page that is read while it refreshes ------------------------------------------------------------------------
+
+
+def test_a_refresh_keeps_focus_selection_scroll_and_what_is_open(login: Login, page: PageServer, small: str) -> None:
+    window = login("ada", f"/trident/?topology={small}", height=500)
+    open_row(window, 2)
+    window.get_by_role("button", name="Transaction 2, details").focus()
+    window.evaluate("scrollTo(0, 300)")
+    window.evaluate("getSelection().selectAllChildren(document.querySelector('tr.open td.wide'))")
+    chosen = window.evaluate("String(getSelection())")
+    before = window.evaluate("scrollY")
+    with page.ledger(small) as ledger:
+        begin(ledger, 4)
+    expect(window.get_by_role("button", name="Transaction 4, details")).to_be_visible()
+    assert window.evaluate("document.activeElement.getAttribute('aria-label')") == "Transaction 2, details"
+    assert window.evaluate("String(getSelection())") == chosen
+    assert abs(window.evaluate("scrollY") - before) < 60  # one row came above
+    expect(window.locator("tr.open td.wide")).to_be_visible()
+
+
+def test_what_is_shown_is_called_stale_when_the_server_does_not_answer_and_fresh_when_it_does(
+    login: Login, small: str
+) -> None:
+    window = login("ada", f"/trident/?topology={small}")
+    expect(window.locator("#rows button.txid")).to_have_count(3)
+    window.context.route("**/api/**", lambda route: route.abort())
+    expect(window.locator("#notice")).to_contain_text("fetch")
+    expect(window.locator("#fresh")).to_contain_text("STALE")
+    expect(window.locator("#rows button.txid")).to_have_count(3)
+    window.context.unroute("**/api/**")
+    expect(window.locator("#fresh")).not_to_contain_text("STALE")
+    expect(window.locator("#notice")).not_to_contain_text("fetch")
+
+
+# ---- acting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_skip_and_a_close_are_clicked(login: Login, page: PageServer, small: str) -> None:
+    window = login("uwe", f"/trident/?topology={small}")
+    open_row(window, 1)
+    window.get_by_role("button", name="Skip, transaction 1").click()
+    expect(window.get_by_role("dialog")).to_contain_text("is left out, and later ones pass it")
+    picture(window, "page-skip")
+    confirm(window)
+    expect(window.locator("#done")).to_have_text("transaction 1 is SKIPPED: later ones may pass")
+    assert status(page, small, 1) is Status.SKIPPED
+    with page.ledger(small) as ledger:
+        commit(ledger, 2)
+    window.get_by_role("button", name="Close, transaction 1").click()
+    confirm(window)
+    expect(window.locator("#done")).to_contain_text("is CLOSED")
+    assert status(page, small, 1) is Status.CLOSED
+
+
+def test_pause_and_resume_are_clicked(login: Login, page: PageServer, small: str) -> None:
+    window = login("uwe", f"/trident/?topology={small}")
+    for name, command in (("Pause", Command.PAUSE), ("Resume", Command.RUN)):
+        window.get_by_role("button", name=f"{name}, topology").click()
+        confirm(window)
+        expect(window.locator("#command")).to_have_text(str(command))
+        with page.ledger(small) as ledger:
+            assert ledger.topology().command is command
+
+
+@pytest.mark.parametrize(
+    ("button", "txid", "action"),
+    [
+        ("Replay", 1, "backfill"),
+        ("Find the bad row", 1, "bisect"),
+        ("Accept source", 1, "accept-source"),
+        ("Replay", None, "backfill"),
+        ("Accept definition", None, "accept"),
+    ],
+)
+def test_what_needs_code_is_clicked_and_its_run_is_shown(
+    login: Login, page: PageServer, small: str, button: str, txid: int | None, action: str
+) -> None:
+    window = login("uwe", f"/trident/?topology={small}")
+    about = f"transaction {txid}" if txid else f"topology {small}"
+    if txid:
+        open_row(window, txid)
+    window.get_by_role("button", name=f"{button}, {about}").click()
+    if button == "Replay" and not txid:
+        window.get_by_label("From", exact=True).fill("1")
+        window.get_by_label("to", exact=True).last.fill("2")
+    confirm(window)
+    expect(window.locator("#mending")).to_contain_text(f"{action}{f' of transaction {txid}' if txid else ''} by uwe")
+    (run,) = page.shown(small)["mending"]
+    conf = page.ask("ada", "GET", f"/api/v2/dags/{MENDING_DAG}/dagRuns/{run['run_id']}", below="").json()["conf"]
+    assert (conf["action"], conf["topology"], conf.get("txid"), conf["reason"]) == (action, small, txid, "because")
+    if button == "Replay" and not txid:
+        assert (conf["first"], conf["last"]) == (1, 2)
+
+
+def test_nothing_is_done_without_a_reason_or_after_cancel(login: Login, page: PageServer, small: str) -> None:
+    window = login("uwe", f"/trident/?topology={small}")
+    open_row(window, 1)
+    window.get_by_role("button", name="Skip, transaction 1").click()
+    window.locator("#confirm").click()
+    expect(window.locator("#dialog-error")).to_contain_text("Say why")
+    window.keyboard.press("Escape")
+    expect(window.get_by_role("dialog")).to_have_count(0)
+    assert status(page, small, 1) is Status.FAILED
+
+
+def test_what_moved_while_the_dialog_was_open_is_said_in_it_and_not_touched(
+    login: Login, page: PageServer, small: str
+) -> None:
+    window = login("uwe", f"/trident/?topology={small}")
+    open_row(window, 1)
+    window.get_by_role("button", name="Skip, transaction 1").click()
+    with page.ledger(small) as ledger:
+        ledger.start_attempt(1, owner="another")
+    confirm(window)
+    expect(window.locator("#dialog-error")).to_contain_text("has moved: it is PROCESSING, attempt 1 now")
+    assert status(page, small, 1) is Status.PROCESSING
+
+
+@pytest.mark.parametrize(
+    ("user", "buttons"),
+    [("ada", True), ("uwe", True), ("paul_of_words", True), ("vera", False), ("paul_of_others", False)],
+)
+def test_buttons_are_there_for_those_who_may_press_them(login: Login, small: str, user: str, buttons: bool) -> None:
+    window = login(user, f"/trident/?topology={small}")
+    expect(window.locator("#rows button.txid")).to_have_count(3)
+    open_row(window, 1)
+    expect(window.locator("tr.open td.wide")).to_be_visible()
+    acts = window.locator("button.act")
+    if buttons:
+        expect(acts.first).to_be_visible()
+    else:
+        expect(acts).to_have_count(0)
+
+
+def test_nobody_sees_anything_without_login(login: Login) -> None:
+    window = login("", "/trident/?topology=orders")
+    expect(window.locator("body")).to_contain_text("Not authenticated")
+    expect(window.locator("#rows")).to_have_count(0)
+
+
+# ---- for everybody -------------------------------------------------------------------------------------------------
+
+
+def test_the_keyboard_alone_opens_a_row_and_skips_it(login: Login, page: PageServer, small: str) -> None:
+    window = login("uwe", f"/trident/?topology={small}")
+    opener = window.get_by_role("button", name="Transaction 1, details")
+    opener.focus()
+    window.keyboard.press("Enter")
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    skip = window.get_by_role("button", name="Skip, transaction 1")
+    expect(skip).to_be_visible()
+    for _ in range(20):
+        if skip.evaluate("one => one === document.activeElement"):
+            break
+        window.keyboard.press("Tab")
+    window.keyboard.press("Enter")
+    window.keyboard.type("by keyboard")
+    window.keyboard.press("Enter")
+    expect(window.locator("#done")).to_contain_text("is SKIPPED")
+    assert status(page, small, 1) is Status.SKIPPED
+
+
+def test_every_control_has_a_name_and_every_chart_says_what_it_shows(login: Login) -> None:
+    window = login("ada", "/trident/?topology=orders")
+    expect(window.locator("#rows button.txid").first).to_be_visible()
+    nameless = window.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, a")].filter(one => one.checkVisibility()
+            && !(one.ariaLabel || one.innerText || (one.labels && one.labels.length))).map(one => one.outerHTML)"""
+    )
+    assert nameless == []
+    labels = [one.get_attribute("aria-label") for one in window.locator("figure svg").all()]
+    assert len(labels) == 4
+    assert all(label and "transactions, at most" in label for label in labels)
+
+
+@pytest.mark.parametrize("path", ["/trident/", "/trident/?topology=orders"])
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_nothing_sticks_out_of_a_narrow_window(login: Login, path: str, width: int) -> None:
+    window = login("ada", path, width=width, height=800)
+    expect(window.locator("#overview-rows tr, #rows tr").first).to_be_visible()
+    assert window.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+def test_it_is_dark_where_the_system_is(login: Login) -> None:
+    window = login("ada", "/trident/?topology=orders", dark=True)
+    expect(window.locator("#rows button.txid").first).to_be_visible()
+    ground = window.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60
+
+
+def test_it_lies_in_airflows_frame_and_its_links_lead_out_of_it(login: Login) -> None:
+    window = login("ada", "/plugin/transactions")
+    frame = window.frame_locator("iframe")
+    expect(frame.locator("#overview-rows tr").first).to_be_visible()
+    frame.get_by_role("link", name="orders").click()
+    expect(frame.locator("#rows button.txid").first).to_be_visible()
+    picture(window, "page-in-airflow")
+    frame.locator("#rows td.run a").first.click()
+    expect(window).to_have_url(re.compile(r"/dags/words/runs/scheduled__10003"))

@@ -1,0 +1,94 @@
+"""Metrics of real tasks, as a collector of OpenTelemetry gets them over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from tests.fixtures.airflow import AirflowHome
+from tests.integration.test_airflow_tasks import PROGRAM, write_words
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+SPREADS = ("histogram", "exponential_histogram")
+Points = dict[str, dict[str, float]]
+"""Metric -> topology -> its last value, or how many there were."""
+
+
+class Collector(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.points: Points = {}
+
+    def take(self, request: ExportMetricsServiceRequest) -> None:
+        for resource in request.resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    kind = metric.WhichOneof("data")
+                    for point in getattr(metric, kind).data_points:
+                        tags = {one.key: one.value.string_value for one in point.attributes}
+                        value = point.count if kind in SPREADS else point.as_double or point.as_int
+                        self.points.setdefault(metric.name, {})[tags.get("topology", "")] = value
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        self.server.take(ExportMetricsServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"]))))
+        body = ExportMetricsServiceResponse().SerializeToString()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the test's output."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    server = Collector()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_collector_gets_what_tasks_and_commands_did(airflow_home: AirflowHome, collector: Collector) -> None:
+    write_words(airflow_home)
+    airflow_home.options |= {
+        "AIRFLOW__METRICS__OTEL_ON": "True",
+        "AIRFLOW__METRICS__OTEL_HOST": "127.0.0.1",
+        "AIRFLOW__METRICS__OTEL_PORT": str(collector.server_address[1]),
+        "NO_PROXY": "127.0.0.1",
+    }
+    airflow_home.python(PROGRAM + "tell([play(dag), play(dag)])")
+    found = {name: points for name, points in collector.points.items() if name.startswith("airflow.trident.")}
+    assert found, sorted(collector.points)
+    told = {name.removeprefix("airflow.trident."): points["words"] for name, points in found.items()}
+    assert (told["begun"], told["attempts"], told["committed"], told["rows"]) == (2, 2, 2, 8)
+    assert told["pending"] == 0
+    assert told["bytes"] > 0
+    collector.points.clear()
+    skip_all = """
+from airflow_trident.protocol.records import Claim
+with ledger() as one:
+    one.begin(Claim(key="by hand"), lambda txid, position: {"lines": {"from": 8, "to": 10}})
+tell(True)
+"""
+    airflow_home.python(PROGRAM + skip_all)
+    airflow_home.airflow("trident", "skip", "words", "3", "--reason", "withdrawn")
+    assert collector.points["airflow.trident.skipped"] == {"words": 1}
