@@ -97,10 +97,12 @@ SCENARIOS = (
     Scenario(
         name="100 x 1e4",
         corpus=Corpus(batches=100, lines=10_000),
-        contenders=("loop", "drain", "available_now", "drain, functions"),
+        contenders=("plain", "loop", "drain", "drain, group 1", "available_now", "drain, functions"),
         targets=(
-            Target(ours="drain", theirs="available_now", most=0.70),
-            Target(ours="drain", theirs="loop", most=None),
+            Target(ours="drain", theirs="plain", most=1.5),
+            Target(ours="drain", theirs="available_now", most=0.33),
+            Target(ours="drain", theirs="loop", most=0.50),
+            Target(ours="drain, group 1", theirs="loop", most=1.10),
         ),
         runs={"main": 3, "full": 5},
     ),
@@ -136,10 +138,12 @@ SCENARIOS = (
     Scenario(
         name="1,000 x 1e3",
         corpus=Corpus(batches=1_000, lines=1_000),
-        contenders=("drain", "loop", "available_now"),
+        contenders=("plain", "drain", "drain, group 1", "loop", "available_now"),
         targets=(
-            Target(ours="drain", theirs="available_now", most=0.60),
-            Target(ours="drain", theirs="loop", most=None),
+            Target(ours="drain", theirs="plain", most=2.0),
+            Target(ours="drain", theirs="available_now", most=0.10),
+            Target(ours="drain", theirs="loop", most=0.20),
+            Target(ours="drain, group 1", theirs="loop", most=1.10),
         ),
         runs={"full": 5},
     ),

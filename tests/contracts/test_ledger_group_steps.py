@@ -83,6 +83,24 @@ def test_a_step_takes_as_many_members_as_fit_and_the_next_one_takes_the_rest() -
         assert sum(len(op.data) for op in ops if isinstance(op, Create | Set)) < GROUP_BYTES + 64 * 1024
 
 
+def one_window(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+    """Only the last one says where to go on."""
+    inner: list[dict[str, Json]] = [{"lines": {"text": "".zfill(8_000)}} for _ in range(most - 1)]
+    return [*inner, {"lines": {"goes_on": txid + most}}]
+
+
+def test_of_what_does_not_fit_into_a_step_the_last_one_that_does_says_where_to_go_on() -> None:
+    ledger = ZNodeLedger(MemoryZNodes(), "words")
+    ledger.register(DEFINITION)
+    claims = [claim(number) for number in range(1, 101)]
+    first = ledger.begin_many(claims, one_window, max_pending=ALL)
+    assert isinstance(first, tuple)
+    assert 1 < len(first) < 100
+    last = first[-1].record
+    assert last is not None
+    assert last.metadata == {"lines": {"goes_on": last.txid + 1}}
+
+
 def test_members_that_do_not_fit_into_one_step_are_left_for_another() -> None:
     ledger = ZNodeLedger(MemoryZNodes(), "words")
     ledger.register(DEFINITION)

@@ -68,7 +68,8 @@ class Folder:
             seen = listing or self.listing()
             before = consumed_from_json(self.state)
             try:
-                chosen = next_batch(seen, before, limits, base="/in", now_ns=self.now)
+                most = 1 + self.made % 3  # batches at a time
+                chosen = next_batch(seen, before, limits, base="/in", now_ns=self.now, most=most)
             except ConfigurationError as error:
                 self.answer(str(error))
                 listing = None
@@ -81,7 +82,8 @@ class Folder:
                 return False
             files, after = list(chosen.files), chosen.after()
             assert files == sorted(files, key=lambda file: file.place)
-            assert 0 < len(files) <= limits.max_files
+            assert 0 < len(chosen.batches) <= most
+            assert all(0 < len(batch) <= limits.max_files for batch in chosen.batches)
             for file in files:
                 self.read[self.files[file.path][0]] += 1
             self.state = json.loads(json.dumps(after.to_json()))

@@ -86,7 +86,7 @@ def begin_many(
     """What :func:`begin` does for each claim, in order, in one step; as many as there are batches, room among the
     pending ones, and room in a step. Those that it took, or why it took none.
 
-    :param batches_of: asked once, for as many as there may be.
+    :param batches_of: asked for as many as there may be; again, for fewer, if they do not fit into one step.
     :param lag_of: asked about the position after the last one.
     :param step_bytes: of records that the same step writes besides.
     """
@@ -109,13 +109,19 @@ def begin_many(
         return Unchanged(_in_order(known) or Full(oldest=view.pointer.committed + 1, pending=view.pending))
     position = {} if previous is None else previous.position
     most = _room(view, max_pending, len(new))
-    # A copy: what a spout does to its argument must not get into what is carried on.
-    batches = batches_of(txid, codec.require_json(position, "the position"), most)
-    records: list[TxRecord] = []
-    for claim, metadata in zip(new, batches[:most], strict=False):
-        records.append(_new_record(snap, claim, txid + len(records), metadata, position, attempt_by, plan))
-        position = records[-1].position
-    taken, creations = _that_fit(snap, records, step_bytes)
+    taken: list[TxRecord] = []
+    creations: list[Write] = []
+    while most:
+        # A copy: what a spout does to its argument must not get into what is carried on.
+        batches = batches_of(txid, codec.require_json(position, "the position"), most)[:most]
+        records: list[TxRecord] = []
+        for claim, metadata in zip(new, batches, strict=False):
+            after = records[-1].position if records else position
+            records.append(_new_record(snap, claim, txid + len(records), metadata, after, attempt_by, plan))
+        taken, creations = _that_fit(snap, records, step_bytes)
+        if len(taken) == len(records):
+            break
+        most = len(taken)  # asked again: only the last one of a group need say where to go on
     if not taken:
         return Unchanged(_in_order(known) or NothingNew())
     last = taken[-1]

@@ -33,6 +33,8 @@ from airflow_trident.spouts.files.contents import TAKE_AS_IT_IS, RecordedFile
 from airflow_trident.spouts.files.listing import FoundFile, Listing
 from airflow_trident.types import Json
 
+UPTO = "upto"
+"""Of a transaction that was begun with later ones: the last of them."""
 MAX_SEEN = 10_000
 """More files than this within the window make the window smaller, so that the metadata stays small."""
 _SLACK_NS = 5_000_000_000
@@ -118,6 +120,13 @@ def consumed_from_json(metadata: Any) -> Consumed:
     """
     if metadata is None:
         return Consumed()
+    if inner := inner_of(metadata):
+        raise SourceChangedError(
+            f"the recorded position is of a transaction that was begun with those up to {inner[UPTO]}, and only the "
+            "last of them says which files had been read",
+            "Put the ledger back from a backup (`airflow trident ledger import`), or bring the state up to that "
+            "transaction.",
+        )
     try:
         cursor, folders, seen = metadata["cursor"], metadata["folders"], metadata["seen"]
         entries = [seen[at : at + _ENTRY] for at in range(0, len(seen), _ENTRY)]
@@ -142,25 +151,36 @@ def consumed_from_json(metadata: Any) -> Consumed:
         ) from error
 
 
+def inner_of(metadata: Any) -> dict[str, Json]:
+    """What it says besides its files, if it is of a transaction that was begun together with later ones and is not the
+    last of them: what has been read stands in that of the last, once for all of them. Else nothing."""
+    return {UPTO: metadata[UPTO]} if isinstance(metadata, dict) and UPTO in metadata else {}
+
+
 ContentOf = Callable[[FoundFile], str]
 """The digest of a file's content, "" if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFiles:
-    """The next batch: `files`, oldest first. `read`: those that had been; `left`: new ones that found no room."""
+    """The next batches: their `files`, oldest first. `read`: those that had been; `left`: new ones that found no
+    room."""
 
-    files: Sequence[FoundFile]
+    batches: Sequence[Sequence[FoundFile]]
     read: Sequence[FoundFile]
     left: Sequence[FoundFile]
     listing: Listing
     before: Consumed
     limits: BatchLimits
 
-    def after(self, digests: Mapping[str, str] | None = None) -> Consumed:
-        """What has been read with it.
+    @property
+    def files(self) -> list[FoundFile]:
+        return [file for batch in self.batches for file in batch]
 
-        :param digests: of the batch's files, by path.
+    def after(self, digests: Mapping[str, str] | None = None) -> Consumed:
+        """What has been read with them.
+
+        :param digests: of the batches' files, by path.
         """
         after = self._marked(digests or {})
         left = {file.path for file in self.left}
@@ -170,17 +190,18 @@ class ChosenFiles:
     def _marked(self, digests: Mapping[str, str]) -> Consumed:
         before, found = self.before, self.listing.files
         contents = {_name(path): digest[:_CONTENT] for path, digest in digests.items() if digest}
-        cursor = max(before.cursor, self.files[-1].place)
+        files = self.files
+        cursor = max(before.cursor, files[-1].place)
         if any(file.place < cursor for file in self.left):
             # Old files are still to be read: what told them from read ones must stay as it is.
-            marks = {_name(file.path): _stamp(file.size, file.mtime_ns) for file in self.files}
+            marks = {_name(file.path): _stamp(file.size, file.mtime_ns) for file in files}
             return replace(
                 before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
             )
         newest = max((file.ctime_ns for file in found), default=0)
         settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
         window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
-        read = [*self.read, *self.files]
+        read = [*self.read, *files]
         times = sorted((file.mtime_ns for file in read if file.mtime_ns >= window), reverse=True)
         if len(times) > MAX_SEEN:
             window = times[MAX_SEEN] + 1
@@ -205,9 +226,11 @@ def next_batch(
     base: str,
     now_ns: int,
     content_of: ContentOf = lambda _: "",
+    most: int = 1,
 ) -> ChosenFiles | None:
-    """The files of the next batch; None: there is nothing new.
+    """The files of the next batches; None: there is nothing new.
 
+    :param most: so many batches at most.
     :param base: the folder, for error texts.
     :param content_of: asked where a read file has another time than it had.
     :raises SourceChangedError: a file that was read has changed, or new files cannot be told from read ones.
@@ -228,12 +251,12 @@ def next_batch(
     offered = sorted(new, key=lambda file: file.place)
     # None is passed over: the cursor must not move beyond a file that is left for later.
     ready = takewhile(lambda file: _is_old_enough(file, limits, now_ns), offered)
-    batch = _cut(list(ready), limits)
-    if not batch:
+    batches = _cut(list(ready), limits, most)
+    if not batches:
         return None
-    taken = {file.path for file in batch}
+    taken = {file.path for batch in batches for file in batch}
     return ChosenFiles(
-        files=batch,
+        batches=batches,
         read=[*kinds[_Kind.SEEN], *(file for file in kinds[_Kind.OLD] if file.path not in hidden)],
         left=[file for file in offered if file.path not in taken],
         listing=listing,
@@ -247,15 +270,18 @@ def _is_old_enough(file: FoundFile, limits: BatchLimits, now_ns: int) -> bool:
     return limits.min_age_ns == 0 or min(file.mtime_ns, file.ctime_ns) <= now_ns - limits.min_age_ns
 
 
-def _cut(files: Sequence[FoundFile], limits: BatchLimits) -> list[FoundFile]:
-    batch: list[FoundFile] = []
+def _cut(files: Sequence[FoundFile], limits: BatchLimits, most: int) -> list[list[FoundFile]]:
+    batches: list[list[FoundFile]] = []
     size = 0
-    for file in files[: limits.max_files]:
+    for file in files:
         size += file.size
-        if batch and size > limits.max_bytes:
-            break
-        batch.append(file)
-    return batch
+        if not batches or len(batches[-1]) == limits.max_files or size > limits.max_bytes:
+            if len(batches) == most:
+                break
+            batches.append([])
+            size = file.size
+        batches[-1].append(file)
+    return batches
 
 
 # ---- clocks that went back -------------------------------------------------------------------------------------

@@ -27,7 +27,15 @@ from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_simple_types
-from airflow_trident.spouts.files.consumed import BatchLimits, ChosenFiles, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.files.consumed import (
+    UPTO,
+    BatchLimits,
+    ChosenFiles,
+    LateFiles,
+    consumed_from_json,
+    inner_of,
+    next_batch,
+)
 from airflow_trident.spouts.files.contents import (
     DIGEST_BYTES,
     RecordedFile,
@@ -182,16 +190,27 @@ class FileCoordinator(Coordinator):
         :raises SourceUnavailableError: a file is still being written.
         :raises ConfigurationError: a file came too late, and `late_files` is "error".
         """
+        return next(iter(self.next_batches(txid, previous, 1)), None)
+
+    def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
+        """From one listing. What has been read with all of them is in the metadata of the last one, whose errors these
+        are as well."""
         base, _ = self.pattern.resolve()
-        choice = self._remembered(previous, base) or self._choose(self.listings.new(), previous, base)
+        choice = self._remembered(previous, base, most) or self._choose(self.listings.new(), previous, base, most)
         if choice is None:
-            return None
+            return []
         digests = digests_of(base, choice.files, self.digest_bytes)
-        files = [
-            RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
-            for file in choice.files
-        ]
-        return {"files": [file.to_json() for file in files], **choice.after(digests).to_json()}
+        upto = txid + len(choice.batches) - 1
+        found: list[Json] = []
+        for batch in choice.batches:
+            files = [
+                RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
+                for file in batch
+            ]
+            is_last = txid + len(found) == upto
+            after: dict[str, Json] = choice.after(digests).to_json() if is_last else {UPTO: upto}
+            found.append({"files": [file.to_json() for file in files], **after})
+        return found
 
     def size_bytes(self, metadata: Json) -> int:
         return sum(file.size for file in recorded_files(metadata, ""))
@@ -199,11 +218,14 @@ class FileCoordinator(Coordinator):
     def accept_source(self, metadata: Json) -> Json:
         base, _ = self.pattern.resolve()
         files = as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
-        return {"files": [file.to_json() for file in files], **consumed_from_json(metadata).knows(files).to_json()}
+        after = inner_of(metadata) or consumed_from_json(metadata).knows(files).to_json()
+        return {"files": [file.to_json() for file in files], **after}
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
         base, _ = self.pattern.resolve()
         assert isinstance(later, dict)
+        if inner_of(later):
+            return later
         known = consumed_from_json(later).knows(recorded_files(accepted, base))
         return {**later, **known.to_json()}
 
@@ -215,18 +237,18 @@ class FileCoordinator(Coordinator):
         files = [] if rest is None else rest.files
         return {"files": len(files), "bytes": sum(file.size for file in files)}
 
-    def _remembered(self, previous: Json, base: str) -> ChosenFiles | None:
-        """From the last listing, if the files of the batch are still what it says."""
+    def _remembered(self, previous: Json, base: str, most: int) -> ChosenFiles | None:
+        """From the last listing, if the files of the batches are still what it says."""
         listing = self.listings.remembered()
         if listing is None:
             return None
         with suppress(TridentError):  # what a new listing finds wrong is wrong
-            choice = self._choose(listing, previous, base)
+            choice = self._choose(listing, previous, base, most)
             if choice is not None and all(_is_as_listed(base, file) for file in choice.files):
                 return choice
         return None
 
-    def _choose(self, listing: Listing, previous: Json, base: str) -> ChosenFiles | None:
+    def _choose(self, listing: Listing, previous: Json, base: str, most: int = 1) -> ChosenFiles | None:
         return next_batch(
             listing,
             consumed_from_json(previous),
@@ -234,6 +256,7 @@ class FileCoordinator(Coordinator):
             base=base,
             now_ns=time.time_ns(),
             content_of=lambda file: digest_of(os.path.join(base, file.path)),
+            most=most,
         )
 
 
