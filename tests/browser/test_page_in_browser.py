@@ -6,9 +6,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers
@@ -20,6 +21,8 @@ from tests.fixtures.browser import TIMEOUT_MS, Login, browser, login, picture
 from tests.fixtures.ledger import commit, processed
 from tests.fixtures.page import DEFINITION, PageServer, begin, fail, page_server
 from tests.fixtures.page_ledgers import metadata, put_many, put_others
+from tests.integration.test_airflow_tasks import DAG as WORDS
+from tools.local_airflow.rest import wait_until
 
 __all__ = ["browser", "login"]
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.browser]
@@ -27,6 +30,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.browser]
 expect.set_options(timeout=TIMEOUT_MS)
 ROOT = "/page-in-browser"
 MANY = 10_000
+SLOW_MS = 240_000
+"""So long a slow machine may take for a run."""
 OTHERS = 49
 DAG = """
 from airflow.sdk import DAG
@@ -381,3 +386,47 @@ def test_it_lies_in_airflows_frame_and_its_links_lead_out_of_it(login: Login) ->
     picture(window, "page-in-airflow")
     frame.locator("#rows td.run a").first.click()
     expect(window).to_have_url(re.compile(r"/dags/words/runs/scheduled__10003"))
+
+
+# ---- from the click to the commit ----------------------------------------------------------------------------------
+
+
+def test_a_failed_transaction_is_mended_and_replayed_from_the_browser_alone(
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path, browser: Browser
+) -> None:
+    """With a scheduler: the run that the button starts finds the topology's code and commits."""
+    folder = tmp_path / "states"
+    folder.mkdir()
+    dags = {"words": WORDS.replace("FOLDER", str(folder)).replace("ARGUMENTS", ""), "mending": MENDING}
+    root = f"{ROOT}-whole"
+    with page_server(tmp_path / "page", zookeeper.hosts, root, dags, scheduler=True) as server:
+        (folder / "fail-1").touch()
+        body = {"dag_run_id": "first", "logical_date": None}
+        server.ask("ada", "POST", "/api/v2/dags/words/dagRuns", body, below="").raise_for_status()
+        window = browser.new_context().new_page()
+        window.context.add_cookies([{"name": "_token", "value": server.token("uwe"), "url": server.airflow.api.url}])
+        expect_failed(window, f"{server.airflow.api.url}/trident/?topology=words")
+        (folder / "fail-1").unlink()
+        open_row(window, 1)
+        window.get_by_role("button", name="Replay, transaction 1").click()
+        confirm(window, "the function is mended")
+        expect(window.locator("#mending")).to_contain_text("committed: 1", timeout=SLOW_MS)
+        expect(window.locator("#rows tr").first).to_contain_text("COMMITTED", timeout=SLOW_MS)
+        assert status(server, "words", 1) is Status.COMMITTED
+        window.get_by_role("button", name="Clear failed runs, topology words").click()
+        expect(window.get_by_role("dialog")).to_contain_text("first")
+        confirm(window)
+        expect(window.locator("#done")).to_have_text("1 run is cleared: first")
+
+        def green() -> bool:
+            run = server.ask("ada", "GET", "/api/v2/dags/words/dagRuns/first", below="").json()
+            return bool(run["state"] == "success")
+
+        assert wait_until(green, timeout_s=SLOW_MS / 1000)
+        window.context.close()
+
+
+def expect_failed(window: Page, url: str) -> None:
+    """The page is looked at until the first run has made its topology and failed."""
+    window.goto(url)
+    expect(window.locator("#rows tr").first).to_contain_text("FAILED", timeout=SLOW_MS)
