@@ -32,8 +32,6 @@ class Generation(StrEnum):
 
 
 _SEED_KEYS = ("name", "coordination_port")
-TELEMETRY = "$telemetry"
-"""The stream of figures that every node of qtopology has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

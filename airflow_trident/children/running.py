@@ -6,6 +6,7 @@ well: one that ends badly fails the partition. Success is never the exit code al
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import deque
@@ -15,8 +16,9 @@ from typing import Any, NamedTuple
 
 from airflow_trident.children.bolt import ChildBolt, OnFail
 from airflow_trident.children.channel import Channel
-from airflow_trident.children.json_values import Reader, reader_of
+from airflow_trident.children.json_values import STRING, Reader, reader_of
 from airflow_trident.children.talk import BoltPlace, BoltTalk, ChildLimits, PendingRow
+from airflow_trident.children.telemetry import TELEMETRY, Telemetry
 from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError, UserCodeError
 
 _log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class _Run:
         self._streams: dict[str, tuple[int, Reader]] = {
             name: (number, reader_of(schema)) for number, (name, schema) in enumerate(place.streams.items())
         }
+        self._telemetry = Telemetry(place.node.rpartition(".")[0] or place.node) if TELEMETRY in place.streams else None
         self._ready = False
         self._rows: deque[PendingRow] = deque()
         self._first = 0
@@ -130,6 +133,7 @@ class _Run:
             while self._open:
                 self._turn(last=True)
             self._end()
+            self._measured()
             yield from (some for some in (held, self._taken()) if some is not None)
             self._tell()
         finally:
@@ -161,6 +165,8 @@ class _Run:
         self._given += 1
         if self._talk.acknowledges:
             row = PendingRow(values, 0)
+            if self._telemetry is not None:
+                row.given_s = time.monotonic()
             self._rows.append(row)
             self._open += 1
             row.size_bytes = self._talk.give(number, values)
@@ -249,6 +255,13 @@ class _Run:
         if channel.cut_off and not talk.acknowledges:
             raise channel.error("ended before it had taken all rows", "Let it end at shutdown only.")
 
+    def _measured(self) -> None:
+        """The figures of this partition, as one tuple of their stream, if somebody declared that."""
+        if self._telemetry is not None:
+            message, schema = self._telemetry.message(), self._place.streams[TELEMETRY]
+            is_text = [one.type for one in schema] == [STRING]
+            self.emitted((), TELEMETRY, [json.dumps(message)] if is_text else message)
+
     def _tell(self) -> None:
         for stream, count in self._dropped_emits.items():
             _log.warning("%s: %d emits on stream %r, which nobody declared", self._channel.what, count, stream)
@@ -321,6 +334,8 @@ class _Run:
         row = self._row(number)
         row.done = True
         self._open -= 1
+        if self._telemetry is not None:
+            self._telemetry.add(time.monotonic() - row.given_s)
         self._open_bytes -= row.size_bytes
         self._stuck_s = 0.0
         rows, out = self._rows, self._out

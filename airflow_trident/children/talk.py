@@ -174,4 +174,5 @@ class PendingRow:
     values: tuple[Any, ...]
     size_bytes: int
     emits: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
+    given_s: float = 0.0
     done: bool = False

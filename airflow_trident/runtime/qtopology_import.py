@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_trident.children.definition import (
-    TELEMETRY,
     BoltDefinition,
     Input,
     NodeDefinition,
@@ -16,6 +15,7 @@ from airflow_trident.children.definition import (
 )
 from airflow_trident.children.imported_bolt import WHOLE, ImportedBolt, text_of
 from airflow_trident.children.talk import DEFAULT_STREAM
+from airflow_trident.children.telemetry import TELEMETRY
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.expr.tree import col, lit
 from airflow_trident.protocol.placement import PlacementHints
@@ -136,17 +136,18 @@ class _Import:
             rows.partition_persist(BoltSink(bolt), [_STREAM, _DATA], name=node.name)
             return
         schema = self._schema(node.name)
-        made = rows.name(node.name).bolt([_STREAM, _DATA], bolt, {one: ddl(schema) for one in self._ids(node.name)})
+        streams = {one: ddl(WHOLE if one == TELEMETRY else schema) for one in self._ids(node.name)}
+        made = rows.name(node.name).bolt([_STREAM, _DATA], bolt, streams)
         for one, stream in made.items():
             self._streams[node.name, one] = stream
 
     def _wire(self, node: BoltDefinition, wire: Input) -> Stream:
         """As stream id and text, so that nodes of all kinds fit together."""
-        if wire.stream_id == TELEMETRY:
+        if wire.stream_id == TELEMETRY and wire.source in {spout.name for spout in self._found.spouts}:
             raise ConfigurationError(
-                f"{self._found.file}: bolt {node.name!r} reads the telemetry of {wire.source!r}, which is not "
-                "kept here",
-                'Set "disabled": true at that input, or at the bolt.',
+                f"{self._found.file}: bolt {node.name!r} reads the telemetry of the spout {wire.source!r}, which has "
+                "none: it is asked before a transaction begins",
+                'Set "disabled": true at that input, or read the telemetry of a bolt.',
             )
         stream = self._streams[wire.source, wire.stream_id or DEFAULT_STREAM]
         if stream.schema != WHOLE:

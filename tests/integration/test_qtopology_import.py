@@ -93,6 +93,22 @@ def test_bolts_feed_bolts_typed_or_whole_and_one_that_nobody_reads_is_a_sink(tmp
         assert sorted(json.loads(line)["n"] for line in told.read_text().splitlines()) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
+@needs_node
+def test_the_telemetry_of_a_bolt_comes_once_for_each_partition(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    recorder = bolt("recorder", "recorder.js", {"source": "tagger", "stream_id": "$telemetry"})
+    recorder["init"] = {"file": str(told)}
+    topology = Topology.from_qtopology(written(tmp_path, TAGGER, recorder), spool_dir=str(tmp_path / "spool"))
+    run(topology, tmp_path)
+    messages = [json.loads(line) for line in told.read_text().splitlines()]
+    assert sum(message["total"]["cnt"] for message in messages) == 4
+    for message in messages:
+        assert message["name"] == "tagger"
+        assert message["last"] == message["total"]
+        assert message["last"]["avg"] > 0
+        assert message["ts"] > 0
+
+
 @pytest.mark.parametrize(
     ("bolts", "options", "said"),
     [
@@ -101,7 +117,7 @@ def test_bolts_feed_bolts_typed_or_whole_and_one_that_nobody_reads_is_a_sink(tmp
         (
             [bolt("b", "b.js", {"source": "numbers", "stream_id": "$telemetry"})],
             {},
-            "bolt 'b' reads the telemetry of 'numbers', which is not kept here",
+            "bolt 'b' reads the telemetry of the spout 'numbers', which has none",
         ),
     ],
 )

@@ -1,0 +1,32 @@
+"""What qtopology calls the telemetry of a node: how many tuples it took, and for how long (qtopology: Telemetry)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+TELEMETRY = "$telemetry"
+"""The stream of figures that every node of qtopology has."""
+
+
+class Telemetry:
+    """Of one partition of an attempt.
+
+    :param name: of the node.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+        self._spent_s = 0.0
+
+    def add(self, spent_s: float) -> None:
+        """:param spent_s: from when the tuple was given until it was acknowledged."""
+        self._count += 1
+        self._spent_s += spent_s
+
+    def message(self) -> dict[str, Any]:
+        """As qtopology gives it, durations in milliseconds; `last` and `total` are the same, for a process has one
+        partition."""
+        figures = {"avg": self._spent_s / self._count * 1000 if self._count else 0.0, "cnt": self._count}
+        return {"last": figures, "name": self._name, "total": figures, "ts": time.time_ns() // 1_000_000}
