@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.protocol import codec
-from airflow_trident.runtime import commit, commit_group, phases
+from airflow_trident.runtime import commit, commit_group, group_phases, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.mending import rebuild
 from airflow_trident.runtime.milestones import Milestone, told
@@ -72,7 +72,7 @@ def instead_of_the_world(world: World) -> Iterator[None]:
         stack.enter_context(instead_of_time(world.clock))
         stack.enter_context(mock.patch.object(Committer, "_sweep", sweep))
         stack.enter_context(told(point))
-        for module in (phases, commit, commit_group, rebuild):
+        for module in (phases, group_phases, commit, commit_group, rebuild):
             stack.enter_context(mock.patch.object(module, "StagingArea", world.area))
         for name in ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx"):
             stack.enter_context(mock.patch.object(codec, name, _remembering(getattr(codec, name))))

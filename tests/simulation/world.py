@@ -18,6 +18,7 @@ from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.backfill import Selection
+from airflow_trident.runtime.drains import group_size
 from tests.simulation.clock import SimTime
 from tests.simulation.judge import Judge, Sweep
 from tests.simulation.kinds import Kind
@@ -240,6 +241,6 @@ def _fill(world: World) -> None:
         judge.ordered.add("second")
     else:
         stream.group_by("record").persistent_aggregate(states, Count(), "n", name="second")
-    judge.group = MOST_TOGETHER if kind.groups else 1
+    judge.group = group_size.FIRST if kind.tasks else MOST_TOGETHER if kind.groups else 1
     judge.process = lambda: world.process
     judge.now_ms = None if kind.tasks else world.clock.time_ms
