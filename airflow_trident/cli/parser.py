@@ -129,6 +129,7 @@ _SPARK_ARCHIVE = _command(
 
 # ---- ledger ----------------------------------------------------------------------------------------------------
 
+ARG_CHECK = Arg(("--check",), help="Exit code 1 when a topology stands still", action="store_true")
 ARG_EXPORT_FILE = Arg(("--output",), help="File to write (default: standard output)", metavar="FILE")
 
 ARG_IMPORT_FILE = Arg(("file",), help="What `ledger export` wrote", metavar="FILE")
@@ -143,8 +144,9 @@ _LEDGER = GroupCommand(
             "list_",
             "List all topologies, or one topology's transactions. Committed transactions are kept up to the "
             "retention; failed and skipped ones always.",
-            (ARG_TOPOLOGY_OR_ALL, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
+            (ARG_TOPOLOGY_OR_ALL, ARG_CHECK, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
             "ledger list",
+            "ledger list --check -o json",
             "ledger list word_count",
             "ledger list word_count -o json",
         ),

@@ -41,7 +41,16 @@ def test_a_new_site_has_no_topologies_and_an_unknown_one_is_one_line_that_names_
 
 def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
     site.run_all()
-    every, as_json, as_table = site.tridents("ledger list -o json", "ledger list words -o json", "ledger list words")
+    every, as_json, as_table, *checked = site.tridents(
+        "ledger list -o json",
+        "ledger list words -o json",
+        "ledger list words",
+        "ledger list --check -o json",
+        "ledger list words --check",
+    )
+    assert [one.code for one in (every, as_json, as_table)] == [0, 0, 0]
+    assert [one.code for one in checked] == [1, 1], "transaction 2 is FAILED, and 3 waits for it"
+    assert checked[0].out == every.out
     (row,) = every.json()
     assert row.pop("coordinated").startswith("20")
     assert row == (

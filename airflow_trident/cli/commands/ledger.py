@@ -57,7 +57,14 @@ def list_(args: Namespace) -> int | None:
         outcome = None if outcome is None else outcome.now(view.next_txid)
         if outcome is not None and outcome.is_bad:
             print(f"the coordinator begins nothing: {outcome_text(outcome)}: {one_line(outcome.error)}")
-    return OK
+    return PROBLEM if args.check and stands_still(view, outcome) else OK
+
+
+def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None) -> bool:
+    """Does nothing move before a person acts: does a FAILED transaction hold up the others, or the coordinator begin
+    nothing?"""
+    blocked = view.blocked_by(view.next_txid) is not None
+    return blocked or (outcome is not None and outcome.now(view.next_txid).is_bad)
 
 
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
@@ -81,17 +88,19 @@ def _plan(record: TxRecord) -> str:
 
 
 def _list_topologies(args: Namespace) -> int:
-    rows, unreadable = [], False
+    rows, unreadable, still = [], False, False
     with open_hook(args).get_ledgers() as ledgers:
         for name in ledgers.names():
             try:
                 ledger = ledgers.ledger(name)
-                rows.append(topology_row(ledger.view(0), ledger.coordinator()))
+                view, outcome = ledger.view(0), ledger.coordinator()
+                rows.append(topology_row(view, outcome))
+                still = still or stands_still(view, outcome)
             except CorruptError as error:  # the others are shown all the same
                 unreadable = True
                 rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
     print_rows(_fitting(rows, args.output), args.output, empty="no topology has a ledger yet")
-    return PROBLEM if unreadable else OK
+    return PROBLEM if unreadable or (args.check and still) else OK
 
 
 _TOPOLOGY_COLUMNS = (
