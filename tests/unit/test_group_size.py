@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain_passes import parts_of
-from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, GroupSize, grown
+from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, GroupSize, next_size
 from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
 
 MB = 1 << 20
@@ -48,9 +48,28 @@ def test_it_shrinks_after_a_long_pass_but_the_first_and_after_a_failure() -> Non
     assert size.now == 1
 
 
-@given(st.integers(1, 200), st.integers(1, 200), st.floats(0.0, 1e4))
-def test_the_next_size_stays_within_bounds(now: int, members: int, took_s: float) -> None:
-    assert max(1, now // 2) <= grown(now, members, took_s) <= 4 * now
+PASSES = st.lists(st.tuples(st.integers(1, 200), st.floats(0.0, 1e4)), min_size=1, max_size=6)
+
+
+@given(st.integers(1, 200), PASSES)
+def test_the_next_size_stays_within_bounds(now: int, took: list[tuple[int, float]]) -> None:
+    assert max(1, now // 2) <= next_size(now, took) <= 4 * now
+
+
+def settled(by_itself_s: float, each_s: float) -> int:
+    """The size that it comes to."""
+    size = GroupSize(DrainLimits(), together=True)
+    for _ in range(30):
+        size.passed(size.now, by_itself_s + each_s * size.now)
+    return size.now
+
+
+def test_it_comes_to_what_takes_some_seconds_or_pays_for_the_pass() -> None:
+    assert settled(0.2, 0.01) == MOST_IN_GROUP
+    assert settled(1.0, 0.1) == 40
+    assert settled(0.0, 10.0) == 1
+    assert settled(20.0, 0.5) == 40  # a busy machine: smaller ones would take nearly as long
+    assert settled(20.0, 0.0) == MOST_IN_GROUP
 
 
 def test_a_pass_reads_no_more_than_its_bytes() -> None:

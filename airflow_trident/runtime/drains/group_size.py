@@ -1,12 +1,14 @@
 """How many transactions a drain processes together. Pure, but for what it remembers.
 
 A group pays for what a pass costs beside its rows; when that is paid, more only makes a failure dearer and the first
-commit later. So it grows while passes are short, and is bounded by what there is to read.
+commit later. So a pass may take some seconds, or, where it costs much by itself (a busy machine, a cluster that is far
+away), twice what it would without rows; and it is bounded by what there is to read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import linear_regression
 
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
@@ -16,7 +18,9 @@ FIRST = 8
 GROUP_BYTES = 32 << 20
 """So much is read by one pass, if it is of more than one transaction."""
 LONG_S = 5.0
-"""A pass that takes longer is halved the next time."""
+"""A pass that takes longer is halved the next time, unless most of it is what every pass costs."""
+REMEMBERED = 6
+"""Passes of so many sizes tell what a pass costs."""
 GROWS = 4
 """So many times as many the next time, at most."""
 
@@ -38,6 +42,7 @@ class GroupSize:
         self._now = self._fixed or min(FIRST, self._most)
         self._by_bytes = MOST_IN_GROUP
         self._passes = 0
+        self._took: list[tuple[int, float]] = []
 
     @property
     def now(self) -> int:
@@ -47,7 +52,9 @@ class GroupSize:
         """A pass of so many went well. The first one of a process takes longer than all others."""
         self._passes += 1
         if self._fixed is None and (self._passes > 1 or took_s < LONG_S):
-            self._now = min(self._most, grown(self._now, members, took_s))
+            others = [one for one in self._took if one[0] != members]  # of each size the last one
+            self._took = [*others[1 - REMEMBERED :], (members, took_s)]
+            self._now = min(self._most, next_size(self._now, self._took))
 
     def failed(self) -> None:
         if self._fixed is None:
@@ -75,14 +82,30 @@ class GroupSize:
         return passes
 
 
-def grown(now: int, members: int, took_s: float) -> int:
-    """The next size after a pass of `members` transactions: as many as would take LONG_S, within bounds; a pass that
-    was not full says nothing about more, unless it was too long."""
-    if took_s > LONG_S:
-        return max(1, now // 2)
-    if members < now:
-        return now
-    return max(now, min(now * GROWS, int(now * LONG_S / max(took_s, 0.001))))
+def next_size(now: int, took: Sequence[tuple[int, float]]) -> int:
+    """The next size, between half and four times the present one. A pass that was not full says nothing about more.
+
+    :param took: members and seconds of the last passes, at least one.
+    """
+    members, last_s = took[-1]
+    by_itself_s, each_s = _line(took)
+    if each_s is None:
+        wanted = now // 2 if last_s > LONG_S else int(now * LONG_S / max(last_s, 0.001))
+    elif each_s <= 0:
+        wanted = now * GROWS
+    else:
+        wanted = int(max(LONG_S - by_itself_s, by_itself_s) / each_s)
+    return max(1, now // 2, min(wanted, now * GROWS if members >= now else now))
+
+
+def _line(took: Sequence[tuple[int, float]]) -> tuple[float, float | None]:
+    """Seconds of a pass by itself, and of each of its members: the line through these passes. All of one size tell
+    nothing about that."""
+    sizes, seconds = zip(*took, strict=True)
+    if len(set(sizes)) < 2:
+        return 0.0, None
+    each_s, by_itself_s = linear_regression(sizes, seconds)
+    return max(by_itself_s, 0.0), each_s
 
 
 def _room(sizes: Sequence[int]) -> int:
