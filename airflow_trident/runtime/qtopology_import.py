@@ -131,7 +131,10 @@ class _Import:
     def _bolt(self, node: BoltDefinition, *, is_sink: bool) -> None:
         wires = [self._wire(node, wire) for wire in node.inputs]
         rows = wires[0] if len(wires) == 1 else self.topology.merge(wires)
-        bolt = ImportedBolt(node.cmd, allow_parallel=node.allow_parallel, **self._options(node))
+        try:
+            bolt = ImportedBolt(node.cmd, allow_parallel=node.allow_parallel, **self._options(node))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self._found.file}: bolt {node.name!r}: {error.message}", error.cure) from error
         if is_sink:
             rows.partition_persist(BoltSink(bolt), [_STREAM, _DATA], name=node.name)
             return

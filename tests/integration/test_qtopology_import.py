@@ -113,6 +113,11 @@ def test_the_telemetry_of_a_bolt_comes_once_for_each_partition(tmp_path: Path) -
     ("bolts", "options", "said"),
     [
         ([TAGGER], {"fields": {"taggr": "n long"}}, "fields names the node 'taggr'. The nodes are: numbers, tagger."),
+        (
+            [bolt("b", "process", {"source": "numbers"}, type="sys")],
+            {},
+            "numbers.json: bolt 'b': the standard bolt 'process' of qtopology acknowledges a row before",
+        ),
         ([TAGGER], {"states": {"x": print}}, "states names the node 'x'"),
         (
             [bolt("b", "b.js", {"source": "numbers", "stream_id": "$telemetry"})],
