@@ -140,6 +140,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.sql.spout import SqlSpout as SqlSpout
     from airflow_trident.states.children.bolt_sink import BoltSink as BoltSink
     from airflow_trident.states.delta.state import DeltaState as DeltaState
+    from airflow_trident.states.delta.table import DeltaTable as DeltaTable
     from airflow_trident.states.files.sink import FileSink as FileSink
     from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState

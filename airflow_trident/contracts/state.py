@@ -87,7 +87,8 @@ class Capabilities:
     keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
     (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater. `own`: what a
     committer bolt does in a database of its own; that it is atomic, or opaque, is the bolt's word. `groups`:
-    several transactions can change it in one step (T12).
+    several transactions can change it in one step (T12). `by_reference`: staged files become its own, as they are
+    (`State.apply_files`).
     """
 
     durable: bool
@@ -97,6 +98,7 @@ class Capabilities:
     appends: bool = False
     own: bool = False
     groups: bool = False
+    by_reference: bool = False
 
     @property
     def kind(self) -> StateKind:
@@ -135,6 +137,15 @@ class Marker:
     def lacks(self, needed: Txids) -> Txids:
         """Those of `needed` that are not applied."""
         return needed - (Txids.span(1, self.high) - Txids(self.holes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, by absolute paths. They
+    were there, in the size that was staged, a moment ago."""
+
+    paths: tuple[str, ...]
+    num_rows: int
 
 
 class MapState(Protocol):
@@ -297,6 +308,13 @@ class State(ABC):
         :raises LedgerBehindStateError: the data belongs to another life of the ledger.
         :raises StoreUnavailableError: nothing was applied.
         """
+
+    def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
+        """As :meth:`apply`, of a batch whose files become the store's (`Capabilities.by_reference`).
+
+        :raises StagingError: a file is gone; nothing was applied.
+        """
+        raise ConfigurationError(f"{type(self).__name__} takes no files", "Implement State.apply_files in it.")
 
     def apply_group(self, tickets: Sequence[CommitTicket], batches: Sequence[pa.Table]) -> tuple[Applied, ...]:
         """Merge several staged batches in one atomic step, with the marker (T12); what was done with each.

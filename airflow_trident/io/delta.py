@@ -73,6 +73,11 @@ class DeltaPlace:
         module: Any = require_extra("deltalake", EXTRA)
         return module.DeltaTable(self.where, version=version, storage_options=dict(self.resolved().options) or None)
 
+    def make_folder(self, below: str = "") -> None:
+        """So that a folder that may not be written to is told from one that is not there. Object stores have none."""
+        if "://" not in self.where:
+            os.makedirs(os.path.join(self.where, below), exist_ok=True)
+
     def files(self) -> pafs.FileSystem:
         """What is below the place, names relative to it."""
         import pyarrow.fs as pafs

@@ -61,6 +61,7 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
+from airflow_trident.runtime.staged_batches import apply_batch, staged_batch
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
@@ -294,11 +295,7 @@ class Committer:
         """:raises StagingError: it cannot be read."""
         area = StagingArea(self.staging_root)
         manifest = area.load(ticket.staged)
-        alone = {ticket.txid: ticket.attempt}
-        return {
-            sink.name: area.read_each(manifest, alone, sink.name, sink.schema)[0]
-            for sink in self.topology.compile().staged
-        }
+        return {sink.name: staged_batch(area, manifest, ticket, sink) for sink in self.topology.compile().staged}
 
     def _with_staged(self, ticket: CommitTicket) -> tuple[CommitTicket, dict[str, pa.Table]]:
         """The staged batch; where it is gone, it is emitted again first. With it the ticket that holds now.
@@ -336,7 +333,7 @@ class Committer:
 
         def apply(name: str, batch: pa.Table) -> None:
             fed.add(name)
-            applied = opened[name].apply(ticket, with_commit_time(self.topology.states[name], ticket, batch))
+            applied = apply_batch(opened[name], ticket, with_commit_time(self.topology.states[name], ticket, batch))
             already = " (it had them already)" if applied is Applied.ALREADY else ""
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"

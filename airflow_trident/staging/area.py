@@ -219,15 +219,37 @@ class StagingArea:
         parts = [self._read_file(file, schema, target) for file in manifest.files if file.state == state]
         return pa.concat_tables(parts) if parts else target.empty_table()
 
+    def files(self, manifest: Manifest, state: str, schema: Schema) -> tuple[StagedFile, ...]:
+        """What is staged for one state, by absolute paths; only the files' sizes are looked at.
+
+        :raises StagingError: one is missing or has another size, or the batch was staged with other fields.
+        """
+        _require_staged(manifest, state, schema)
+        found = []
+        for file in manifest.files:
+            if file.state == state and file.rows:
+                path = self._inside(file.path)
+                self._require_size(file, path)
+                found.append(replace(file, path=path))
+        return tuple(found)
+
+    def _require_size(self, file: StagedFile, path: str) -> None:
+        try:
+            size = os.path.getsize(path)
+        except FileNotFoundError as error:
+            raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
+        except OSError as error:
+            raise StagingError(f"the staged file {path!r} cannot be read ({error})", _AGAIN) from error
+        if size != file.bytes:
+            raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
+
     def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         path = self._inside(file.path)
         try:
-            size = os.path.getsize(path)
-            if size != file.bytes:
-                raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
+            self._require_size(file, path)
             with open(path, "rb") as source, pq.ParquetFile(source) as parquet:
                 table = parquet.read()
             if tuple(table.column_names) != names_of(schema):

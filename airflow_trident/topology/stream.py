@@ -277,6 +277,14 @@ class Stream(StreamBase):
         sink = persist.partition_persist(self, state, inputs, updater, keys, values, order_by, name)
         return TridentState(self, sink)
 
+    def persist_table(self, table: StateFactory, *, mode: str = "append", name: str | None = None) -> TridentState:
+        """Append all fields of every tuple to a table that others may write, too: ``persist_table(DeltaTable(...))``.
+
+        :param name: of the state; default: ``rows``.
+        :raises PlanError: it is no table, or there is no such mode.
+        """
+        return TridentState(self, persist.persist_table(self, table, mode, name))
+
     def stateful(
         self,
         inputs: FieldSpec,

@@ -40,7 +40,8 @@ from airflow_trident.states.sql.sqlite import SqliteState
 from airflow_trident.states.sql.table_sink import OpenTableSink
 from airflow_trident.types import parse_declared
 from tests.fixtures.postgres import PostgresServer
-from tests.fixtures.state import SINKS, batch, ticket
+from tests.fixtures.state import SINKS, ticket
+from tests.fixtures.state import batch as whole_batch
 
 FIELDS = parse_declared(
     "word string, n long, tags array<string>, at timestamp, clock time, took interval day to second"
@@ -59,15 +60,20 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
 
 
 def spec_of(sink: str, folder: Path) -> StateSpec:
-    return StateSpec(topology="words", name="rows", keys=(), values=FIELDS, staged=FIELDS, factory=SINKS[sink](folder))
+    fields = FIELDS[:4] if sink == "delta table" else FIELDS  # which has no times
+    return StateSpec(topology="words", name="rows", keys=(), values=fields, staged=fields, factory=SINKS[sink](folder))
 
 
 def rows_of(state: State) -> Counter[str]:
     return Counter(repr(row) for _, row in state.items())
 
 
-def expected(*batches: list[tuple[Any, ...]]) -> Counter[str]:
-    return Counter(repr(row) for rows in batches for row in rows)
+def expected(spec: StateSpec, *batches: list[tuple[Any, ...]]) -> Counter[str]:
+    return Counter(repr(row[: len(spec.staged)]) for rows in batches for row in rows)
+
+
+def batch(spec: StateSpec, *rows: tuple[Any, ...]) -> pa.Table:
+    return whole_batch(spec, *(row[: len(spec.staged)] for row in rows))
 
 
 OTHER: list[tuple[Any, ...]] = [("late", 7, [], None, datetime.time(), -TOOK)]
@@ -80,7 +86,7 @@ def test_rows_are_appended_once_equal_ones_too(spec: StateSpec) -> None:
         assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
         assert state.apply(ticket(2), batch(spec)) is Applied.APPLIED
         assert state.apply(ticket(3), batch(spec, *OTHER)) is Applied.APPLIED
-        assert rows_of(state) == expected(ROWS, OTHER)
+        assert rows_of(state) == expected(spec, ROWS, OTHER)
     with spec.factory.make_state(spec) as state:
         assert state.apply(ticket(3), batch(spec, *OTHER)) is Applied.ALREADY
         marker = state.marker()
@@ -122,19 +128,21 @@ def test_a_transaction_that_was_left_out_is_appended_late_once(spec: StateSpec) 
         state.apply(ticket(2), batch(spec, *ROWS))
         for fence, answer in ((30, Applied.APPLIED), (31, Applied.ALREADY)):
             assert state.apply(ticket(1, fence=fence, late=True), batch(spec, *OTHER)) is answer
-        assert rows_of(state) == expected(ROWS, OTHER)
+        assert rows_of(state) == expected(spec, ROWS, OTHER)
 
 
 def test_the_batch_of_the_highest_txid_is_replaced_by_that_of_a_newer_attempt(spec: StateSpec) -> None:
+    if not spec.factory.capabilities.opaque:
+        pytest.skip("a topology of opaque spouts is refused with it")
     spec = replace(spec, opaque=True)
     with spec.factory.make_state(spec) as state:
         state.apply(ticket(2, fence=1), batch(spec, *ROWS))
         state.apply(ticket(1, fence=2, late=True), batch(spec, *OTHER))
         state.apply(ticket(2, fence=3, attempt=1), batch(spec, *OTHER))
-        assert rows_of(state) == expected(OTHER, OTHER)
+        assert rows_of(state) == expected(spec, OTHER, OTHER)
         state.apply(ticket(2, fence=4, attempt=2), batch(spec))
         state.apply(ticket(2, fence=5, attempt=3), batch(spec, *ROWS))
-        assert rows_of(state) == expected(OTHER, ROWS)
+        assert rows_of(state) == expected(spec, OTHER, ROWS)
 
 
 def test_of_many_committers_at_once_one_appends(spec: StateSpec) -> None:
@@ -146,7 +154,7 @@ def test_of_many_committers_at_once_one_appends(spec: StateSpec) -> None:
         answers = Counter(pool.map(commit, range(4)))
     assert answers == {Applied.APPLIED: 1, Applied.ALREADY: 3}
     with spec.factory.make_state(spec) as state:
-        assert rows_of(state) == expected(ROWS)
+        assert rows_of(state) == expected(spec, ROWS)
 
 
 def test_another_definition_is_refused_and_so_are_queries_by_key(spec: StateSpec) -> None:
@@ -154,8 +162,8 @@ def test_another_definition_is_refused_and_so_are_queries_by_key(spec: StateSpec
         state.apply(ticket(1), batch(spec, *ROWS))
         with pytest.raises(ConfigurationError, match="by key"):
             state.get_many([()])
-    other = parse_declared("word string")
-    with pytest.raises(DefinitionChangedError):
+    other = parse_declared("word string, n string, tags array<string>, at timestamp")
+    with pytest.raises((DefinitionChangedError, ConfigurationError), match=r"n string|column n is long"):
         spec.factory.make_state(replace(spec, values=other, staged=other))
 
 
@@ -207,7 +215,7 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
     with spec.factory.make_state(spec) as state:
         answer = state.apply(ticket(2), batch(spec, *OTHER))
         assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
-        assert rows_of(state) == expected(ROWS, OTHER)
+        assert rows_of(state) == expected(spec, ROWS, OTHER)
     left = {path.name for path in (tmp_path / "out" / META).iterdir()}
     assert all(name.startswith("words-rows.000") for name in left), left
     assert not any(name.startswith(".") for name in left), "what was prepared is cleaned away"
@@ -232,7 +240,7 @@ def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
         monkeypatch.setattr(file_sink, "put_if_absent", others_first)
         with pytest.raises(FencedError):
             state.apply(ticket(1, fence=9), batch(spec, *OTHER))
-        assert rows_of(state) == expected(*[ROWS] * behind)
+        assert rows_of(state) == expected(spec, *[ROWS] * behind)
         assert state.apply(ticket(behind + 1, fence=99), batch(spec, *OTHER)) is Applied.APPLIED
     left = [path.name for path in (tmp_path / "out" / META).iterdir()]
     assert len(left) <= KEEP + 1
@@ -252,7 +260,7 @@ def test_a_sink_of_version_0_1_is_gone_on_with_and_closed_to_that_version(tmp_pa
     with spec.factory.make_state(spec) as state:
         assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
         state.apply(ticket(2), batch(spec, *OTHER))
-        assert rows_of(state) == expected(ROWS, OTHER)
+        assert rows_of(state) == expected(spec, ROWS, OTHER)
     assert json.loads((meta / "words-rows.json").read_text())["version"] > 1
 
 

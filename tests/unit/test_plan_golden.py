@@ -23,6 +23,7 @@ from airflow_trident import (
     Count,
     CustomGrouping,
     Debug,
+    DeltaTable,
     FirstN,
     GroupedMultiReducer,
     MultiReducer,
@@ -241,6 +242,7 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     "sql": lambda t: persist(
         wide(t).sql("SELECT user, count(*) AS orders -- of all\nFROM {o} GROUP BY user", "user string, orders long")
     ),
+    "persist_table": lambda t: _none(wide(t).filter(col("n") > 3).persist_table(DeltaTable("/lake/sales"))),
     "several_states": several_states,
     "several_streams": several_streams,
     **COMMIT_SHAPES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from airflow_trident.contracts.state import StateSpec
@@ -33,7 +32,7 @@ def open_table(place: DeltaPlace, runs: Runs) -> Any:
     try:
         table = place.table()
     except errors.TableNotFoundError:
-        _make_folder(place)
+        place.make_folder()
         try:
             table = module.DeltaTable.create(
                 place.where,
@@ -46,12 +45,6 @@ def open_table(place: DeltaPlace, runs: Runs) -> Any:
             table = place.table()  # another process was first
     _require_own(table.metadata().description, place, spec, wanted)
     return table
-
-
-def _make_folder(place: DeltaPlace) -> None:
-    """So that a folder that may not be written to is told from one that is not there."""
-    if "://" not in place.where:
-        os.makedirs(place.where, exist_ok=True)
 
 
 def _require_own(found: str | None, place: DeltaPlace, spec: StateSpec, wanted: dict[str, str]) -> None:

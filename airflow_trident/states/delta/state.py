@@ -28,13 +28,14 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
-from airflow_trident.states.core.checks import require_columns, require_plain_keys, require_short_name
+from airflow_trident.states.core.checks import require_plain_keys, require_short_name
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
 from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
-from airflow_trident.types import INTERVAL, has_times, names_of
+from airflow_trident.states.delta.table_rules import require_delta_columns
+from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +74,7 @@ class DeltaState(StateFactory):
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
         require_short_name(spec, self.table or f"{spec.topology}_{spec.name}")
-        _require_columns(spec)
+        require_delta_columns(spec, names_of((*PARTITIONS, DELETED)))
 
     def make_state(self, spec: StateSpec) -> OpenDeltaState:
         """
@@ -352,15 +353,3 @@ class OpenDeltaState(AdmittingState):
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def _require_columns(spec: StateSpec) -> None:
-    """:raises ConfigurationError: the fields cannot be columns of a Delta table beside each other."""
-    for each in (*spec.keys, *spec.values):
-        if has_times(each.type) or INTERVAL in each.type:
-            raise ConfigurationError(
-                f"state {spec.name!r} has the field {each.name!r} of type {each.type}; Delta tables have neither times "
-                "nor intervals",
-                "Keep a long of microseconds, or a text.",
-            )
-    require_columns(spec, names_of((*PARTITIONS, DELETED)), "a Delta table cannot tell from another column")

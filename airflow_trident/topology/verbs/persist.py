@@ -116,6 +116,19 @@ def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> S:
     )
 
 
+def persist_table(stream: S, table: Any, mode: str, name: str | None) -> PersistNode:
+    if not isinstance(table, StateFactory) or not table.capabilities.by_reference:
+        raise PlanError(
+            f"persist_table got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
+            'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
+        )
+    if mode != "append":
+        raise PlanError(
+            f"persist_table got mode={mode!r}", 'There is mode="append"; for upserts use partition_persist().'
+        )
+    return _persist_rows(stream, table, stream.schema, name)
+
+
 def _persist_rows(stream: S, sink: StateFactory, staged: Schema, name: str | None) -> PersistNode:
     spec = StateSpec(
         topology=stream.topology.name,
