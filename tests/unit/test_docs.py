@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("**/*.md"))]
 TUTORIAL = DOCS / "tutorial" / "first-topology.md"
+SPARK_JOB = DOCS / "tutorial" / "spark-job.md"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -141,6 +142,12 @@ def test_the_example_of_the_readme_is_a_topology_and_a_dag() -> None:
 def test_the_topology_of_the_tutorial_plans_as_it_says() -> None:
     topology = built(run(TUTORIAL, slice(0, 1), __file__="/home/you/trident-tutorial/dags/fruit.py"))
     assert explain(topology.compile()).strip() in _indented(text_of(TUTORIAL))
+
+
+def test_the_topology_of_the_second_page_plans_as_it_says() -> None:
+    topology = built(run(SPARK_JOB, slice(1, 2), __file__="/home/you/trident-tutorial/dags/daily.py"))
+    _, begin, compiled = explain(topology.compile()).partition("compiled plan")
+    assert f"{begin}{compiled}".strip() in _indented(text_of(SPARK_JOB))
 
 
 def _indented(text: str) -> str:
