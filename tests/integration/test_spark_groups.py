@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import SparkFiles
 
 from airflow_trident import Count, FileSpout, MemoryState, Topology
 from airflow_trident.engine.base import Job
@@ -94,6 +95,7 @@ def test_lines_that_the_jvm_reads_are_those_of_their_transactions(
     assert staged_of_each(jobs, manifest) == {job.slot.txid: run(spark_engine, job) for job in jobs}
     assert [one.rows_read for one in manifest.members] == [3, 3, 0, 3]
     assert ways == ["JVM"]
+    assert not list(Path(SparkFiles.getRootDirectory()).glob("airflow-trident-group-*"))
 
 
 def test_by_key_a_file_of_two_transactions_counts_for_both(

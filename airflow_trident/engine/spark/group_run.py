@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Emitter, TextFiles
@@ -274,7 +274,8 @@ class GroupRun:
         if not any(files is not None and files.paths for files in texts):
             return None
         try:
-            folder = self._folders.enter_context(linked([() if one is None else one.paths for one in texts]))
+            parts = [() if one is None else one.paths for one in texts]
+            folder = self._folders.enter_context(linked(parts if self._member else [tuple(chain.from_iterable(parts))]))
         except OSError:  # a file system without links
             return None
         self._texts.append(texts)

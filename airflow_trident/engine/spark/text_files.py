@@ -7,6 +7,7 @@ process has looked at are those that Spark reads.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PART = "part"
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@-]*")
 
 
 def read_text(session: SparkSession, columns: Columns, files: TextFiles, field: str) -> DataFrame:
@@ -44,12 +46,18 @@ def _line(columns: Columns, field: str, *, returns: bool) -> Any:
 @contextmanager
 def linked(paths: Sequence[Sequence[str]]) -> Iterator[str]:
     """A folder with a part for each transaction of a group, as Spark has partitions of tables, and in it links to its
-    files: so whose a line is costs nothing for each line, and no file is taken for another of the same path.
+    files: so whose a line is costs nothing for each line, and a file that comes twice is read twice.
 
-    :param paths: of each transaction, in order.
-    :raises OSError: the folder for temporary files takes no links.
+    :param paths: of each transaction, in order; of all in one part, if nobody asks whose a line is.
+    :raises OSError: the folder for temporary files takes no links, or its name would mean something else to Spark.
     """
-    with TemporaryDirectory(prefix="airflow-trident-group-") as folder:
+    from pyspark import SparkFiles
+
+    # removed with the application, whatever becomes of this process
+    below = SparkFiles.getRootDirectory()
+    if not _PLAIN_PATH.fullmatch(below):
+        raise OSError(below)
+    with TemporaryDirectory(prefix="airflow-trident-group-", dir=below, ignore_cleanup_errors=True) as folder:
         for member, files in enumerate(paths):
             part = os.path.join(folder, f"{_PART}={member}")
             os.mkdir(part)
