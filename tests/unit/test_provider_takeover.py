@@ -92,7 +92,7 @@ def test_a_drain_goes_by_the_same_rule(site: Site, takes_over: bool) -> None:
             staging_root=str(site.folder / "staging"),
             attempts=Attempts(owner="drain"),
             claim=Claim(key="drain"),
-            limits=DrainLimits(max_transactions=0, wait_s=1.0),
+            limits=DrainLimits(max_time_s=0.0, wait_s=1.0),
             progress=said.append,
         )
         drain._commit(wait_s=1.0)

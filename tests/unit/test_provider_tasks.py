@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -42,6 +43,12 @@ from airflow_trident.errors import (
 from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
 from airflow_trident.sensors.turn import text_for_triggerer
 from airflow_trident.tasks.topology_search import _topologies_of_task
+
+
+class Alone(SqliteState):
+    """It takes no groups."""
+
+    capabilities = replace(SqliteState.capabilities, groups=False)
 
 
 def words(factory: StateFactory | None = None, name: str = "words") -> Topology:
@@ -94,6 +101,12 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
         (lambda: TridentBackfillOperator(task_id="t", topology=words(), txid=1, first=1), "exclude each other"),
         (lambda: TridentTurnSensor(task_id="t", topology="no/name", txid=1), "no/name"),
         (lambda: trident_transaction(words(), task_id="mine"), "task_id"),
+        (lambda: TridentDrainOperator(task_id="t", topology=words(), group=0), "group=0"),
+        (lambda: TridentDrainOperator(task_id="t", topology=words(), group="20", max_pending=10), "max_pending=10"),
+        (
+            lambda: TridentDrainOperator(task_id="t", topology=words(Alone("words.db")), group=20),
+            "state 'count' .Alone. takes one transaction at a time",
+        ),
         *(
             (lambda name=name: TridentTurnSensor(task_id="t", topology="words", txid=1, **{name: 1}), name)
             for name in ("mode", "poke_interval", "soft_fail", "exponential_backoff")
@@ -103,6 +116,12 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
 def test_an_argument_that_cannot_be_meant_is_refused_where_the_dag_is_built(dag: DAG, make: Any, says: str) -> None:
     with pytest.raises(TridentError, match=says):
         make()
+
+
+def test_the_limits_of_a_drain_may_be_templates_and_groups_are_no_demand_by_themselves(dag: DAG) -> None:
+    TridentDrainOperator(task_id="t", topology=words(), group="{{ params.group }}", max_pending="{{ params.pending }}")
+    TridentDrainOperator(task_id="u", topology=words(Alone("words.db")))
+    TridentDrainOperator(task_id="v", topology=words(Alone("words.db")), group=1)
 
 
 def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:
