@@ -207,16 +207,17 @@ class Judge:
             if age_s < LEFT_S:
                 self.broken("P9", f"the commit of {txid} was taken over after {age_s:.0f} s from whom nobody asked")
         who = f"{old.owner.host}/{old.owner.pid}"
-        if any(since <= sweep.began and one == who for since, one in self.workers.values()):
+        listed = {name for name, (since, _) in self.workers.items() if since <= sweep.began}
+        if any(name == old.owner.worker if old.owner.worker else self.workers[name][1] == who for name in listed):
             self.broken("P9", f"the commit of {txid} was taken over from {who}, who is listed as alive")
 
     def _workers_of(self, ops: Sequence[Op]) -> None:
         for op in ops:
             if "/workers/" in op.path and isinstance(op, Create):
                 body = json.loads(op.data)
-                self.workers[op.path] = (self.step, f"{body['host']}/{body['pid']}")
+                self.workers[op.path.rpartition("/")[2]] = (self.step, f"{body['host']}/{body['pid']}")
             elif isinstance(op, Delete):
-                self.workers.pop(op.path, None)
+                self.workers.pop(op.path.rpartition("/")[2], None)
 
     def _gate_opened(self, txid: int, old: TxRecord, record: TxRecord, pointer: CommitPointer) -> None:
         if record.fence <= pointer.fence or self.pointer.fence != record.fence:
