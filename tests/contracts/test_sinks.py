@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident import FixedBatchSpout, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, Topology
 from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
@@ -133,7 +133,8 @@ def test_a_transaction_that_was_left_out_is_appended_late_once(spec: StateSpec) 
 
 def test_the_batch_of_the_highest_txid_is_replaced_by_that_of_a_newer_attempt(spec: StateSpec) -> None:
     if not spec.factory.capabilities.opaque:
-        pytest.skip("a topology of opaque spouts is refused with it")
+        assert type(spec.factory) is DeltaTable  # a topology of opaque spouts is refused with it
+        return
     spec = replace(spec, opaque=True)
     with spec.factory.make_state(spec) as state:
         state.apply(ticket(2, fence=1), batch(spec, *ROWS))
