@@ -25,7 +25,7 @@ from airflow_trident.errors import ConfigurationError, FailedException, Outcome,
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.protocol.records import Owner
 from airflow_trident.tasks import metrics
-from airflow_trident.tasks.airflow_versions import AirflowRescheduleException
+from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name
@@ -235,7 +235,10 @@ class TridentOperator(LedgerTask, BaseOperator):
 
 
 def deferrable_default(given: bool | None) -> bool:
-    """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``."""
+    """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``; never where this
+    Airflow cannot: its tasks give their slot back and look again."""
+    if not DEFERS:
+        return False
     if given is not None:
         return given
     from airflow.providers.common.compat.sdk import conf

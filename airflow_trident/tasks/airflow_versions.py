@@ -19,9 +19,21 @@ else:
     except ImportError:  # 3.1
         from airflow.exceptions import AirflowRescheduleException
 
-__all__ = ["STARTS_IN_TRIGGERER", "AirflowRescheduleException", "bundle_bag", "file_bag", "recall", "remember"]
+__all__ = [
+    "DEFERS",
+    "STARTS_IN_TRIGGERER",
+    "AirflowRescheduleException",
+    "bundle_bag",
+    "file_bag",
+    "recall",
+    "remember",
+]
 
-STARTS_IN_TRIGGERER = tuple(map(int, __version__.split(".")[:2])) >= (3, 3)
+_RELEASE = tuple(map(int, __version__.split(".")[:2]))
+DEFERS = _RELEASE >= (3, 2)
+"""May tasks be deferred? The triggerer of 3.1 ends ("Response read out of order") when two triggers ask it at once, and
+ours ask from threads."""
+STARTS_IN_TRIGGERER = _RELEASE >= (3, 3)
 """Does a sensor that says so begin in the triggerer? Older schedulers pass over what it says."""
 
 

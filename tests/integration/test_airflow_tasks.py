@@ -227,7 +227,7 @@ def test_a_transaction_whose_committer_has_failed_is_shown_as_one_that_nobody_wo
     result = airflow_home.python(
         PROGRAM
         + """
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_trident import TridentCommitterOperator
 from airflow_trident.plugin import reading
 
@@ -280,7 +280,7 @@ def test_what_is_processed_and_whose_run_has_ended_is_committed_by_the_next_run_
     result = airflow_home.python(
         PROGRAM
         + """
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_trident import TridentTurnSensor
 
 def fails(self, context):
