@@ -64,12 +64,12 @@ def staged(folder: Path, *rows: tuple[Any, ...], files: int = 1) -> StagedFiles:
 
 def rows_of(spec: StateSpec) -> list[tuple[Any, ...]]:
     """As somebody reads the table who knows nothing of this package."""
-    table = deltalake.DeltaTable(str(spec.factory.uri))  # type: ignore[attr-defined]
+    table = deltalake.DeltaTable(str(spec.factory.path))  # type: ignore[attr-defined]
     return sorted((row["word"], row["n"]) for row in table.to_pyarrow_table().to_pylist())
 
 
 def foreign(spec: StateSpec) -> deltalake.DeltaTable:
-    return deltalake.DeltaTable(str(spec.factory.uri))  # type: ignore[attr-defined]
+    return deltalake.DeltaTable(str(spec.factory.path))  # type: ignore[attr-defined]
 
 
 # ---- by reference ----------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_a_table_that_was_restored_below_the_marker_is_refused_until_it_is_resto
 
 
 def made(spec: StateSpec, ddl: list[Any], **options: Any) -> deltalake.DeltaTable:
-    return deltalake.DeltaTable.create(str(spec.factory.uri), deltalake.Schema(ddl), **options)  # type: ignore[attr-defined]
+    return deltalake.DeltaTable.create(str(spec.factory.path), deltalake.Schema(ddl), **options)  # type: ignore[attr-defined]
 
 
 def column(name: str, kind: str, *, nullable: bool = True, **metadata: Any) -> deltalake.Field:

@@ -145,3 +145,17 @@ def test_l15_l3_a_step_of_a_group_whose_answer_is_lost_happened_once_or_not_at_a
     assert (ledger.view(0).next_txid, ledger.view(0).pointer.committed) == (6, 3)
     records: tuple[TxRecord, ...] = lossy(lambda: ledger.restart_many([4, 5], owner="drain"))
     assert [one.attempt for one in records] == [1, 1]
+
+
+def test_room_that_a_commit_of_another_worker_has_made_is_seen() -> None:
+    """A ledger that remembers how far commits were would begin fewer than there is room for."""
+    tree = FaultyTree()
+    ledger, other = (ZNodeLedger(FaultyZNodes(tree, fault_of=lambda ops: None), "words") for _ in range(2))
+    for one in (ledger, other):
+        one.register(DEFINITION)
+    tickets = gated_many(ledger, 1, 2)
+    assert ledger.view(0).pending == 2
+    other.committed_many(tickets)
+    begun = ledger.begin_many([claim(3), claim(4), claim(5)], some_lines, max_pending=4)
+    assert isinstance(begun, tuple)
+    assert [one.txid for one in begun] == [3, 4, 5]

@@ -20,6 +20,7 @@ from airflow_trident import (
     Count,
     DeltaSpout,
     DeltaState,
+    DeltaTable,
     FileSink,
     FileSpout,
     FixedBatchSpout,
@@ -35,6 +36,7 @@ from airflow_trident import (
     TridentCommitterOperator,
     TridentDrainOperator,
     TridentEmitterOperator,
+    TridentWorkerOperator,
     settings,
     trident_transaction,
 )
@@ -80,6 +82,9 @@ LOCAL: dict[str, Callable[[Any], object]] = {
     "TridentCommitterOperator.staging_dir": task(TridentCommitterOperator, txid=1),
     "TridentBackfillOperator.staging_dir": task(TridentBackfillOperator),
     "TridentDrainOperator.staging_dir": task(TridentDrainOperator),
+    "TridentWorkerOperator.staging_dir": lambda path: TridentWorkerOperator(
+        task_id="t", topologies=[topology()], name="w1", staging_dir=path
+    ),
     "trident_transaction.staging_dir": group,
 }
 """By class and parameter: made with a path."""
@@ -95,6 +100,7 @@ OTHERS: dict[str, Callable[[Any], object]] = {
 """What is not public, or has its path while it runs."""
 ANYWHERE: dict[str, Callable[[Any], object]] = {
     "DeltaState.path": DeltaState,
+    "DeltaTable.path": DeltaTable,
     "DeltaSpout.path": lambda path: DeltaSpout(path, fields="a long"),
 }
 """What knows object stores."""

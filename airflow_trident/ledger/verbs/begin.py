@@ -108,7 +108,7 @@ def begin_many(
     if previous is not None and previous.invalidated:
         return Unchanged(_in_order(known) or Full(oldest=view.pointer.committed + 1, pending=view.pending))
     position = {} if previous is None else previous.position
-    most = _room(view, max_pending, len(new))
+    room = most = _room(view, max_pending, len(new))
     taken: list[TxRecord] = []
     creations: list[Write] = []
     while most:
@@ -126,7 +126,8 @@ def begin_many(
         return Unchanged(_in_order(known) or NothingNew())
     last = taken[-1]
     lag = lag_of(codec.require_json(last.position, "the position")) if lag_of else {}
-    return _new_transactions(snap, known, taken, [*creations, outcomes.begun(snap, last.claim, last.txid, lag)])
+    writes = [*creations, outcomes.begun(snap, last.claim, last.txid, lag)]
+    return _new_transactions(snap, known, taken, writes, enough_room=room == len(new))
 
 
 def _room(view: LedgerView, max_pending: int, wanted: int) -> int:
@@ -233,16 +234,25 @@ def _creation(snap: Snapshot, record: TxRecord) -> list[Write]:
 
 
 def _new_transactions(
-    snap: Snapshot, known: Sequence[Begun | None], records: Sequence[TxRecord], writes: Sequence[Write]
+    snap: Snapshot,
+    known: Sequence[Begun | None],
+    records: Sequence[TxRecord],
+    writes: Sequence[Write],
+    *,
+    enough_room: bool,
 ) -> Change[BeginManyResult]:
-    """The head, and what creates the records."""
+    """The head, and what creates the records.
+
+    :param enough_room: false: there were to be more, and commits that go on meanwhile make room for them.
+    """
     paths, first = snap.paths, records[0]
     # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque:
     # neither may make the coordinator list its source again.
     fixed = set() if snap.topology().definition.opaque else {paths.tx(first.txid - 1)}
+    room = {paths.commit, paths.exceptions} if enough_room else set()
     return Change(
         writes=(snap.set(paths.head, codec.encode_head(records[-1].txid + 1)), *writes),
         witness=paths.claim(first.claim.key),
         result=_in_order(known, records),
-        unchecked=frozenset({paths.commit, paths.exceptions, *fixed}),
+        unchecked=frozenset(room | fixed),
     )

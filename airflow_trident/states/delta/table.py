@@ -65,12 +65,12 @@ _FORMAT = Format(
 class DeltaTable(StateFactory):
     """A Delta table, made if missing; rows are appended as they are.
 
-    :param uri: its folder, or a URI such as ``s3://bucket/sales``.
+    :param path: its folder, or a URI such as ``s3://bucket/sales``.
     :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
     :param storage_options: over those of the connection.
     """
 
-    uri: str
+    path: str
     conn_id: str | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
 
@@ -80,7 +80,7 @@ class DeltaTable(StateFactory):
         self._place()  # refuses what is no place
 
     def _place(self) -> DeltaPlace:
-        return DeltaPlace(uri=self.uri, conn_id=self.conn_id, options=self.storage_options or {})
+        return DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
 
     def validate(self, spec: StateSpec) -> None:
         require_delta_columns(spec)
@@ -94,7 +94,7 @@ class DeltaTable(StateFactory):
         return OpenDeltaTable(self._place().resolved(), spec)
 
     def describe(self) -> str:
-        return f"DeltaTable({self.uri})"
+        return f"DeltaTable({self.path})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Where this is sent to, nobody may know the connection."""
