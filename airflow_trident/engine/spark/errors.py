@@ -104,7 +104,10 @@ def root_cause(text: str) -> str:
     """The line of a Java or Python stack trace that says what was wrong: the last cause, cut to 400 characters."""
     causes = [match[1] for match in _CAUSE.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (causes[-1] if causes else (lines[0] if lines else ""))[:400]
+    # Spark Connect tells the message in the first line, and nothing but the Java class in the stack trace.
+    is_bare = bool(causes) and causes[-1].replace(".", "").isalnum() and lines[0].startswith("[")
+    found = causes[-1] if causes and not is_bare else (lines[0] if lines else "")
+    return found[:400]
 
 
 def cure_of(text: str) -> str:
