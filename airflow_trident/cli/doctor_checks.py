@@ -136,10 +136,10 @@ def _pyspark() -> Finding:
 
 
 def _changed_files(name: str) -> int:
-    """How many Python files of a distribution differ from what its RECORD says."""
+    """How many Python files of a package differ from what the RECORD of its distribution says."""
     changed = 0
     for file in distribution(name).files or ():
-        if file.hash is None or file.suffix != ".py":
+        if file.hash is None or file.suffix != ".py" or file.parts[0] != name:  # a script has another first line
             continue
         path = Path(str(file.locate()))
         digest = hashlib.new(file.hash.mode, path.read_bytes()).digest() if path.exists() else b""
