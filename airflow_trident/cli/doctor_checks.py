@@ -124,7 +124,7 @@ def _pyspark() -> Finding:
         if client is not None:
             text = f"pyspark-client {client}, without pyspark: Spark runs by Spark Connect only"
         return Finding(Level.WARN if client is None else Level.OK, "pyspark", text)
-    if changed := _changed_files("pyspark"):
+    if changed := changed_files("pyspark"):
         return Finding(
             Level.FAIL,
             "pyspark",
@@ -135,7 +135,7 @@ def _pyspark() -> Finding:
     return Finding(Level.OK, "pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
 
 
-def _changed_files(name: str) -> int:
+def changed_files(name: str) -> int:
     """How many Python files of a package differ from what the RECORD of its distribution says."""
     changed = 0
     for file in distribution(name).files or ():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
+from airflow_trident.cli.doctor_checks import changed_files
 from airflow_trident.version import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +48,29 @@ def test_every_file_that_pyspark_and_pyspark_client_share_is_the_same_in_both() 
     shared = ours.keys() & theirs.keys()
     assert len(shared) > 100
     assert [name for name in sorted(shared) if ours[name].value != theirs[name].value] == []
+
+
+def test_modules_that_another_distribution_has_overwritten_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, script = tmp_path / "worn" / "__init__.py", tmp_path / "bin" / "worn.py"
+    info = tmp_path / "worn-1.0.dist-info"
+    for folder in (module.parent, script.parent, info):
+        folder.mkdir()
+    (info / "METADATA").write_text("Name: worn\nVersion: 1.0\n")
+    lines = []
+    for file in (module, script):
+        file.write_text("before = 1\n")
+        digest = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
+        lines.append(f"{file.relative_to(tmp_path)},sha256={digest},11\n")
+    (info / "RECORD").write_text("".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    script.write_text("#!/usr/bin/python3\n")  # as every installer does
+    assert changed_files("worn") == 0
+    module.write_text("after = 1\n")
+    assert changed_files("worn") == 1
+    module.unlink()
+    assert changed_files("worn") == 1
 
 
 def test_pandas_is_one_that_this_spark_works_with() -> None:
