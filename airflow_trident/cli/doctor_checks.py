@@ -141,8 +141,7 @@ def changed_files(name: str) -> int:
     for file in distribution(name).files or ():
         if file.hash is None or file.suffix != ".py" or file.parts[0] != name:  # a script has another first line
             continue
-        path = Path(str(file.locate()))
-        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest() if path.exists() else b""
+        digest = hashlib.new(file.hash.mode, Path(str(file.locate())).read_bytes()).digest()
         changed += base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value
     return changed
 
