@@ -30,11 +30,19 @@ def program(step: str, mark: Path) -> ChildBolt:
     return NodeBolt("program.js", working_dir=COMPONENTS, args=("killed", step, str(mark)), type="subproc")
 
 
+def module(step: str, mark: Path) -> ChildBolt:
+    return NodeBolt("splitter.js", working_dir=COMPONENTS, init={"mode": "killed", "step": step, "mark": str(mark)})
+
+
 STEPS = [
     *(pytest.param(shell, step, id=f"multilang-{step}") for step in (*BEFORE_ALL_IS_ACKNOWLEDGED, "last ack", "end")),
     *(
         pytest.param(program, step, id=f"0.7-{step}", marks=needs_node)
         for step in (*BEFORE_ALL_IS_ACKNOWLEDGED, "last ack", "heartbeat", "shutdown")
+    ),
+    *(
+        pytest.param(module, step, id=f"module-{step}", marks=needs_node)
+        for step in ("init", "row", "emit", "last ack", "heartbeat", "shutdown")
     ),
 ]
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_trident import ShellBolt, Topology
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.spark.engine import SparkEngine
-from tests.fixtures.child import COMPONENTS
+from tests.fixtures.child import COMPONENTS, needs_node
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.pieces import keep, lines
 from tests.fixtures.spark import wait_for
@@ -100,3 +100,40 @@ def test_a_child_ends_with_a_driver_that_is_killed(tmp_path: Path) -> None:
         finally:
             driver.kill()
     assert gone(child, worker)
+
+
+RETRY = """
+import sys
+from pathlib import Path
+from pyspark import SparkContext
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.local import LocalSessions
+from tests.fixtures.engine import make_job, run
+from tests.integration.test_child_kills import program, shell
+from tests.integration.test_child_spark_kills import WORDS, splits
+
+folder = Path(sys.argv[1])
+with SparkEngine(LocalSessions("local[2,2]", conf={"spark.driver.memory": "512m"})) as engine:
+    for bolt in (shell, program):
+        for step in sys.argv[2:]:
+            mark = folder / f"{bolt.__name__} {step}"
+            staging = folder / f"staging {mark.name}"
+            rows = run(engine, make_job(splits(bolt(step, mark)), staging))
+            print([mark.name, mark.exists(), rows == {"rows": WORDS}])
+    context = SparkContext.getOrCreate()
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    stages = map(context.statusTracker().getStageInfo, range(100))
+    print(sum(stage.numFailedTasks for stage in stages if stage))
+"""
+
+
+@needs_node
+def test_spark_itself_tries_a_partition_again_whose_child_was_killed_and_its_rows_come_once(tmp_path: Path) -> None:
+    """local[2,2]: a task may fail once. No new attempt is begun: Spark counts its failed tasks."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", RETRY, str(tmp_path), "row", "emit"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *told, failed = done.stdout.splitlines()
+    assert told == [f"['{bolt} {step}', True, True]" for bolt in ("shell", "program") for step in ("row", "emit")]
+    assert int(failed) >= len(told)

@@ -31,6 +31,27 @@ def test_a_program_of_qtopology_gives_a_batch_until_it_is_empty_and_hears_spout_
     assert [json.loads(heard[0].removeprefix("init "))["a"], *heard[1:]] == [1, "spout_ack"]
 
 
+def test_what_a_spout_hears_run_comes_before_next_and_shutdown_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    polls = ["run", "next", "next", "next", "pause"]
+    options = {"init": {"items": 2, "hears": True}, "stream_field": "stream"}
+    for spout, end in [
+        (program(tmp_path / "program", "2", "hears"), ["spout_ack", "shutdown"]),
+        (module(tmp_path / "module", "n long, stream string", **options), ["shutdown"]),
+    ]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            once(spout)
+        told = [record.getMessage().partition("): ")[2] for record in caplog.records]
+        assert [json.loads(line) for line in told if line.startswith('"')] == ["init", *polls, *end]
+
+
+def test_nothing_but_init_comes_to_a_spout_before_it_has_begun(tmp_path: Path) -> None:
+    """It takes its time to begin, and ends if it hears anything meanwhile."""
+    assert len(once(program(tmp_path, "2", "late", heartbeat_s=0.01))) == 2
+
+
 @pytest.mark.parametrize(("ack", "sizes"), [("spooled", [1, 1, 1]), ("given", [3])])
 def test_a_spout_that_waits_for_its_ack_gives_what_it_gives_without(tmp_path: Path, ack: str, sizes: list[int]) -> None:
     spout = program(tmp_path, "3", "held", ack=ack)

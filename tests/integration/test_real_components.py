@@ -7,13 +7,20 @@ import logging
 import os
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_trident import NodeBolt, ShellBolt, ShellSpout
+from airflow_trident import Count, NodeBolt, NodeSpout, ShellBolt, ShellSpout, SqliteState, Topology
+from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ChildError, UserCodeError
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
+from airflow_trident.runtime.phases import Attempts
 from tests.fixtures import child_spout
 from tests.fixtures.child import COMPONENTS, emits, lines, values, words
 
@@ -82,6 +89,59 @@ def test_a_spout_of_streamparse_gives_its_numbers_and_hears_which_are_committed(
         assert child_spout.rows_of(spout, second) == [(3,), (4,)]
         coordinator.close()
     assert [number for number in range(5) if f"number {number} is done" in caplog.text] == [0, 1, 2]
+
+
+def test_a_transaction_that_fails_four_times_fails_no_tuple_of_a_reliable_spout(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would give up a tuple with its fourth fail. It hears of none: the batch is read again from the spool."""
+
+    def troubled(number: int) -> list[int]:
+        tries = len([*tmp_path.glob("try-*")])
+        if tries < 4:
+            (tmp_path / f"try-{tries}").touch()
+            raise ValueError("not yet")
+        return [number]
+
+    topology = Topology("feed")
+    spout = ShellSpout(streamparse("Reliable"), "number long", str(tmp_path / "spool"), cwd=COMPONENTS, idle_s=0)
+    state = SqliteState(str(tmp_path / "counts.db"))
+    numbers = topology.new_stream("numbers", spout).each("number", troubled, "same long")
+    numbers.group_by("same").persistent_aggregate(state, Count(), "count")
+    with MemoryLedger("feed") as ledger, caplog.at_level(logging.INFO):
+        drain = Drain(
+            ledger=ledger,
+            topology=topology,
+            engine=LocalEngine(),
+            staging_root=str(tmp_path / "staging"),
+            attempts=Attempts(owner="the test"),
+            claim=Claim(key="drain"),
+            limits=DrainLimits(tries=5),
+        )
+        assert list(drain.run().committed) == [1]
+    assert len([*tmp_path.glob("try-*")]) == 4
+    assert [f"number {number} is done" in caplog.text for number in range(3)] == [True] * 3
+    assert "failed" not in caplog.text
+
+
+def test_the_file_reader_of_qtopology_gives_the_rows_of_csv(qtopology_folder: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"a;b\r\n1;2\n\n 3;4 \n")
+    spout = NodeSpout(
+        "file_reader",
+        "a string, b string",
+        str(tmp_path / "spool"),
+        working_dir=qtopology_folder,
+        type="sys",
+        init={"file_name": str(tmp_path / "rows.csv"), "file_format": "csv", "csv_separator": ";"},
+        max_rows=2,
+    )
+    found: list[tuple[Any, ...]] = []
+    with closing(spout.coordinator()) as coordinator:
+        last = None
+        while len(found) < 2:
+            if (given := coordinator.initialize_transaction(1, last)) is not None:
+                found += child_spout.rows_of(spout, last := given)
+    assert found == [("1", "2"), ("3", "4")]
 
 
 def test_a_standard_node_of_qtopology_routes_by_stream_id(qtopology_folder: str) -> None:

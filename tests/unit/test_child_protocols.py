@@ -58,6 +58,20 @@ def test_a_metric_of_a_component_is_logged(caplog: pytest.LogCaptureFixture) -> 
             id="0.7",
             marks=needs_node,
         ),
+        pytest.param(
+            lambda: module("hears"),
+            [
+                '["init","each-1",{"mode":"hears"}]',
+                '["receive",{"line":"snow"},null]',
+                '["emitted","snow"]',
+                '["receive",{"line":"white"},null]',
+                '["emitted","white"]',
+                '["heartbeat"]',
+                '["shutdown"]',
+            ],
+            id="module",
+            marks=needs_node,
+        ),
     ],
 )
 def test_what_a_component_hears_is_what_its_protocol_says(
@@ -68,6 +82,21 @@ def test_what_a_component_hears_is_what_its_protocol_says(
     assert values(emits(made, [("snow",), ("white",)], matched=made.matches)) == ["snow", "white"]
     told = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert [line for line in told if line.startswith(("{", "[")) and "__heartbeat" not in line] == heard
+
+
+@pytest.mark.parametrize(
+    "bolt",
+    [
+        pytest.param(lambda: shell("Late"), id="multilang"),
+        pytest.param(lambda: seed("late", heartbeat_s=0.01), id="seed", marks=needs_node),
+        pytest.param(lambda: program("late", heartbeat_s=0.01), id="0.7", marks=needs_node),
+        pytest.param(lambda: module("late", heartbeat_s=0.01), id="module", marks=needs_node),
+    ],
+)
+def test_nothing_but_init_comes_before_it_has_begun(bolt: Callable[[], ChildBolt]) -> None:
+    """Each takes its time to begin, and ends if it hears anything meanwhile."""
+    made = bolt()
+    assert values(emits(made, [("snow",), ("white",)], matched=made.matches)) == ["snow", "white"]
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,31 @@ class Numbers {
         this.config = config;
         this.left = config.items;
         this.on = false;
+        this.told("init");
         callback(config.refuse ? new Error("no such feed") : null);
     }
-    heartbeat() {}
+    told(method) {
+        if (this.config.hears) {
+            console.log(JSON.stringify(method));
+        }
+    }
+    heartbeat() {
+        this.told("heartbeat");
+    }
     shutdown(callback) {
+        this.told("shutdown");
         callback();
     }
     run() {
+        this.told("run");
         this.on = true;
     }
     pause() {
+        this.told("pause");
         this.on = false;
     }
     next(callback) {
+        this.told("next");
         if (!this.on || this.left <= 0) {
             return callback(null, null, null);
         }

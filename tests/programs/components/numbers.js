@@ -6,9 +6,23 @@ const has = (flag) => flags.includes(flag);
 let left = Number(count);
 let running = false;
 let held = false;
+let begun = false;
 let nothing = flags.find((flag) => flag.startsWith("nothing:"));
 const say = (cmd, data) => process.send({ cmd, data });
 process.on("message", ({ cmd, data }) => {
+    if (has("hears")) {
+        console.log(JSON.stringify(cmd));
+    }
+    if (has("late") && cmd === "init") {
+        setTimeout(() => {
+            begun = true;
+            say("init_completed", {});
+        }, 300);
+        return;
+    }
+    if (has("late") && !begun) {
+        throw new Error(`heard ${cmd} before it had begun`);
+    }
     if (cmd === "init") {
         console.log(`init ${JSON.stringify(data)}`);
         say(has("refuses") ? "init_failed" : "init_completed", {});

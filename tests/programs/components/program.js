@@ -5,6 +5,7 @@ const mode = process.argv[2];
 const say = (cmd, data) => process.send({ cmd, data });
 const keep = setInterval(() => {}, 1 << 30);
 let emits = 0;
+let begun = false;
 function at(step) {
     // mode "killed": the first process of them all that comes to this step is killed there
     const [, , , wanted, mark] = process.argv;
@@ -61,11 +62,18 @@ process.on("message", ({ cmd, data }) => {
     }
     at(cmd);
     if (cmd === "init") {
-        if (mode === "badinit") {
+        if (mode === "late") {
+            setTimeout(() => {
+                begun = true;
+                say("init_completed", {});
+            }, 300);
+        } else if (mode === "badinit") {
             say("init_failed", {}); // and goes on, as 0.7 does
         } else if (mode !== "silent") {
             say("init_completed", {});
         }
+    } else if (mode === "late" && !begun) {
+        throw new Error(`heard ${cmd} before it had begun`);
     } else if (cmd === "data") {
         receive(data);
     } else if (cmd === "heartbeat" && mode === "beat") {

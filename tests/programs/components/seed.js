@@ -3,11 +3,20 @@
 const [mode, many] = process.argv.slice(2);
 const say = (cmd, data) => process.send({ cmd, data });
 let beats = 0;
+let begun = false;
 process.on("message", ({ cmd, data }) => {
     if (mode === "hears") {
         console.error(JSON.stringify({ cmd, data }));
     }
-    if (cmd === "init") {
+    if (mode === "late" && cmd !== "init" && !begun) {
+        throw new Error(`heard ${cmd} before it had begun`);
+    }
+    if (cmd === "init" && mode === "late") {
+        setTimeout(() => {
+            begun = true;
+            say("init_completed", {});
+        }, 300);
+    } else if (cmd === "init") {
         say("init_completed", {});
     } else if (cmd === "data") {
         if (mode === "many") {

@@ -3,6 +3,7 @@ line has the word "now"."""
 
 import json
 import os
+import select
 import signal
 import sys
 
@@ -30,6 +31,9 @@ def ack(name):
 
 
 class Bolt:
+    def setup(self):
+        return read()
+
     def begin(self, setup):
         send({"pid": os.getpid()})
 
@@ -254,6 +258,21 @@ class NeverReady(Bolt):
             signal.pause()
 
 
+class Late(Bolt):
+    """Looks for some time whether anything comes before it has begun."""
+
+    def setup(self):
+        said = b""
+        while not said.endswith(b"\nend\n"):
+            said += os.read(0, 1)
+        return json.loads(said[:-4])
+
+    def begin(self, setup):
+        if select.select([0], [], [], 0.3)[0]:
+            raise SystemExit("heard something before it had begun")
+        super().begin(setup)
+
+
 class NoBeginning(Bolt):
     def begin(self, setup):
         raise KeyError("context")
@@ -309,7 +328,7 @@ waiting, later, early = [], [], []
 def main():
     kind = sys.argv[1] if len(sys.argv) > 1 else "Bolt"
     bolt = globals()[kind]()
-    bolt.begin(read())
+    bolt.begin(bolt.setup())
     while (message := later.pop(0) if later else read()) is not None:
         if kind == "Hears":
             print(json.dumps(message, separators=(",", ":")), file=sys.stderr, flush=True)

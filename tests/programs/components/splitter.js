@@ -1,13 +1,42 @@
 "use strict";
 // A bolt as a module of qtopology 2.x has it, with callbacks. init.mode says what else it does.
+const fs = require("fs");
 class Splitter {
+    at(step) {
+        // mode "killed": the first process of them all that comes to this step is killed there
+        const { mode, step: wanted, mark } = this.config;
+        if (mode === "killed" && step === wanted && !fs.existsSync(mark)) {
+            fs.writeFileSync(mark, "");
+            process.kill(process.pid, "SIGKILL");
+        }
+    }
+    told(method, ...args) {
+        if (this.mode === "hears") {
+            console.error(JSON.stringify([method, ...args]));
+        }
+        if (this.mode === "late" && !this.begun) {
+            throw new Error(`heard ${method} before it had begun`);
+        }
+    }
     init(name, config, context, callback) {
         this.emit = config.onEmit;
+        this.config = config;
         this.mode = config.mode;
         this.sum = 0;
+        this.at("init");
+        if (this.mode === "late") {
+            setTimeout(() => {
+                this.begun = true;
+                callback();
+            }, 300);
+            return;
+        }
+        this.told("init", name, config);
         callback(this.mode === "badinit" ? new Error("no such setting") : null);
     }
     heartbeat() {
+        this.told("heartbeat");
+        this.at("heartbeat");
         if (this.mode === "badbeat") {
             throw new Error("no beat");
         }
@@ -16,12 +45,16 @@ class Splitter {
         }
     }
     shutdown(callback) {
+        this.told("shutdown");
+        this.at("shutdown");
         if (this.mode !== "stays") {
             callback(this.mode === "badend" ? new Error("no end") : null);
         }
     }
     receive(data, stream_id, callback) {
         const now = data.line.includes("now");
+        this.told("receive", data, stream_id);
+        this.at("row");
         this.sum += 1;
         if (now && this.mode === "err") {
             callback(new Error("no such word"));
@@ -40,11 +73,14 @@ class Splitter {
         let left = words.length;
         for (const word of words) {
             this.emit({ word, length: word.length }, this.mode === "streams" && word.length > 3 ? "long" : null, (err) => {
+                this.told("emitted", word);
                 left -= 1;
                 if (left === 0) {
                     callback(err);
+                    setImmediate(() => data.line.includes("last") && this.at("last ack")); // when it has left the host
                 }
             });
+            this.at("emit");
         }
     }
 }

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import islice
 
-from streamparse import Bolt, Spout
+from streamparse import Bolt, ReliableSpout, Spout
 
 
 class WordCounter(Bolt):
@@ -32,6 +32,27 @@ class Numbers(Spout):
 
     def ack(self, tup_id):
         self.logger.info("number %d is done", tup_id)
+
+
+class Reliable(ReliableSpout):
+    """Gives a number that failed three times more, and then takes it for acknowledged."""
+
+    outputs = ["number"]  # noqa: RUF012 - as its users write it
+
+    def initialize(self, stormconf, context):
+        self.left = iter(range(3))
+
+    def next_tuple(self):
+        for number in islice(self.left, 1):
+            self.emit([number], tup_id=number)
+
+    def ack(self, tup_id):
+        super().ack(tup_id)
+        self.logger.info("number %d is done", tup_id)
+
+    def fail(self, tup_id):
+        super().fail(tup_id)
+        self.logger.info("number %d failed", tup_id)
 
 
 class Splitter(Bolt):
