@@ -14,8 +14,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from airflow_trident import (
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
-from airflow_trident.children import node_bolt, qtopology
+from airflow_trident.children import node_bolt, qtopology, running
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.plan.stages import Plan
@@ -45,6 +47,7 @@ from tests.fixtures.pieces import keep
 TESTED = str(Path(__file__).parents[1] / "tests" / "programs" / "components")
 OWN = str(Path(__file__).parent / "components")
 BATCH_ROWS = 10_000
+LOOK_S = 0.02
 WORDS = ("snow", "white", "and", "the", "seven", "dwarfs")
 
 
@@ -172,15 +175,53 @@ def measured(name: str, emits: int, rows: int) -> dict[str, float]:
     context = OperationContext(0, 1, txid=1, attempt=0, topology="bench")
     assert sum(part.num_rows for part in through(batches(100, emits), context)) == 100 * emits
     spent, child, began = time.process_time(), _of_children(), time.perf_counter()
-    found = sum(part.num_rows for part in through(batches(rows, emits), context))
+    with peak_of_children() as peak_mb:
+        found = sum(part.num_rows for part in through(batches(rows, emits), context))
     taken = time.perf_counter() - began
+    worker_us, child_us = (time.process_time() - spent) / rows * 1e6, (_of_children() - child) / rows * 1e6
     assert found == rows * emits, (found, rows * emits)
     return {
         "rows_per_s": rows / taken,
-        "worker_us": (time.process_time() - spent) / rows * 1e6,
-        "child_us": (_of_children() - child) / rows * 1e6,
+        "worker_us": worker_us,
+        "child_us": child_us,
         "worker_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "child_mb": peak_mb(),
     }
+
+
+@contextmanager
+def peak_of_children() -> Iterator[Callable[[], float]]:
+    """The highest resident memory of a child that is started meanwhile, in MB: the kernel keeps it, and forgets it with
+    the child, so that somebody looks all the time. (That of ``getrusage`` begins with the size of who forked it.)"""
+    pids: list[int] = []
+    peak_kb = 0
+    over = threading.Event()
+
+    class Noted(running.Channel):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            pids.append(self.pid)
+
+    def look() -> None:
+        nonlocal peak_kb
+        while not over.wait(LOOK_S):
+            for pid in pids:
+                try:
+                    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+                except OSError:  # it has ended
+                    continue
+                found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
+                peak_kb = max(peak_kb, *found, 0)
+
+    usual, running.Channel = running.Channel, Noted  # type: ignore[misc]
+    looks = threading.Thread(target=look)
+    looks.start()
+    try:
+        yield lambda: peak_kb / 1024
+    finally:
+        running.Channel = usual  # type: ignore[misc]
+        over.set()
+        looks.join()
 
 
 def _of_children() -> float:
@@ -214,8 +255,8 @@ def main() -> int:
             for name in (*names[number % len(names) :], *names[: number % len(names)]):
                 told[name].append(run(name, emits, given.rows))
         print(f"\n{given.rows:,} rows of {emits} emits, n = {given.runs}\n")
-        print("| component | rows/s | CPU us a row: worker | + child | together, lowest - highest | worker MB |")
-        print("|---|---|---|---|---|---|")
+        print("| component | rows/s | CPU us a row: worker | + child | both, lowest - highest | worker MB | child MB |")
+        print("|---|---|---|---|---|---|---|")
         for name, runs in told.items():
             print(_line(name, runs), flush=True)
     return 0
@@ -228,7 +269,8 @@ def _line(name: str, runs: list[dict[str, float]]) -> str:
     both = sorted(one["worker_us"] + one["child_us"] for one in runs)
     return (
         f"| {name} | {middle('rows_per_s'):,.0f} | {middle('worker_us'):.1f} | {middle('child_us'):.1f} | "
-        f"{both[0]:.1f} - {both[-1]:.1f} | {middle('worker_mb'):.0f} |"
+        f"{both[0]:.1f} - {both[-1]:.1f} | {middle('worker_mb'):.0f} | "
+        f"{middle('child_mb'):.0f} |"
     )
 
 
