@@ -102,7 +102,7 @@ def test_rows_of_heartbeats_belong_to_the_batch(tmp_path: Path) -> None:
     ("flags", "kind", "said"),
     [
         (("1", "refuses"), SourceUnavailableError, "did not begin: .its library sends no text"),
-        (("1", "twice"), ChildProtocolError, "which nobody asked for"),
+        (("3", "twice"), ChildProtocolError, "which nobody asked for"),
     ],
 )
 def test_what_a_program_must_not_do_is_an_error(

@@ -81,7 +81,7 @@ drain = SubmittedDrain(
     topology=in_cluster.get_task("drain").topology, conn_id="spark_cluster", conf=SMALL, app_name="to be killed",
     zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print,
 )
-submission = drain.start(Attempts(owner="somebody"), Claim(key="first"), DrainLimits(tries=1), 50)
+submission = drain.start(Attempts(owner="somebody"), Claim(key="first"), DrainLimits(tries=1, group=1), 50)
 while not os.path.exists("FOLDER/begun"):
     assert submission.driver.active(), submission.driver.state()
     time.sleep(0.1)
