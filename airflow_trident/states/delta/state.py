@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
     TridentError,
 )
 from airflow_trident.io.arrow import arrow_schema
@@ -32,6 +28,7 @@ from airflow_trident.states.core.checks import require_plain_keys, require_short
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
+from airflow_trident.states.delta.overtaken import decided_anew, next_version
 from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.states.delta.table_rules import require_delta_columns
@@ -40,7 +37,8 @@ from airflow_trident.types import names_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TRIES = 50
+T = TypeVar("T")
+
 _HOURS_KEPT = 168
 log = logging.getLogger(__name__)
 
@@ -94,10 +92,6 @@ class DeltaState(StateFactory):
         return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
 
 
-class _Overtaken(Exception):
-    """Somebody committed first. Never leaves this file."""
-
-
 class OpenDeltaState(AdmittingState):
     """See :class:`DeltaState`. Not for several threads at the same time."""
 
@@ -132,13 +126,13 @@ class OpenDeltaState(AdmittingState):
     # ---- applying ----------------------------------------------------------------------------------------------
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        applied: Applied = self._again(lambda: self._apply(ticket, batch))
+        applied = self._again(lambda: self._apply(ticket, batch))
         if applied is Applied.APPLIED:
             self._fold_after(ticket)
         return applied
 
     def _apply_group(self, group: Group) -> tuple[Applied, ...]:
-        applied: tuple[Applied, ...] = self._again(lambda: self._try_group(group))
+        applied = self._again(lambda: self._try_group(group))
         if Applied.APPLIED in applied:
             self._fold_after(group.tickets[-1])
         return applied
@@ -234,10 +228,9 @@ class OpenDeltaState(AdmittingState):
     def _commit(self, table: pa.Table, footer: Footer, gone: Sequence[Run], **place: Any) -> None:
         """One commit of a new run without those that are `gone`.
 
-        :raises _Overtaken: it is not the next version of the table.
+        :raises Overtaken: it is not the next version of the table.
         """
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
-        errors: Any = require_extra("deltalake.exceptions", EXTRA)
         with self.place.errors():
             run = self._runs.write(self._files, table, footer, **place)
             times = now_ms()
@@ -249,7 +242,7 @@ class OpenDeltaState(AdmittingState):
                 for old in gone
             ]
             application = transaction.Transaction(self._app, run.commit)
-            try:
+            with next_version(self.place, lambda: self._forget(run)):
                 self._table.create_write_transaction(
                     [added, *removed],
                     mode="append",
@@ -259,28 +252,14 @@ class OpenDeltaState(AdmittingState):
                         app_transactions=[application], max_commit_retries=0
                     ),
                 )
-            except errors.CommitFailedError as error:
-                with contextlib.suppress(OSError):
-                    self._files.delete_file(run.path)
-                raise _Overtaken from error
-            except (OSError, errors.DeltaError) as error:
-                raise OutcomeUnknownError(
-                    f"the commit to the Delta table {self.place.where!r} ended without an answer "
-                    f"({self.place.conceal(str(error))})",
-                    "Run the task again: the table knows what is applied.",
-                ) from None
 
-    def _again(self, act: Callable[[], Any]) -> Any:
-        """Until nobody is faster: each time, all is decided anew."""
-        for number in range(_TRIES):
-            try:
-                return act()
-            except _Overtaken:
-                time.sleep(random.random() * min(0.5, 0.005 * 2**number))
-        raise StoreUnavailableError(
-            f"others commit to the Delta table {self.place.where!r} all the time",
-            "One committer at a time is meant to: see who else writes. Nothing was applied.",
-        )
+    def _forget(self, run: Run) -> None:
+        with contextlib.suppress(OSError):
+            self._files.delete_file(run.path)
+
+    def _again(self, act: Callable[[], T]) -> T:
+        cure = "One committer at a time is meant to: see who else writes. Nothing was applied."
+        return decided_anew(self.place, act, cure)
 
     # ---- folding -----------------------------------------------------------------------------------------------
 

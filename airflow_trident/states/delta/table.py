@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +32,6 @@ from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
     OutcomeUnknownError,
-    StoreUnavailableError,
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.delta import EXTRA, DeltaPlace
@@ -44,13 +41,13 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.delta.new_files import NewFile, bring, write_new
+from airflow_trident.states.delta.overtaken import decided_anew, next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 META = "_trident"
-_TRIES = 50
 _BUFFER_BYTES = 1 << 16
 _RESTORE = "RESTORE"
 _FORMAT = Format(
@@ -118,10 +115,6 @@ class _Known:
     token: int | None = None
     before: int | None = None
     marker: Marker | None = None
-
-
-class _Overtaken(Exception):
-    """Somebody committed first. Never leaves this file."""
 
 
 class OpenDeltaTable(AdmittingState):
@@ -245,39 +238,35 @@ class OpenDeltaTable(AdmittingState):
         """
         new: list[NewFile] = []
         is_made = False
+
+        def once() -> Applied:
+            nonlocal is_made
+            known = self._known()
+            marker, verdict = admit(
+                known.marker, ticket, state=self._spec.name, commutes=self._spec.commutes, opaque=False
+            )
+            if verdict is Verdict.SKIP:
+                if marker != known.marker:
+                    self._commit(known, marker, [])
+                return Applied.ALREADY
+            if not is_made:
+                with self.place.errors():
+                    new.extend(make())  # what came before an error is in it
+                    is_made = True
+            self._require_no_nulls(new)
+            self._commit(known, marker, new)
+            new.clear()  # they are the table's now
+            return Applied.APPLIED
+
+        cure = "See who else writes, and run the task again. Nothing was applied."
         try:
-            for number in range(_TRIES):
-                known = self._known()
-                marker, verdict = admit(
-                    known.marker, ticket, state=self._spec.name, commutes=self._spec.commutes, opaque=False
-                )
-                if verdict is Verdict.SKIP and marker == known.marker:
-                    return Applied.ALREADY
-                adds = verdict is not Verdict.SKIP
-                if adds and not is_made:
-                    with self.place.errors():
-                        new.extend(make())  # what came before an error is in it
-                        is_made = True
-                if adds:
-                    self._require_no_nulls(new)
-                try:
-                    self._commit(known, marker, new if adds else [])
-                except _Overtaken:
-                    time.sleep(random.random() * min(0.5, 0.005 * 2**number))
-                    continue
-                if adds:
-                    new = []  # they are the table's now
-                return Applied.APPLIED if adds else Applied.ALREADY
+            return decided_anew(self.place, once, cure)
         except OutcomeUnknownError:
-            new = []  # they may be
+            new.clear()  # they may be
             raise
         finally:
             for one in new:
                 self._delete(one.path)
-        raise StoreUnavailableError(
-            f"others commit to the Delta table {self.place.where!r} all the time",
-            "See who else writes, and run the task again. Nothing was applied.",
-        )
 
     def _require_no_nulls(self, new: Sequence[NewFile]) -> None:
         """Of what is added by reference, Delta itself checks nothing."""
@@ -293,10 +282,9 @@ class OpenDeltaTable(AdmittingState):
     def _commit(self, known: _Known, marker: Marker, new: Sequence[NewFile]) -> None:
         """One commit of these files and the marker.
 
-        :raises _Overtaken: it is not the next version of the table.
+        :raises Overtaken: it is not the next version of the table.
         """
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
-        errors: Any = require_extra("deltalake.exceptions", EXTRA)
         token = secrets.randbits(62)
         with self.place.errors():
             self._write_marker(token, known, marker)
@@ -304,19 +292,10 @@ class OpenDeltaTable(AdmittingState):
             properties = transaction.CommitProperties(
                 app_transactions=[transaction.Transaction(self._app, token)], max_commit_retries=0
             )
-            try:
+            with next_version(self.place, lambda: self._delete(self._path(token))):
                 self._table.create_write_transaction(
                     added, mode="append", schema=self._table.schema(), commit_properties=properties
                 )
-            except errors.CommitFailedError as error:
-                self._delete(self._path(token))
-                raise _Overtaken from error
-            except (OSError, errors.DeltaError) as error:
-                raise OutcomeUnknownError(
-                    f"the commit to the Delta table {self.place.where!r} ended without an answer "
-                    f"({self.place.conceal(str(error))})",
-                    "Run the task again: the table knows what is applied.",
-                ) from None
         if known.before is not None:  # the one between stays, for who has just read its token
             self._delete(self._path(known.before))
 
