@@ -8,6 +8,9 @@ from types import ModuleType
 
 from airflow_trident.errors import MissingExtraError
 
+SUBMIT_EXTRA = "airflow-trident[submit]"
+"""For connections of type ``spark`` and ``spark_connect``."""
+
 
 def require_extra(module: str, extra: str) -> ModuleType:
     """The module of an optional driver: ``require_extra("redis.cluster", "airflow-trident[redis]")``.

@@ -6,6 +6,7 @@ for a text does, and goes on where the last answer ended.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,8 +43,8 @@ class Choice:
         :param kept: those that there are records of, rising.
         :param begun_ms: of a txid; asked for few.
         """
-        first = 0 if self.from_ms is None else _first(kept, lambda txid: begun_ms(txid) >= (self.from_ms or 0))
-        last = len(kept) if self.to_ms is None else _first(kept, lambda txid: begun_ms(txid) > (self.to_ms or 0))
+        first = 0 if self.from_ms is None else bisect_left(kept, self.from_ms, key=begun_ms)
+        last = len(kept) if self.to_ms is None else bisect_right(kept, self.to_ms, key=begun_ms)
         wanted = [txid for txid in kept[first:last] if self._may_be(txid, view)]
         if not self.oldest_first:
             wanted.reverse()
@@ -70,15 +71,3 @@ def _may_have_status(txid: int, view: LedgerView) -> frozenset[Status]:
     if txid > view.pointer.committed or txid in lists.late or txid in lists.replaying:
         return _AT_WORK
     return frozenset({Status.COMMITTED, Status.CLOSED})
-
-
-def _first(kept: Sequence[int], is_late: Callable[[int], bool]) -> int:
-    """The place of the first one that is late; they are early before it."""
-    low, high = 0, len(kept)
-    while low < high:
-        middle = (low + high) // 2
-        if is_late(kept[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return low

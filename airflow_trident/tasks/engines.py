@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.extras import require_extra
-from airflow_trident.tasks.hook_submit import SUBMIT_EXTRA
+from airflow_trident.io.extras import SUBMIT_EXTRA, require_extra
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine

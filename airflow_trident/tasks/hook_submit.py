@@ -12,14 +12,12 @@ from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.sessions.java import spark_home
 from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.errors import SparkJobError
-from airflow_trident.io.extras import require_extra
+from airflow_trident.io.extras import SUBMIT_EXTRA, require_extra
 from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-SUBMIT_EXTRA = "airflow-trident[submit]"
-"""For connections of type ``spark`` and ``spark_connect``."""
 PY_FILES = "spark.submit.pyFiles"
 _RUNS_PYTHON = "org.apache.spark.deploy.PythonRunner"
 

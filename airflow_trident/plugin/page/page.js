@@ -9,8 +9,9 @@ const REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
 const asked = new URLSearchParams(location.search);
 const number = name => asked.has(name) && Number(asked.get(name)) > 0 ? Number(asked.get(name)) : null;
 
-/* What is shown: `topology` empty is the overview. `trail`: the txids behind which the pages before this one begin. */
-const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], sort: {by: "txid", down: true}, found: false, readAt: 0};
+/* What is shown: `topology` empty is the overview. `trail`: the txids behind which the pages before this one begin.
+   `oldestFirst`: the order of the pages, which is by txid; sorting one by anything else leaves them as they are. */
+const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], oldestFirst: false, sort: {by: "txid", down: true}, found: false, readAt: 0};
 
 /* Airflow's own theme where the page lies in its frame, else the system's. */
 function theme() {
@@ -34,7 +35,7 @@ function query() {
   if (at("text").value.trim()) wanted.set("text", at("text").value.trim());
   if (at("from").value) wanted.set("from_ms", new Date(at("from").value).getTime());
   if (at("to").value) wanted.set("to_ms", new Date(at("to").value).getTime());
-  if (now.sort.by === "txid" && !now.sort.down) wanted.set("oldest_first", "true");
+  if (now.oldestFirst) wanted.set("oldest_first", "true");
   if (now.trail.length) wanted.set("after", now.trail[now.trail.length - 1]);
   return wanted.toString();
 }
@@ -149,7 +150,7 @@ function listen() {
     const by = head.dataset.by;
     now.sort = {by, down: now.sort.by === by ? !now.sort.down : true};
     for (const one of document.querySelectorAll("th button")) one.closest("th").setAttribute("aria-sort", one === head ? now.sort.down ? "descending" : "ascending" : "none");
-    now.trail = by === "txid" ? [] : now.trail;
+    if (by === "txid") { now.oldestFirst = !now.sort.down; now.trail = []; }
     if (now.data) drawTopology(now.data, shown());
     load();
   });
