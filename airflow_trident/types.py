@@ -134,6 +134,11 @@ def has_times(type_text: str) -> bool:
     return bool(_TIME.search(type_text))
 
 
+def has_reals(type_text: str) -> bool:
+    """Is it a real number, or may there be any in it?"""
+    return any(real in type_text for real in REAL_TYPES)
+
+
 def members(type_text: str) -> Schema:
     """What a value of a nested, normalised type has in it: ``element`` of an array, ``key`` and ``value`` of a map, the
     members of a struct; nothing of any other type."""

@@ -27,8 +27,9 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 
 def coalesces(plan: Plan) -> Coalesces:
     """What may be done with several transactions of this plan at a time."""
-    why_one = _why_committed_one_by_one(plan)
-    why_no = _why_processed_one_by_one(plan)
+    why_neither = _why_neither(plan)
+    why_one = why_neither or _why_committed_one_by_one(plan)
+    why_no = why_neither or _why_processed_one_by_one(plan)
     why_tagged = why_no or why_one or _why_not_by_key(plan)
     how = Coalescing.NO if why_no else Coalescing.BY_TRANSACTION if why_tagged else Coalescing.BY_KEY
     return Coalesces(how=how, why=why_tagged, commits=not why_one, why_one=why_one)
@@ -67,10 +68,12 @@ def merged_by(stage: Stage) -> FinalAggregateNode | None:
 # ---- why not ---------------------------------------------------------------------------------------------------
 
 
+def _why_neither(plan: Plan) -> str:
+    kinds = {source.name: source.spout.kind for source in plan.sources}
+    return next((f"stream {name} is {kind}" for name, kind in kinds.items() if kind is not SpoutKind.TRANSACTIONAL), "")
+
+
 def _why_committed_one_by_one(plan: Plan) -> str:
-    for source in plan.sources:
-        if source.spout.kind is not SpoutKind.TRANSACTIONAL:
-            return f"stream {source.name} is {source.spout.kind}"
     if plan.commit:
         return "the commit phase goes on behind a state"
     for sink in plan.sinks:
@@ -82,9 +85,6 @@ def _why_committed_one_by_one(plan: Plan) -> str:
 
 
 def _why_processed_one_by_one(plan: Plan) -> str:
-    for source in plan.sources:
-        if source.spout.kind is not SpoutKind.TRANSACTIONAL:
-            return f"stream {source.name} is {source.spout.kind}"
     return next(filter(None, (_why_alone(stage, plan.stages) for stage in plan.stages)), "")
 
 

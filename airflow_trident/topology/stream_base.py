@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -75,10 +75,22 @@ def some(stream: StreamBase, verb: str, names: FieldSpec, instead: str) -> tuple
     return wanted
 
 
-def then(stream: S, kind: Callable[..., Node], verb: str, schema: Schema, **arguments: Any) -> S:
-    """Put a node of this kind behind the last one."""
+def then(
+    stream: S,
+    kind: Callable[..., Node],
+    verb: str,
+    schema: Schema,
+    *,
+    others: Iterable[StreamBase] = (),
+    **arguments: Any,
+) -> S:
+    """Put a node of this kind behind the last one.
+
+    :param others: more streams that it takes, after this one.
+    """
     name = stream.topology.next_name(f"{stream.label}.{verb}" if stream.label else verb)
-    return replace(stream, node=kind(name=name, schema=schema, inputs=(stream.node,), **arguments))
+    inputs = (stream.node, *(one.node for one in others))
+    return replace(stream, node=kind(name=name, schema=schema, inputs=inputs, **arguments))
 
 
 def append(stream: S, kind: Callable[..., Node], verb: str, *, outputs: Schema, **arguments: Any) -> S:

@@ -12,7 +12,7 @@ from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame
 from airflow_trident.io.arrow import arrow_type, python_values
 from airflow_trident.operations.multireduce import Joiner, JoinOutFieldsMode, JoinType
 from airflow_trident.plan.nodes import MultiReduceStepNode
-from airflow_trident.types import Field, Schema, names_of, select
+from airflow_trident.types import Field, Schema, has_reals, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ def _shown(field: Field, column: pa.Array) -> pa.Array:
     """The values that groups come out with."""
     import pyarrow as pa
 
-    if "float" not in field.type and "double" not in field.type:
+    if not has_reals(field.type):
         return column
     return pa.array(shown_key((field,))(tuple(python_values(column))), type=column.type)
 

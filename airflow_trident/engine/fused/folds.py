@@ -20,7 +20,7 @@ from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.calls.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
-from airflow_trident.types import REAL_TYPES, Schema, is_nested
+from airflow_trident.types import REAL_TYPES, Schema, has_reals, is_nested
 
 AnyAggregator: TypeAlias = CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
 AggregateStep: TypeAlias = PartialAggregateNode | PartitionAggregateNode | FinalAggregateNode
@@ -182,7 +182,7 @@ def key_of_groups(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:
 def shown_key(groups: Schema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """From the values of the group fields in any of a group's tuples to those that it comes out with: of -0.0 and 0.0,
     which are one group, 0.0, as Spark's SQL does."""
-    if any("float" in field.type or "double" in field.type for field in groups):
+    if any(has_reals(field.type) for field in groups):
         return lambda key: tuple(map(_without_sign_of_zero, key))
     return lambda key: key
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -131,16 +130,17 @@ def _guarded(attached: Attached, frame: DataFrame) -> DataFrame:
 
 
 def _called(session: Any, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> Any:
+    context = TransformContext(
+        topology=job.slot.topology, txid=job.slot.txid, attempt=job.slot.attempt, time_ms=job.time_ms
+    )
     if isinstance(node.function, SqlQuery):
         args: dict[str, Any] = {}
         if f":{TRANSACTION_TIME}" in node.function.text:
-            args = {"args": {TRANSACTION_TIME: datetime.fromtimestamp(job.time_ms / 1000, UTC)}}
+            args = {"args": {TRANSACTION_TIME: context.time}}
         return session.sql(node.function.text, **args, **dict(zip(node.function.names, frames, strict=True)))
     given: dict[str, Any] = dict(zip(node.names, frames[1:], strict=True))
     if takes_context(node.function) and "context" not in given:
-        given["context"] = TransformContext(
-            topology=job.slot.topology, txid=job.slot.txid, attempt=job.slot.attempt, time_ms=job.time_ms
-        )
+        given["context"] = context
     return node.function(frames[0], **given)
 
 

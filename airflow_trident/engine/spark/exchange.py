@@ -79,7 +79,7 @@ class Exchanges:
             self._f.lit(True).alias(MARKER),
             self._columns.named(TARGET),
         )
-        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in how.schema]
+        nothing = self._columns.nothing(how.schema)
         place = self._f.col("id").cast("int").alias(TARGET)
         extra = self._session.range(0, count, 1, 1).select(*nothing, self._f.lit(False).alias(MARKER), place)
         return repartition_by_id(self._f, rows.union(extra), count, self._columns.named(TARGET)).drop(TARGET)

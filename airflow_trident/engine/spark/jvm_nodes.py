@@ -53,21 +53,22 @@ class Columns:
         """A schema for Spark's parser; quoted, for a field may be called `select`."""
         return ", ".join(f"`{field.name}` {field.type}" for field in schema)
 
+    def nothing(self, schema: Schema) -> list[Any]:
+        """A null for each field."""
+        return [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
+
     def empty(self, session: SparkSession, schema: Schema) -> DataFrame:
         """No rows."""
-        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
-        return session.range(0, 0, 1, 1).select(*nothing)
+        return session.range(0, 0, 1, 1).select(*self.nothing(schema))
 
     def nothing_of(self, numbers: DataFrame, schema: Schema, tag: Field) -> DataFrame:
         """A row for each number, which holds the number as `tag` and else nothing."""
-        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
-        return numbers.select(*nothing, self._f.col("id").cast(tag.type).alias(tag.name))
+        return numbers.select(*self.nothing(schema), self._f.col("id").cast(tag.type).alias(tag.name))
 
     def marked(self, session: SparkSession, data: DataFrame, schema: Schema) -> DataFrame:
         """With one row more and a column that is false for it, so that there is a row for certain."""
         rows = data.select(*map(self.named, names_of(schema)), self._f.lit(True).alias(MARKER))
-        nothing = [self._f.lit(None).cast(field.type).alias(field.name) for field in schema]
-        return rows.union(session.range(0, 1, 1, 1).select(*nothing, self._f.lit(False).alias(MARKER)))
+        return rows.union(session.range(0, 1, 1, 1).select(*self.nothing(schema), self._f.lit(False).alias(MARKER)))
 
     def apply(self, data: DataFrame, node: Node, before: Schema) -> DataFrame:
         """One node. `before` is the schema of `data`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import FieldError, PlanError
@@ -13,7 +12,7 @@ from airflow_trident.operations.calls.infer import takes_context
 from airflow_trident.operations.sql_query import SqlQuery, query_names, require_query
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.transform_node import TransformNode
-from airflow_trident.topology.stream_base import S, StreamBase
+from airflow_trident.topology.stream_base import S, StreamBase, then
 from airflow_trident.types import FieldSpec, parse_declared, split_spec
 
 _AS = 'As in transform(to_daily, "day date, cents long").'
@@ -70,17 +69,17 @@ def _node(
             f"{verb} of {len(others) + 1} streams is said to be row by row",
             "Where rows of several streams meet, what comes out depends on which are there: leave out rowwise=True.",
         )
-    name = stream.topology.next_name(f"{stream.label}.{verb}" if stream.label else verb)
-    node = TransformNode(
-        name=name,
-        schema=schema,
-        inputs=(stream.node, *(one.node for one in others.values())),
+    return then(
+        stream,
+        TransformNode,
+        verb,
+        schema,
+        others=others.values(),
         function=function,
         names=tuple(others),
         rowwise=rowwise,
         version=version,
     )
-    return replace(stream, node=node)
 
 
 def _require_stream(stream: StreamBase, verb: str, name: str, one: object) -> None:
