@@ -22,6 +22,7 @@ from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
 from airflow_trident.engine.spark.worker import WorkerPass
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError
+from airflow_trident.staging.manifest import Slot
 from airflow_trident.version import VERSION
 from tests.fixtures.engine import Words, keep, make_job, run
 from tests.fixtures.spark import SMALL
@@ -197,3 +198,17 @@ def test_another_library_that_a_worker_lacks_is_named() -> None:
     assert isinstance(error, ConfigurationError)
     assert not isinstance(error, ExecutorPackageError)
     assert "cannot import confluent_kafka.admin" in error.message
+
+
+def test_a_zip_is_put_on_the_path_of_an_application_once(spark_engine: SparkEngine) -> None:
+    attached = [spark_engine._sessions.open(Slot(topology="sent", incarnation="i", txid=1, attempt=n)) for n in (0, 1)]
+    context = attached[0].session.sparkContext
+    try:
+        for one in attached:
+            one.send(package_zip())
+        assert [name for name in context._python_includes or () if name.startswith("airflow_trident-")] == [
+            Path(package_zip()).name
+        ]
+    finally:
+        for one in attached:
+            one.release()

@@ -6,6 +6,7 @@ settings that belong to a session and must not be changed under somebody else's.
 
 from __future__ import annotations
 
+import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
@@ -22,6 +23,7 @@ from airflow_trident.engine.spark.versions import connect_functions
 from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 SESSION_CONF: dict[str, str] = {
@@ -177,8 +179,20 @@ class ApplicationSessions(Sessions):
 def send_to_executors(session: SparkSession) -> None:
     """Give a classic application's executors this package where they are other processes, perhaps on other machines."""
     context = session.sparkContext
-    if str(context.master).partition("[")[0] != "local":
-        context.addPyFile(package_zip())
+    if not is_local(context):
+        send_once(context, package_zip())
+
+
+def send_once(context: SparkContext, path: str) -> None:
+    """A zip of Python modules, which the context would put on the path again each time that it is told."""
+    name = os.path.basename(path)
+    if not any(sent.endswith(f"/{name}") for sent in context.listFiles):
+        context.addPyFile(path)
+
+
+def is_local(context: SparkContext) -> bool:
+    """Are the executors threads of the driver's JVM?"""
+    return str(context.master).partition("[")[0] == "local"
 
 
 def is_connect(session: Any) -> bool:
@@ -197,21 +211,13 @@ class Sibling:
     ui_url: str
     local: bool
     known: dict[Hashable, Any] = field(default_factory=dict)
-    sent: set[str] = field(default_factory=set)
-
-    def send(self, path: str) -> None:
-        """Once to an application."""
-        if path not in self.sent:
-            self.session.sparkContext.addPyFile(path)
-            self.sent.add(path)
 
     @classmethod
     def of(cls, base: SparkSession) -> Sibling:
         context = base.sparkContext
         session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF})
-        local = str(context.master).partition("[")[0] == "local"
         java_sessions: Any = context._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
-        return cls(session, java_sessions, _partitions(session), context.uiWebUrl or "", local)
+        return cls(session, java_sessions, _partitions(session), context.uiWebUrl or "", is_local(context))
 
     def activated(self) -> Callable[[], None]:
         """Make it the thread's active session: there Spark looks for the setting of times of day, whatever session a
@@ -260,7 +266,7 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         known=sibling.known,
         describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
         about=f"Spark {context.version}, {context.master}, application {context.applicationId}",
-        send=sibling.send,
+        send=lambda path: send_once(context, path),
         tasks=lambda: tasks_of(context, tag),
     )
 
