@@ -16,9 +16,8 @@ from pathlib import Path
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
-from tests.browser.test_page_in_browser import DAG, MANY, MENDING, OTHERS, ROOT
-from tests.fixtures.page import PageServer, page_server
-from tests.fixtures.page_ledgers import put_many, put_others
+from tests.fixtures.page import PageServer
+from tests.fixtures.page_ledgers import busy_page
 
 ROUNDS = 15
 QUESTIONS = {
@@ -82,9 +81,7 @@ def main() -> None:
         zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper", heap_mb=512)
         zookeeper.start()
         try:
-            put_many(zookeeper, ROOT, "orders", MANY)
-            put_others(zookeeper, ROOT, OTHERS)
-            with page_server(Path(folder) / "page", zookeeper.hosts, ROOT, {"words": DAG, "mending": MENDING}) as page:
+            with busy_page(zookeeper, Path(folder) / "page", "/page-measured") as page:
                 chromium = shutil.which("chromium")
                 for line in asked(page):
                     print(line, flush=True)

@@ -18,9 +18,9 @@ from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures.browser import TIMEOUT_MS, Login, browser, login, picture
-from tests.fixtures.ledger import commit, processed
-from tests.fixtures.page import DEFINITION, PageServer, begin, fail, page_server
-from tests.fixtures.page_ledgers import metadata, put_many, put_others
+from tests.fixtures.ledger import commit
+from tests.fixtures.page import MENDING, PageServer, begin, fail, page_server
+from tests.fixtures.page_ledgers import OTHERS, busy_page, put_three
 from tests.integration.test_airflow_tasks import DAG as WORDS
 from tools.local_airflow.rest import wait_until
 
@@ -29,41 +29,20 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.browser]
 
 expect.set_options(timeout=TIMEOUT_MS)
 ROOT = "/page-in-browser"
-MANY = 10_000
 SLOW_MS = 240_000
 """So long a slow machine may take for a run."""
-OTHERS = 49
-DAG = """
-from airflow.sdk import DAG
-from airflow.providers.standard.operators.empty import EmptyOperator
-
-with DAG("words", schedule=None):
-    EmptyOperator(task_id="emit") >> EmptyOperator(task_id="commit")
-"""
-MENDING = "from airflow_trident import trident_mending_dag\n\ndag = trident_mending_dag()\n"
 numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    put_many(zookeeper, ROOT, "orders", MANY)
-    put_others(zookeeper, ROOT, OTHERS)
-    dags = {"words": DAG, "mending": MENDING}
-    with page_server(tmp_path_factory.mktemp("page"), zookeeper.hosts, ROOT, dags) as server:
+    with busy_page(zookeeper, tmp_path_factory.mktemp("page"), ROOT) as server:
         yield server
 
 
 @pytest.fixture
 def small(page: PageServer) -> str:
-    """Of DAG `words`: transaction 1 is FAILED, 2 is PROCESSED, 3 was never attempted."""
-    name = f"small-{next(numbers)}"
-    with page.ledger(name) as ledger:
-        ledger.register(DEFINITION)
-        for number in (1, 2, 3):
-            begin(ledger, number, metadata=metadata(number))
-        fail(ledger, 1, "ValueError: <b>row 7</b>")
-        processed(ledger, 2)
-    return name
+    return put_three(page, f"small-{next(numbers)}")
 
 
 def rows(window: Page) -> list[int]:

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_trident.protocol.statuses import Status
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.page import MENDING
 from tests.integration.test_airflow_tasks import PROGRAM, write_words
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
@@ -32,7 +33,6 @@ def order(action, **more):
     return [str(ti.state), said[0] if said else None]
 '''
 )
-MENDING = "from airflow_trident import trident_mending_dag\n\ndag = trident_mending_dag()\n"
 
 
 def write_both(home: AirflowHome) -> None:

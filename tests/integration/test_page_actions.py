@@ -15,40 +15,25 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
-from tests.fixtures.ledger import commit, processed
-from tests.fixtures.page import DEFINITION, PageServer, begin, fail, page_server
+from tests.fixtures.ledger import commit
+from tests.fixtures.page import DEFINITION, MENDING, PageServer, begin, empty_dag, fail, page_server
+from tests.fixtures.page_ledgers import put_three
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
-DAG = """
-from airflow.sdk import DAG
-from airflow.providers.standard.operators.empty import EmptyOperator
-
-with DAG("{name}", schedule=None):
-    EmptyOperator(task_id="emit") >> EmptyOperator(task_id="commit")
-"""
-MENDING = "from airflow_trident import trident_mending_dag\n\ndag = trident_mending_dag()\n"
 numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    dags = {name: DAG.format(name=name) for name in ("words", "others")} | {"mending": MENDING}
+    dags = {name: empty_dag(name) for name in ("words", "others")} | {"mending": MENDING}
     with page_server(tmp_path_factory.mktemp("page"), zookeeper.hosts, "/page-actions", dags) as server:
         yield server
 
 
 @pytest.fixture
 def topology(page: PageServer) -> str:
-    """Of DAG `words`: transaction 1 is FAILED, 2 is PROCESSED, 3 was never attempted."""
-    name = f"topology-{next(numbers)}"
-    with page.ledger(name) as ledger:
-        ledger.register(DEFINITION)
-        for number in (1, 2, 3):
-            begin(ledger, number)
-        fail(ledger, 1)
-        processed(ledger, 2)
-    return name
+    return put_three(page, f"topology-{next(numbers)}")
 
 
 def tx(page: PageServer, topology: str, txid: int) -> TxRecord:
