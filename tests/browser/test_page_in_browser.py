@@ -6,10 +6,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers
@@ -17,54 +16,26 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
-from tests.fixtures.browser import TIMEOUT_MS, Login, browser, login, picture
+from tests.fixtures.browser import Login, browser, confirm, login, open_row, picture, status
 from tests.fixtures.ledger import commit
-from tests.fixtures.page import MENDING, PageServer, begin, fail, page_server
+from tests.fixtures.page import PageServer, begin, fail
 from tests.fixtures.page_ledgers import OTHERS, busy_page, put_three
-from tests.integration.test_airflow_tasks import DAG as WORDS
-from tools.local_airflow.rest import wait_until
 
 __all__ = ["browser", "login"]
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.browser]
 
-expect.set_options(timeout=TIMEOUT_MS)
-ROOT = "/page-in-browser"
-SLOW_MS = 240_000
-"""So long a slow machine may take for a run."""
 numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    with busy_page(zookeeper, tmp_path_factory.mktemp("page"), ROOT) as server:
+    with busy_page(zookeeper, tmp_path_factory.mktemp("page"), "/page-in-browser") as server:
         yield server
 
 
 @pytest.fixture
 def small(page: PageServer) -> str:
     return put_three(page, f"small-{next(numbers)}")
-
-
-def rows(window: Page) -> list[int]:
-    return [int(text) for text in window.locator("#rows button.txid").all_inner_texts()]
-
-
-def status(page: PageServer, topology: str, txid: int) -> Status:
-    with page.ledger(topology) as ledger:
-        found = ledger.view(txid).tx
-    assert found is not None
-    return found.status
-
-
-def open_row(window: Page, txid: int) -> None:
-    opener = window.get_by_role("button", name=f"Transaction {txid}, details")
-    if opener.get_attribute("aria-expanded") != "true":
-        opener.click()
-
-
-def confirm(window: Page, reason: str = "because") -> None:
-    window.get_by_label("Reason").fill(reason)
-    window.locator("#confirm").click()
 
 
 # ---- seeing --------------------------------------------------------------------------------------------------------
@@ -367,47 +338,3 @@ def test_it_lies_in_airflows_frame_and_its_links_lead_out_of_it(login: Login) ->
     picture(window, "page-in-airflow")
     frame.locator("#rows td.run a").first.click()
     expect(window).to_have_url(re.compile(r"/dags/words/runs/scheduled__10003"))
-
-
-# ---- from the click to the commit ----------------------------------------------------------------------------------
-
-
-def test_a_failed_transaction_is_mended_and_replayed_from_the_browser_alone(
-    zookeeper: EmbeddedZooKeeper, tmp_path: Path, browser: Browser
-) -> None:
-    """With a scheduler: the run that the button starts finds the topology's code and commits."""
-    folder = tmp_path / "states"
-    folder.mkdir()
-    dags = {"words": WORDS.replace("FOLDER", str(folder)).replace("ARGUMENTS", ""), "mending": MENDING}
-    root = f"{ROOT}-whole"
-    with page_server(tmp_path / "page", zookeeper.hosts, root, dags, scheduler=True) as server:
-        (folder / "fail-1").touch()
-        body = {"dag_run_id": "first", "logical_date": None}
-        server.ask("ada", "POST", "/api/v2/dags/words/dagRuns", body, below="").raise_for_status()
-        window = browser.new_context().new_page()
-        window.context.add_cookies([{"name": "_token", "value": server.token("uwe"), "url": server.airflow.api.url}])
-        expect_failed(window, f"{server.airflow.api.url}/trident/?topology=words")
-        (folder / "fail-1").unlink()
-        open_row(window, 1)
-        window.get_by_role("button", name="Replay, transaction 1").click()
-        confirm(window, "the function is mended")
-        expect(window.locator("#mending")).to_contain_text("committed: 1", timeout=SLOW_MS)
-        expect(window.locator("#rows tr").first).to_contain_text("COMMITTED", timeout=SLOW_MS)
-        assert status(server, "words", 1) is Status.COMMITTED
-        window.get_by_role("button", name="Clear failed runs, topology words").click()
-        expect(window.get_by_role("dialog")).to_contain_text("first")
-        confirm(window)
-        expect(window.locator("#done")).to_have_text("1 run is cleared: first")
-
-        def green() -> bool:
-            run = server.ask("ada", "GET", "/api/v2/dags/words/dagRuns/first", below="").json()
-            return bool(run["state"] == "success")
-
-        assert wait_until(green, timeout_s=SLOW_MS / 1000)
-        window.context.close()
-
-
-def expect_failed(window: Page, url: str) -> None:
-    """The page is looked at until the first run has made its topology and failed."""
-    window.goto(url)
-    expect(window.locator("#rows tr").first).to_contain_text("FAILED", timeout=SLOW_MS)
