@@ -6,7 +6,7 @@ import json
 import random
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.contracts.state import Applied, Marker, State, StateFactory, StateSpec, Verdict
+from airflow_trident.contracts.state import Applied, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.errors import (
     CorruptRecordError,
     FencedError,
@@ -47,15 +47,7 @@ from tests.fixtures.state import (
     ticket,
 )
 
-ALREADY, APPLIED = Applied.ALREADY, Applied.APPLIED
-OTHER = {"lines": {"to": 77}}
 Rows = list[tuple[Any, ...]]
-
-
-@pytest.fixture
-def state(spec: StateSpec) -> Iterator[State]:
-    with spec.factory.make_state(spec) as opened:
-        yield opened
 
 
 # ---- all or nothing --------------------------------------------------------------------------------------------
@@ -244,8 +236,8 @@ def test_t12_a_table_of_rows_has_each_with_its_own_txid(tmp_path: Path) -> None:
     with factory.make_state(spec) as state:
         apply(state, ticket(1), batch(spec, ("a",)))
         given = [batch(spec, ("b",), ("c",)), batch(spec), batch(spec, ("d",))]
-        assert state.apply_group(tickets(2, 3, 4), given) == (APPLIED,) * 3
-        assert state.apply_group(tickets(2, 3, 4, fence=101), given) == (ALREADY,) * 3
+        assert state.apply_group(tickets(2, 3, 4), given) == (Applied.APPLIED,) * 3
+        assert state.apply_group(tickets(2, 3, 4, fence=101), given) == (Applied.ALREADY,) * 3
         found = state.dialect.execute(f"SELECT txid, word FROM {state.dialect.data} ORDER BY word")
         assert [tuple(row) for row in found] == [(1, "a"), (2, "b"), (2, "c"), (4, "d")]
 

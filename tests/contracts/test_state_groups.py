@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,7 +39,6 @@ from tests.fixtures.state import (
 
 ALREADY, APPLIED = Applied.ALREADY, Applied.APPLIED
 OTHER = {"lines": {"to": 77}}
-Rows = list[tuple[Any, ...]]
 
 
 @pytest.fixture
