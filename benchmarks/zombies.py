@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_trident import Count, FixedBatchSpout, Topology
-from airflow_trident.contracts.state import StateFactory
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
@@ -65,19 +65,30 @@ def ours(name: str, factory_of: Callable[[Path], StateFactory]) -> list[Result]:
     return results
 
 
+def counting(keys: list[str], batch_rows: int, factory: StateFactory) -> Topology:
+    """Its state `counts` has a count of each key; a sink has the rows."""
+    topology = Topology(f"zombies_{uuid.uuid4().hex[:8]}")
+    stream = topology.new_stream("rows", FixedBatchSpout("key string", keys, batch_rows))
+    if factory.capabilities.appends:
+        stream.partition_persist(factory, "key", name="counts")
+    else:
+        stream.group_by("key").persistent_aggregate(factory, Count(), "count", name="counts")
+    return topology
+
+
+def rows_in(counts: StateSpec) -> int:
+    """How many rows a state of `counting` has taken."""
+    appends = counts.factory.capabilities.appends
+    with counts.factory.make_state(counts) as state:
+        return sum(1 if appends else value[0] for _, value in state.items())
+
+
 class World:
     """One transaction of ROWS rows, in a ledger of its own."""
 
     def __init__(self, folder: Path, factory: StateFactory) -> None:
-        rows = [f"k{number % KEYS}" for number in range(ROWS)]
-        name = f"zombies_{uuid.uuid4().hex[:8]}"
-        self.topology = Topology(name)
-        stream = self.topology.new_stream("rows", FixedBatchSpout("key string", rows, ROWS))
-        if factory.capabilities.appends:
-            stream.partition_persist(factory, "key", name="counts")
-        else:
-            stream.group_by("key").persistent_aggregate(factory, Count(), "count", name="counts")
-        self.ledger = MemoryLedger(name)
+        self.topology = counting([f"k{number % KEYS}" for number in range(ROWS)], ROWS, factory)
+        self.ledger = MemoryLedger(self.topology.name)
         self.staging = str(folder / "staging")
         self.said: list[str] = []
         coordinate(self.ledger, self.topology, Claim(key="run"))
@@ -123,11 +134,7 @@ class World:
             self.said.append(f"{who}: {type(error).__name__}")
 
     def result(self, name: str, case: str) -> Result:
-        spec = self.topology.states["counts"]
-        with spec.factory.make_state(spec) as state:
-            appends = spec.factory.capabilities.appends
-            rows = sum(1 if appends else value[0] for _, value in state.items())
-        return Result(name, case, rows, ", ".join(self.said))
+        return Result(name, case, rows_in(self.topology.states["counts"]), ", ".join(self.said))
 
 
 class Slow(LocalEngine):

@@ -3,7 +3,6 @@ somebody else took them up, in whatever cut, changes nothing, on every state and
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
@@ -24,7 +22,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
-from benchmarks.zombies import stores
+from benchmarks.zombies import counting, rows_in, stores
 
 K = 5
 ROWS, KEYS = 40, 7
@@ -35,15 +33,8 @@ class Five:
     """Five transactions in a ledger of their own."""
 
     def __init__(self, folder: Path, factory: StateFactory) -> None:
-        rows = [f"k{number % KEYS}" for number in range(K * ROWS)]
-        name = f"zombies_{uuid.uuid4().hex[:8]}"
-        self.topology = Topology(name)
-        stream = self.topology.new_stream("rows", FixedBatchSpout("key string", rows, ROWS))
-        if factory.capabilities.appends:
-            stream.partition_persist(factory, "key", name="counts")
-        else:
-            stream.group_by("key").persistent_aggregate(factory, Count(), "count", name="counts")
-        self.ledger = MemoryLedger(name)
+        self.topology = counting([f"k{number % KEYS}" for number in range(K * ROWS)], ROWS, factory)
+        self.ledger = MemoryLedger(self.topology.name)
         self.staging = str(folder / "staging")
         self.spec = self.topology.states["counts"]
         for number in range(K):
@@ -95,9 +86,7 @@ class Five:
 
     def require_each_row_once(self) -> None:
         assert [tx.status for tx in self.ledger.transactions()] == [Status.COMMITTED] * K
-        with self.spec.factory.make_state(self.spec) as state:
-            appends = self.spec.factory.capabilities.appends
-            assert sum(1 if appends else value[0] for _, value in state.items()) == K * ROWS
+        assert rows_in(self.spec) == K * ROWS
 
 
 def late_pass(five: Five, together: int) -> None:
