@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +24,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
-from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, staged, without_data
+from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow, staged, without_data
 from tests.fixtures.failing import FAILING, DamagedSpout
 from tests.fixtures.life import Txid, operations_with_a_life
 from tests.fixtures.spark import spark_release
@@ -159,12 +158,7 @@ def test_an_attempt_that_takes_too_long_is_cancelled(
     engine: Engine, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The local engine notices it between two calls of a user's function."""
-
-    def slow(line: str) -> Iterator[str]:
-        time.sleep(0.2)
-        yield line
-
-    job = job_of(lambda topology: keep(lines(topology, ["a line"] * 1500).each("line", slow, "x string")))
+    job = job_of(slow)
     with pytest.raises(AttemptTimeoutError, match=r"attempt \d of transaction 1 took longer than 1 s") as caught:
         run_in_time(engine, job, 1.0)
     assert caught.value.outcome is Outcome.RETRY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from airflow_trident.errors import ConfigurationError, SparkJobError, UserCodeEr
 from airflow_trident.plan.stages import Coalescing
 from tests.contracts.conftest import ALL as ALL_PRODUCTS
 from tests.contracts.test_engine import ALL as ONE_BY_ONE
-from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run
+from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow
 from tests.fixtures.group import (
     MORE,
     by_key,
@@ -145,12 +144,7 @@ def test_p9_what_a_pass_that_failed_has_written_counts_for_nothing(engine: Engin
 
 def test_a_group_is_cancelled_by_the_slot_of_its_last(engine: Engine, job_of: JobOf) -> None:
     """In the middle of the pass of another member."""
-
-    def slow(line: str) -> Iterator[str]:
-        time.sleep(0.2)
-        yield line
-
-    jobs = group_of(job_of, lambda topology: keep(lines(topology, ["a line"] * 1500).each("line", slow, "x string")))
+    jobs = group_of(job_of, slow)
     ended = threading.Event()
 
     def cancel() -> None:
