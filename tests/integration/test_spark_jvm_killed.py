@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from py4j.protocol import ERROR, Py4JError, get_return_value
+
+from airflow_trident.engine.spark.errors import translate
 
 pytestmark = pytest.mark.spark
 
@@ -61,3 +64,13 @@ def test_a_killed_jvm_is_an_error_with_a_cure_and_the_next_job_of_the_process_st
     assert "the JVM of Spark ended while it was at work" in told["text"]
     assert told["text"].endswith("A retry starts another one.")
     assert told["rows"] == [6, 6]
+
+
+def test_an_answer_that_broke_off_is_told_from_one_of_the_jvm() -> None:
+    """Where within an answer a kill falls is chance; what is seen then is made by Py4J itself."""
+    with pytest.raises(Py4JError) as broken:
+        get_return_value(ERROR, None, "o98", "getResult")
+    assert "the JVM of Spark ended" in translate(broken.value, "it").message
+    with pytest.raises(Py4JError) as answered:
+        get_return_value(f"{ERROR}sjava.lang.Error: no", None, "o98", "getResult")
+    assert translate(answered.value, "it").message == "it failed: java.lang.Error: no"

@@ -81,8 +81,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("a transaction begins although the batch before it changes meanwhile", "opaque")
 def _() -> Sequence[Patch]:
-    def unchecked(snap: Any, old: Any, records: Any, *more: Any) -> Any:
-        step = original(snap, old, records, *more)
+    def unchecked(snap: Any, old: Any, records: Any, *more: Any, **named: Any) -> Any:
+        step = original(snap, old, records, *more, **named)
         return replace(step, unchecked=step.unchecked | {snap.paths.tx(records[0].txid - 1)})
 
     original = begin._new_transactions

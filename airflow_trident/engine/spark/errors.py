@@ -84,13 +84,21 @@ def translate(error: BaseException, what: str) -> TridentError:
             f"{what}: the Python workers of Spark run another Python version than this process",
             "Set spark.pyspark.python to a Python of the same minor version.",
         )
-    if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
+    if _got_no_answer(error):
         return SparkJobError(
             f"{what} failed: the JVM of Spark ended while it was at work, or does not answer ({error_text(error)})",
             "Killed with 9 it was short of memory more often than not: give the machine or the container more, or make "
             "the batches smaller. A retry starts another one.",
         )
     return SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text))
+
+
+def _got_no_answer(error: BaseException) -> bool:
+    """Was there nobody to answer? Where the connection broke between two words of an answer, Py4J says only which call
+    it was (`py4j.protocol.get_return_value`); an answer of the JVM brings a trace."""
+    if type(error).__name__ == "Py4JError":
+        return str(error).startswith("An error occurred while calling ") and "\n" not in str(error)
+    return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"
 
 
 def is_expression_error(error: BaseException) -> bool:
