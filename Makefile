@@ -22,7 +22,7 @@ help:
 	@echo "make tweets    the same with tweets in Redis, three counts in one atomic step"
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
 	@echo "make quick     rules, types, layers and unit tests (ARGS=tests/contracts/test_engine.py for others)"
-	@echo "make rare      the tests that take minutes and guard no promise: the demonstration killed, the class archive"
+	@echo "make rare      the tests that take minutes: the demonstration and groups of Spark killed everywhere, the class archive"
 	@echo "make browser   the page in a real browser (Debian: apt install chromium), and the screenshots of the documents"
 	@echo "make golden    write the golden plans again, after a change that was meant to alter them"
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"

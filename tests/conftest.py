@@ -12,6 +12,7 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from tests.fixtures.airflow import airflow_home  # noqa: F401 - a fixture for all
 from tests.fixtures.child import qtopology_folder  # noqa: F401 - a fixture for all
 from tests.fixtures.child_spout import others, queue  # noqa: F401 - fixtures for all
+from tests.fixtures.grouped_words import grouped_words  # noqa: F401 - a fixture for all
 from tests.fixtures.kafka import kafka, topic  # noqa: F401 - fixtures for all
 from tests.fixtures.postgres import postgres  # noqa: F401 - a fixture for all
 from tests.fixtures.redis import client, where  # noqa: F401 - fixtures for all

@@ -1,8 +1,11 @@
 """Kills a process with SIGKILL at a milestone of a transaction: for the crash tests and the demonstration.
 
 The environment variable ``AIRFLOW_TRIDENT_CRASH`` says where: ``<milestone>@<txid>:<file>``, several separated by
-commas. Each is used once: whoever creates the file first dies there; where the file exists the process goes on.
-Nothing is caught, flushed or cleaned up, as in a real kill.
+commas; with ``<milestone>@<txid>*<times>:<file>`` the process dies when it gets there for that time. Each is used once:
+whoever creates the file first dies there; where the file exists the process goes on. Nothing is caught, flushed or
+cleaned up, as in a real kill.
+
+Between milestones are the functions of users: one that calls :func:`die` with IN_PASS kills in the middle of a pass.
 
 A program that is to be killed calls :func:`install`. In the tasks of an Airflow a plugin does: :func:`write_plugin`.
 """
@@ -11,11 +14,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 from airflow_trident.runtime.milestones import Milestone, tell
 
 VARIABLE = "AIRFLOW_TRIDENT_CRASH"
+IN_PASS = "in-pass"
+
+_times = Counter[str]()
 
 
 def install() -> None:
@@ -24,21 +31,27 @@ def install() -> None:
         tell(die)
 
 
-def die(milestone: Milestone, txid: int) -> None:
+def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
     """Die here if the environment says so and nobody has died here yet.
 
+    :param point: a milestone, or IN_PASS.
+    :param process: whose death it is, if not this one's: that of a driver, on a worker of Spark's.
     :raises ValueError: the environment variable names no such milestone.
     """
     for one in os.environ.get(VARIABLE, "").split(","):
         where, _, marker = one.strip().partition(":")
-        name, _, number = where.partition("@")
-        if not where or Milestone(name) is not milestone or int(number) != txid:
+        name, _, when = where.partition("@")
+        number, _, times = when.partition("*")
+        if not where or (name if name == IN_PASS else Milestone(name)) != point or int(number) != txid:
+            continue
+        _times[one] += 1
+        if _times[one] < int(times or 1):
             continue
         try:
             os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             continue
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(process or os.getpid(), signal.SIGKILL)
 
 
 def write_plugin(airflow_home: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import signal
-from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -16,32 +15,14 @@ from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError
-from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.staging.manifest import Manifest
-from tests.fixtures.program import run_program
-from tests.programs.grouped_words import TRANSACTIONS, WORDS, contents, topology
-from tools.kills import VARIABLE
-
-EXPECTED = {"one": dict(Counter(WORDS)), "two": dict(Counter(WORDS))}
-
-
-def run(hosts: str, root: str, folder: Path, group: str, *how: str, crash: str = "") -> int:
-    return run_program("grouped_words", hosts, root, folder, group, *how, **{VARIABLE: crash})
-
-
-def all_committed(hosts: str, root: str, folder: Path) -> None:
-    assert contents(folder) == EXPECTED
-    with open_ledger(ZooKeeperSettings(hosts=hosts), topology(folder).name, root=root) as ledger:
-        found = [(tx.txid, tx.status) for tx in ledger.transactions()]
-    assert found == [(number, Status.COMMITTED) for number in range(1, TRANSACTIONS + 1)]
+from tests.fixtures.grouped_words import OF_GROUPS, GroupedWords
 
 
 @pytest.mark.zookeeper
@@ -55,27 +36,25 @@ def all_committed(hosts: str, root: str, folder: Path) -> None:
     ],
 )
 def test_p9_a_drain_killed_while_it_halves_a_group_ends_like_one_that_was_not_killed(
-    point: str, then: str, zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
+    point: str, then: str, grouped_words: GroupedWords
 ) -> None:
-    killed = run(zookeeper.hosts, ledger_root, tmp_path, "5", "halves", crash=f"{point}:{tmp_path}/died")
-    assert killed == -signal.SIGKILL
-    assert run(zookeeper.hosts, ledger_root, tmp_path, then, "halves") == 0
-    all_committed(zookeeper.hosts, ledger_root, tmp_path)
+    assert grouped_words.run("5", "halves", crash=point) == -signal.SIGKILL
+    assert grouped_words.run(then, "halves") == 0
+    grouped_words.require_all_committed()
 
 
 @pytest.mark.zookeeper
 def test_p9_a_drain_killed_again_and_again_while_requests_and_answers_are_lost_ends_the_same(
-    zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
+    grouped_words: GroupedWords,
 ) -> None:
-    of_groups = [one for one in Milestone if one not in (Milestone.NEW_VALUES, Milestone.APPLIED_DOWNSTREAM)]
-    places = zip(of_groups, cycle((3, 8)), strict=False)
-    points = ",".join(f"{point}@{txid}:{tmp_path}/{point}" for point, txid in places)
+    places = zip(OF_GROUPS, cycle((3, 8)), strict=False)
+    points = [f"{point}@{txid}" for point, txid in places]
     kills, groups = 0, ("5", "3", "4")
-    while run(zookeeper.hosts, ledger_root, tmp_path, groups[kills % 3], "lossy", "halves", crash=points) != 0:
+    while grouped_words.run(groups[kills % 3], "lossy", "halves", crash=points) != 0:
         kills += 1
-        assert kills <= len(of_groups)
-    assert kills >= len(of_groups) - 1  # where nothing is attempted a second time there is one less
-    all_committed(zookeeper.hosts, ledger_root, tmp_path)
+        assert kills <= len(points)
+    assert len(grouped_words.died()) >= len(points) - 1  # where nothing is attempted a second time there is one less
+    grouped_words.require_all_committed()
 
 
 class Noted(LocalEngine):

@@ -1,26 +1,29 @@
 """Count words in one process: ``python -m tests.programs.grouped_words HOSTS ROOT FOLDER GROUP [HOW ...]``: by a drain
 that takes so many transactions at a time (a number, or ``auto``), or, with ``runner``, one after the other as a
-notebook does. HOW: ``halves``: passes with transaction 3 and others fail, so that they are run again in halves;
-``lossy``: of four steps of the ledger one is lost, and of one the answer.
+notebook does. HOW: ``spark``: with a Spark of its own; ``halves``: passes with transaction 3 and others fail, so that
+they are run again in halves; ``lossy``: of four steps of the ledger one is lost, and of one the answer; ``apart``: the
+plan wants to know of each row whose it is (else groups are merged by key, where the engine does that).
 
 Two states in two databases and nothing behind them: what the crash tests of groups kill and run again.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Sum, Topology
+from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import OutcomeUnknownError, SparkJobError
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.operations.api import OperationContext
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.local import LocalRunner
@@ -30,32 +33,61 @@ from tools import kills
 
 WORDS = [f"word{number % 7}" for number in range(48)]
 TRANSACTIONS = 12
+PROCESS = "GROUPED_WORDS_PROCESS"
+"""Variable of the environment: the drain, for workers of its Spark."""
 
 
-def topology(folder: Path) -> Topology:
+class Weigh(Function):
+    """1.0 a word; may be where the program dies in the middle of a pass."""
+
+    def prepare(self, context: OperationContext) -> None:
+        self._txid = context.txid
+
+    def execute(self, word: str) -> Iterator[float]:
+        kills.die(kills.IN_PASS, self._txid, int(os.environ[PROCESS]))
+        yield 1.0
+
+
+def topology(folder: Path, *how: str) -> Topology:
     made = Topology("grouped_words")
-    words = made.new_stream("words", FixedBatchSpout("word string", WORDS, 4)).group_by("word")
-    for name in ("one", "two"):
-        words.persistent_aggregate(SqliteState(str(folder / f"{name}.db")), Count(), "n", name=name)
+    spout = FixedBatchSpout("word string", WORDS, 4)
+    words = made.new_stream("words", spout).each("word", Weigh(), "weight").group_by("word")
+    stores = {name: SqliteState(str(folder / f"{name}.db")) for name in ("one", "two")}
+    words.persistent_aggregate(stores["one"], Count(), "n", name="one")
+    if "apart" in how:  # a sum of floats depends on the order, so no two batches are merged
+        words.persistent_aggregate(stores["two"], "weight", Sum(), "n", name="two")
+    else:
+        words.persistent_aggregate(stores["two"], Count(), "n", name="two")
     return made
 
 
-def contents(folder: Path) -> dict[str, dict[str, int]]:
+def contents(folder: Path, *how: str) -> dict[str, dict[str, float]]:
     """What the states hold."""
-    found: dict[str, dict[str, int]] = {}
-    for name, spec in topology(folder).states.items():
+    found: dict[str, dict[str, float]] = {}
+    for name, spec in topology(folder, *how).states.items():
         with spec.factory.make_state(spec) as state:
             found[name] = {key: count for (key,), (count,) in state.items()}
     return found
 
 
-class Halves(LocalEngine):
-    """Gets by with transaction 3 if there is no other one beside it."""
+def engine_of(how: Sequence[str]) -> Engine:
+    if "spark" not in how:
+        return LocalEngine()
+    from airflow_trident.engine.spark.engine import SparkEngine
+    from airflow_trident.engine.spark.sessions.local import LocalSessions
 
-    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+    return SparkEngine(LocalSessions("local[2]", conf={"spark.driver.memory": "512m"}))
+
+
+def refuse(run_group: Callable[[Sequence[Job]], Manifest]) -> Callable[[Sequence[Job]], Manifest]:
+    """It gets by with transaction 3 if there is no other one beside it."""
+
+    def run_small_group(jobs: Sequence[Job]) -> Manifest:
         if len(jobs) > 1 and any(job.slot.txid == 3 for job in jobs):
             raise SparkJobError("too much at once", "Run it again.")
-        return super().run_group(jobs)
+        return run_group(jobs)
+
+    return run_small_group
 
 
 class Lossy(ZooKeeperZNodes):
@@ -74,10 +106,13 @@ class Lossy(ZooKeeperZNodes):
 
 
 def main(hosts: str, root: str, folder: str, group: str, *how: str) -> None:
-    made, staging = topology(Path(folder)), f"{folder}/staging"
+    os.environ[PROCESS] = str(os.getpid())
+    made, staging = topology(Path(folder), *how), f"{folder}/staging"
     settings = ZooKeeperSettings(hosts=hosts)
     client = (Lossy if "lossy" in how else ZooKeeperZNodes)(settings)
-    engine = Halves() if "halves" in how else LocalEngine()
+    engine = engine_of(how)
+    if "halves" in how:
+        engine.run_group = refuse(engine.run_group)  # type: ignore[method-assign]
     with ZNodeLedger(client, made.name, root) as ledger, engine:
         if group == "runner":
             LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=staging).run()
