@@ -108,7 +108,7 @@ class Committer:
     most_together: int = MOST_TOGETHER
     _emitted: Counter[int] = field(default_factory=Counter, init=False, repr=False)
     _fences: dict[int, int] = field(default_factory=dict, init=False, repr=False)
-    """Of groups whose gate it opened, by txid."""
+    """Of groups whose gate it opened and that go on one by one, by txid."""
 
     def commit(
         self,

@@ -50,7 +50,7 @@ FIRST_LOOK = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnd:
     """`committed`: by this call, in order. If there are none, they are in other hands now (`elsewhere`), or the first
-    one is to be committed alone, and with it all up to `upto`. `gated`: the tickets that it held last."""
+    one is to be committed alone, and with it all up to `upto`; `gated`: the tickets of these, whose gates are open."""
 
     committed: tuple[int, ...] = ()
     elsewhere: bool = False
@@ -146,7 +146,7 @@ class GroupCommitter:
             return GroupEnd(upto=txids[-1], gated=tickets)
         _told(Milestone.COMMITTED, tickets)
         self.progress(f"{_named([one.txid for one in tickets])} are committed in one step")
-        return GroupEnd(committed=tuple(one.txid for one in tickets), gated=tickets)
+        return GroupEnd(committed=tuple(one.txid for one in tickets))
 
     def _fenced(self, tickets: Sequence[CommitTicket]) -> GroupEnd | None:
         if not tickets:
