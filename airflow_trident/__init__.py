@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from airflow_trident.operators.mending import TridentMendingOperator as TridentMendingOperator
     from airflow_trident.operators.named_worker import TridentWorkerOperator as TridentWorkerOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
+    from airflow_trident.operators.spark_submit import TridentSparkSubmitOperator as TridentSparkSubmitOperator
     from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
     from airflow_trident.runtime.query import QueryResult as QueryResult
     from airflow_trident.runtime.query import query as query
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
     from airflow_trident.task_group import trident_transaction as trident_transaction
+    from airflow_trident.topology.script import Script as Script
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
     from airflow_trident.topology.transactional.builder import (

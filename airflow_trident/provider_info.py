@@ -45,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_trident.operators.drain",
                     "airflow_trident.operators.mending",
                     "airflow_trident.operators.query",
+                    "airflow_trident.operators.spark_submit",
                     "airflow_trident.operators.named_worker",
                     "airflow_trident.task_group",
                     "airflow_trident.mending_dag",

@@ -53,6 +53,18 @@ class TextFiles:
     require_same: Callable[[], None]
 
 
+@dataclass(frozen=True)
+class ScriptBatch:
+    """A batch that a script reads, and not its emitter.
+
+    `given`: what the script is told, as JSON: a list of URLs of files. `require_same`: raises SourceChangedError if the
+    source does not hold what the transaction recorded; called before the script runs and after it.
+    """
+
+    given: Json
+    require_same: Callable[[], None]
+
+
 class Coordinator(ABC):
     """Decides batches. Lives in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
 
@@ -147,6 +159,15 @@ class Emitter(ABC):
         """The batch as text files of this machine, if it is nothing else: Spark may then read them itself. Broken UTF-8
         is found by whoever reads, who takes the splits then."""
         return None
+
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch:
+        """What a script is told of the batch: of a spout that can say it without reading.
+
+        :param metadata: None: this stream has nothing in this batch.
+        :param folder: of this attempt, where files may be made that stand for nothing.
+        :raises SourceChangedError, ConfigurationError: it cannot be told.
+        """
+        raise NotImplementedError
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
         """An emitter of the same splits that gives these fields only, in this order. An emitter to which that saves

@@ -101,11 +101,7 @@ class TridentDrainOperator(EngineOperator):
         if is_backfill_run(context) and not self.allow_backfill_runs:
             raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
-            result = (
-                self._drain_submitted(context)
-                if is_submitted(self.engine, self.spark_conn_id)
-                else self._drain(context)
-            )
+            result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
         return self._done(context, result)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
@@ -120,6 +116,10 @@ class TridentDrainOperator(EngineOperator):
             with suppress(Exception):
                 self._submitted.cancel()
         super().on_kill()
+
+    def _is_submitted(self) -> bool:
+        """Is the whole drain an application? Else this task drains."""
+        return is_submitted(self.engine, self.spark_conn_id)
 
     def _done(self, context: Context, result: DrainResult) -> list[int]:
         if not result.committed:

@@ -51,7 +51,7 @@ def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
     """Are its tuples in the partitions in which they were read?"""
     if stage.source is not None:
         return True
-    if stage.exchange is not None or stage.union is not None or stage.transform is not None:
+    if stage.exchange is not None or stage.begin is not None:
         return False
     return in_place(stages[stage.upstreams[0]], stages)
 
@@ -94,8 +94,8 @@ def _why_alone(stage: Stage, stages: Sequence[Stage]) -> str:
             return f"{node.name} asks a state"
     if stage.source is not None:
         return ""
-    if stage.transform is not None:
-        return f"{stage.transform.name} gets a batch as one DataFrame"
+    if stage.of_batches is not None:
+        return f"{stage.of_batches.name} gets a batch as {stage.of_batches.batch_as}"
     nodes = stage.nodes[1:] if merged_by(stage) is not None else stage.nodes
     for node in nodes:
         if by_expression(node):

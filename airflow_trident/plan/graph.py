@@ -86,6 +86,9 @@ class Node(ABC):
 class BeginNode(Node):
     """A kind that begins a stage, as no processor can."""
 
+    batch_as: ClassVar[str] = ""
+    """In which form it gets whole batches, of which code of the user's makes what comes out; "" if it does not."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProcessorNode(Node):

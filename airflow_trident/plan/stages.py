@@ -60,6 +60,11 @@ class Stage:
     def transform(self) -> TransformNode | None:
         return self.begin if isinstance(self.begin, TransformNode) else None
 
+    @property
+    def of_batches(self) -> BeginNode | None:
+        """The node that it begins with, if that takes whole batches."""
+        return self.begin if self.begin is not None and self.begin.batch_as else None
+
     def with_spouts(self, spouts: Mapping[str, Spout]) -> Stage:
         """With another spout behind its source, if one is given for it.
 

@@ -28,6 +28,7 @@ class TransformNode(BeginNode):
     :param version: the user's name for what the code does; part of the topology's definition.
     """
 
+    batch_as = "one DataFrame"
     cure = (
         "Run the topology on Spark: engine='spark', which starts one in the task's process if no connection is named."
     )

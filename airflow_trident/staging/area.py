@@ -252,7 +252,7 @@ class StagingArea:
             self._require_size(file, path)
             with open(path, "rb") as source, pq.ParquetFile(source) as parquet:
                 table = parquet.read()
-            if tuple(table.column_names) != names_of(schema):
+            if sorted(table.column_names) != sorted(names_of(schema)):
                 found = ", ".join(table.column_names)
                 raise StagingError(
                     f"the staged file {path!r} has the fields ({found}) instead of ({', '.join(names_of(schema))})",
@@ -260,7 +260,7 @@ class StagingArea:
                 )
             if table.num_rows != file.rows:
                 raise StagingError(f"the staged file {path!r} has {table.num_rows} rows instead of {file.rows}", _AGAIN)
-            return table.cast(target)
+            return table.select(target.names).cast(target)
         except FileNotFoundError as error:
             raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
         except (pa.ArrowException, OSError) as error:

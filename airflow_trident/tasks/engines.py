@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.extras import SUBMIT_EXTRA, require_extra
+from airflow_trident.topology.script import ScriptApplication, application_of
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -38,6 +39,9 @@ def make_engine(
         is an application already.
     :raises ConfigurationError: the connection is of a type that Spark cannot be reached by.
     """
+    script = None if topology is None else application_of(topology)
+    if script is not None:
+        return script_engine(kind, conn_id=conn_id, conf=conf, app_name=app_name, application=script)
     if kind is EngineKind.LOCAL:
         from airflow_trident.engine.local import LocalEngine
 
@@ -69,3 +73,46 @@ def make_engine(
         f"connection {conn_id!r} is of type {connection.conn_type!r}, by which Spark cannot be reached",
         "Name one of type spark (submitted) or spark_connect, or none for a session in the task's process.",
     )
+
+
+ONE_DRIVER = {"spark.yarn.maxAppAttempts": "1", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""Settings of a script, below its own: who starts it again is the task, and its timestamps are read by others."""
+
+
+def script_engine(
+    kind: EngineKind, *, conn_id: str | None, conf: Mapping[str, str], app_name: str, application: ScriptApplication
+) -> Engine:
+    """The engine that runs a script by spark-submit; see :func:`make_engine`.
+
+    :raises ConfigurationError: there is no connection of type ``spark``.
+    """
+    from airflow.providers.common.compat.sdk import BaseHook
+
+    from airflow_trident.engine.spark.script_engine import ScriptEngine
+    from airflow_trident.tasks.hook_submit import HookSubmit
+
+    conn_id = require_submitted(kind, conn_id)
+    found = BaseHook.get_connection(conn_id).conn_type
+    if found != "spark":
+        raise ConfigurationError(
+            f"a script is run by spark-submit, and connection {conn_id!r} is of type {found!r}",
+            "Name a connection of type spark.",
+        )
+    settings = {**ONE_DRIVER, **dict(application.conf), **conf}
+    return ScriptEngine(
+        application.application,
+        application.arguments,
+        lambda own, modules: HookSubmit(conn_id, {**settings, **own}, app_name, py_files=modules),
+    )
+
+
+def require_submitted(kind: EngineKind, conn_id: str | None) -> str:
+    """The connection by which spark-submit runs a script.
+
+    :raises ConfigurationError: none is named.
+    """
+    if conn_id is None or kind is not EngineKind.SPARK:
+        raise ConfigurationError(
+            "a script is run by spark-submit, and no Spark connection is named", "Name a connection of type spark."
+        )
+    return conn_id

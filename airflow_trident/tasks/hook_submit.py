@@ -28,12 +28,23 @@ class HookSubmit:
     :param conn_id: connection of type ``spark``.
     :param conf: settings that win over those which fit one batch.
     :param one_shot: see `submit_conf`.
+    :param py_files: the application is not ours: it gets no settings but these, and these modules.
     """
 
-    def __init__(self, conn_id: str, conf: Mapping[str, str], app_name: str, *, one_shot: bool = True) -> None:
+    def __init__(
+        self,
+        conn_id: str,
+        conf: Mapping[str, str],
+        app_name: str,
+        *,
+        one_shot: bool = True,
+        py_files: str | None = None,
+    ) -> None:
         self._conn_id = conn_id
+        self._py_files = py_files
         # The hook copies every line of Spark into the task's log: a hundred lines for one that anybody reads.
-        self._conf = {**submit_conf(one_shot=one_shot), "spark.log.level": "WARN", **conf}
+        ours = {**submit_conf(one_shot=one_shot), "spark.log.level": "WARN"} if py_files is None else {}
+        self._conf = {**ours, **conf}
         self._app_name = app_name
         self._hook: SparkSubmitHook | None = None
 
@@ -63,7 +74,14 @@ class HookSubmit:
             self._hook = self._made(application_args=arguments)
         else:
             # Spark refuses Python there, but not the Java class that runs Python; it wants a jar, which is not used.
-            jar, arguments = next((spark_home() / "jars").glob("spark-tags_*.jar")), [application, "", *arguments]
+            jar, arguments = (
+                next((spark_home() / "jars").glob("spark-tags_*.jar")),
+                [
+                    application,
+                    self._modules(),
+                    *arguments,
+                ],
+            )
             application = str(jar)
             self._hook = self._made(application_args=arguments, java_class=_RUNS_PYTHON)
         with _our_python_first():
@@ -74,9 +92,17 @@ class HookSubmit:
         hooks = require_extra("airflow.providers.apache.spark.hooks.spark_submit", SUBMIT_EXTRA)
         conf = dict(self._conf)
         hook: SparkSubmitHook = hooks.SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=self._app_name, **options)
-        if hook._connection["deploy_mode"] == "cluster":  # the driver is where this package may not be installed
+        if self._py_files is not None:
+            conf[PY_FILES] = self._modules()
+        elif hook._connection["deploy_mode"] == "cluster":  # the driver is where this package may not be installed
             conf[PY_FILES] = ",".join(filter(None, [package_zip(), conf.get(PY_FILES)]))
         return hook
+
+    def _modules(self) -> str:
+        """Of an application that is not ours: what goes onto its driver's path."""
+        if self._py_files is None:
+            return ""
+        return ",".join(filter(None, [self._py_files, self._conf.get(PY_FILES)]))
 
     @staticmethod
     def _follow(driver: SparkDriver) -> None:

@@ -307,6 +307,7 @@ def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> Non
         "TridentCommitterOperator",
         "TridentBackfillOperator",
         "TridentDrainOperator",
+        "TridentSparkSubmitOperator",
         "TridentQueryOperator",
         "TridentReadySensor",
         "TridentTurnSensor",

@@ -86,7 +86,7 @@ def _sink(sink: SinkNode) -> _Box:
 
 def _lines(stage: Stage) -> tuple[str, ...]:
     source = [begin_of(stage.source).removeprefix("read ")] if stage.source is not None else []
-    begin = stage.union or stage.transform
+    begin = stage.union or stage.of_batches
     union = [f"{begin.name} {begin.what}".strip()] if begin is not None else []
     nodes = [f"{node.name} {node.what}".strip() for node in stage.nodes]
     return (*source, *union, *nodes)

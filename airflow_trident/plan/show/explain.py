@@ -68,8 +68,8 @@ def stage_lines(stage: Stage) -> list[str]:
     """A stage as text: where its tuples come from, its nodes, and what it is staged for."""
     stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
     begin = begin_of(stage.source) if stage.source else f"from {stages}"
-    if stage.transform is not None:
-        begin = f"{stage.transform.name} {stage.transform.what}, {begin}"
+    if stage.of_batches is not None:
+        begin = f"{stage.of_batches.name} {stage.of_batches.what}, {begin}"
     if stage.exchange is not None:
         begin += f", repartitioned {stage.exchange.what}"
     lines = [f"stage {stage.index}: {begin}{_said(stage)}{' (kept: read more than once)' if stage.forks else ''}"]
@@ -106,7 +106,7 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
         lines.append(f'  subgraph {s}{stage.index}["{title} {stage.index}"]')
         given = sources.get(stage.source.name) if stage.source else None
         names = [f"stream {stage.source.name}" if given is None else stage.source.name] if stage.source else []
-        names += [f"{stage.transform.name} {stage.transform.what}"] if stage.transform is not None else []
+        names += [f"{stage.of_batches.name} {stage.of_batches.what}"] if stage.of_batches is not None else []
         names += [f"{node.name} {node.what}".strip() for node in stage.nodes] or ([] if names else ["pass"])
         for place, text in enumerate(names):
             lines.append(f'    {s}{stage.index}n{place}["{_escape(text)}"]')
@@ -119,7 +119,7 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
         label = f'|"{_escape(stage.exchange.what)}"|' if stage.exchange is not None else ""
         for upstream in stage.upstreams:
             up = stages[upstream]
-            place = len(up.nodes) - (0 if up.source or up.transform else 1)
+            place = len(up.nodes) - (0 if up.source or up.of_batches else 1)
             lines.append(f"  {s}{up.index}n{max(place, 0)} -->{label} {s}{stage.index}n0")
         lines += [f"  {last} --> {_mermaid_sink(sink)}" for sink in stage.sinks]
     return lines

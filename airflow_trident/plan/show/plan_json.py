@@ -73,7 +73,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
         "source": stage.source.name if stage.source is not None else None,
         "upstreams": list(stage.upstreams),
         "union": stage.union.name if stage.union is not None else None,
-        "transform": stage.transform.name if stage.transform is not None else None,
+        "transform": stage.of_batches.name if stage.of_batches is not None else None,
         "exchange": _node(stage.exchange) if stage.exchange is not None else None,
         "nodes": [node.name for node in stage.nodes],
         "states": [sink.name for sink in stage.sinks if isinstance(sink, PersistNode)],

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, TextFiles
+from airflow_trident.contracts.spout import Coordinator, Emitter, ScriptBatch, Split, Spout, TextFiles
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
@@ -48,6 +48,7 @@ from airflow_trident.spouts.files.contents import (
 from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
 from airflow_trident.spouts.files.listing import FilePattern, FoundFile, Listing
+from airflow_trident.spouts.files.whole import whole_files, write_nothing
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -324,6 +325,13 @@ class FileEmitter(Emitter):
             returns=any(text.returns for text in found),
             require_same=require_all_same,
         )
+
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch:
+        if metadata is None:
+            return whole_files([write_nothing(self.reading, folder)], [])
+        base, _ = self._base()
+        files = recorded_files(metadata, base)
+        return whole_files([os.path.join(base, file.path) for file in files], files)
 
     def _base(self) -> tuple[str, tuple[str, ...]]:
         try:

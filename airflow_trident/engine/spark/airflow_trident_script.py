@@ -1,0 +1,56 @@
+"""What a PySpark script asks when it runs in a transaction: what to read, and where to write.
+
+It travels with the script (``--py-files``) and needs nothing but pyspark, from Python 3.9 and Spark 3.5 on::
+
+    import airflow_trident_script as trident
+
+    orders = spark.read.parquet(*trident.inputs(spark, "orders"))
+    daily.write.parquet(trident.output(spark, "daily"))
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+JOB = "spark.airflowTrident.job"
+"""The setting that says where the job of this run is: a setting reaches a driver wherever that runs, and what the
+environment says does not."""
+
+
+def inputs(spark: Any, name: str) -> list[str]:
+    """The files of this batch, for a reader of Spark: ``spark.read.parquet(*inputs(spark, "orders"))``."""
+    return list(_named(spark, "inputs", name))
+
+
+def output(spark: Any, name: str) -> str:
+    """The folder to write this output to, as Parquet, once: ``frame.write.parquet(output(spark, "daily"))``."""
+    # An application that the cluster starts again writes beside what the first one may still be writing.
+    attempt = spark.conf.get("spark.app.attempt.id", "1")
+    run = f"{spark.sparkContext.applicationId}-{attempt}"
+    return f"{_named(spark, 'outputs', name)}/{quote(run, safe='')}"
+
+
+def transaction(spark: Any) -> dict[str, Any]:
+    """What this run is: ``topology``, ``txid``, ``attempt``, and ``time_ms``, when the transaction was begun."""
+    return dict(_job(spark)["transaction"])
+
+
+def _named(spark: Any, kind: str, name: str) -> Any:
+    known = _job(spark)[kind]
+    if name not in known:
+        raise LookupError(f"the topology's script has no {kind[:-1]} {name!r}: {', '.join(known)}")
+    return known[name]
+
+
+def _job(spark: Any) -> dict[str, Any]:
+    path = spark.conf.get(JOB, None)
+    if not path:
+        raise RuntimeError(
+            "this application is not run by a TridentSparkSubmitOperator: there is no " + JOB + ". For a trial, read "
+            "and write paths of your own."
+        )
+    with open(path, encoding="utf-8") as file:
+        job: dict[str, Any] = json.load(file)
+        return job

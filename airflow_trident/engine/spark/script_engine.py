@@ -1,0 +1,174 @@
+"""A script of the user's as the processing phase: spark-submit starts it as it is, and what it wrote is staged.
+
+What it reads and where it writes stands in a file of the attempt, whose path is a setting of the application. Each run
+of the application writes into folders of its own below the attempt's; nothing there counts before its manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+from airflow_trident.contracts.spout import ScriptBatch
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.spark import airflow_trident_script
+from airflow_trident.engine.spark.errors import cure_of, root_cause
+from airflow_trident.engine.spark.written import written_by
+from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.plan.script_node import ScriptOutputNode, require_script
+from airflow_trident.plan.stages import Plan
+from airflow_trident.staging.area import make_slot_folder
+from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile
+
+HELPER = os.path.abspath(airflow_trident_script.__file__)
+"""The module that travels with the script."""
+JOB_CONF = airflow_trident_script.JOB
+
+
+class Submitter(Protocol):
+    """Runs one application to its end; raises if it failed."""
+
+    def __call__(self, application: str, arguments: list[str]) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """What a run of the script is given. `helper`: the module that it imports, where the driver sees it, too.
+    `folders`: output -> where its runs write."""
+
+    job_path: str
+    helper: str
+    folders: dict[str, str]
+    batches: tuple[ScriptBatch, ...]
+
+    def require_same(self) -> None:
+        for batch in self.batches:
+            batch.require_same()
+
+
+class ScriptEngine(Engine):
+    """:param application, arguments: what spark-submit starts.
+    :param submitter: ``submitter(settings, modules)`` makes what starts it once, with these settings and modules (files
+        that the driver can import, divided by commas).
+    """
+
+    name = "script"
+
+    def __init__(
+        self, application: str, arguments: tuple[str, ...], submitter: Callable[[dict[str, str], str], Submitter]
+    ) -> None:
+        self._application = application
+        self._arguments = arguments
+        self._submitter = submitter
+        self._running: list[tuple[Slot, Submitter]] = []
+        self._lock = Lock()
+
+    def run(self, job: Job) -> Manifest:
+        """
+        :raises SparkJobError: the script failed.
+        :raises UserCodeError: what it wrote is not what the topology says.
+        :raises SourceChangedError: its input is not, or not any more, what the transaction recorded.
+        """
+        require_script(job.plan)
+        root = os.path.abspath(os.path.expanduser(job.staging_root))
+        make_slot_folder(root, job.slot)
+        if not any(source.name in job.metadata for source in job.plan.sources):
+            return self._manifest(job, {})
+        given = self._given(job, os.path.join(root, job.slot.path))
+        try:
+            given.require_same()
+            self._submit(job, given)
+            given.require_same()
+            return self._manifest(job, {name: (root, folder) for name, folder in given.folders.items()})
+        finally:
+            with suppress(OSError):
+                os.unlink(given.job_path)
+
+    def cancel(self, slot: Slot | None = None) -> None:
+        with self._lock:
+            running = [submitter for one, submitter in self._running if slot is None or slot == one]
+        for submitter in running:
+            submitter.cancel()
+
+    def _given(self, job: Job, folder: str) -> _Given:
+        batches = {
+            source.name: source.spout.emitter().batch_for_script(job.metadata.get(source.name), folder)
+            for source in _sources(job.plan)
+        }
+        run = uuid.uuid4().hex
+        folders = {node.output: os.path.join(folder, f"{node.output}-{run}") for node in _outputs(job.plan).values()}
+        for one in folders.values():
+            make_folder(one)
+        slot = job.slot
+        content = {
+            "version": 1,
+            "transaction": {
+                "topology": slot.topology,
+                "txid": slot.txid,
+                "attempt": slot.attempt,
+                "time_ms": job.time_ms,
+            },
+            "inputs": {name: batch.given for name, batch in batches.items()},
+            "outputs": {name: f"file://{one}" for name, one in folders.items()},
+        }
+        path = os.path.join(folder, f"{run}.script.json")
+        with open(path, "x", encoding="utf-8") as file:
+            json.dump(content, file)
+        helper = os.path.join(folder, os.path.basename(HELPER))
+        with suppress(FileExistsError), open(HELPER, "rb") as source, open(helper, "xb") as copy:
+            copy.write(source.read())
+        return _Given(job_path=path, helper=helper, folders=folders, batches=tuple(batches.values()))
+
+    def _submit(self, job: Job, given: _Given) -> None:
+        what = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
+        submitter = self._submitter({JOB_CONF: given.job_path}, given.helper)
+        with self._lock:
+            self._running.append((job.slot, submitter))
+        try:
+            submitter(self._application, list(self._arguments))
+        except TridentError:
+            raise
+        except Exception as error:
+            text = str(error)
+            raise SparkJobError(
+                f"{what} failed: {root_cause(text) or type(error).__name__}",
+                f"What it printed is above. {cure_of(text)}",
+            ) from error
+        finally:
+            with self._lock:
+                self._running.remove((job.slot, submitter))
+
+    def _manifest(self, job: Job, folders: Mapping[str, tuple[str, str]]) -> Manifest:
+        files: list[StagedFile] = []
+        whole = written_by(
+            self._application,
+            {name: (node.schema, *folders[name]) for name, node in _outputs(job.plan).items()} if folders else {},
+        )
+        for stage in job.plan.stages:
+            if isinstance(stage.begin, ScriptOutputNode):
+                for sink in stage.sinks:
+                    found = whole.get(stage.begin.output, [])
+                    files += [
+                        StagedFile(state=sink.name, path=one.path, rows=one.rows, bytes=one.bytes) for one in found
+                    ]
+                    job.progress(f"staged {sum(one.rows for one in found)} rows for state {sink.name}")
+        return Manifest(slot=job.slot, files=tuple(files), rows_read=-1, sinks=job.plan.staged_fields)
+
+
+def _sources(plan: Plan) -> list[SourceNode]:
+    """Those of the stages: another spout may have been put behind one there."""
+    return [stage.source for stage in plan.stages if stage.source is not None]
+
+
+def _outputs(plan: Plan) -> dict[str, ScriptOutputNode]:
+    return {stage.begin.output: stage.begin for stage in plan.stages if isinstance(stage.begin, ScriptOutputNode)}

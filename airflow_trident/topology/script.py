@@ -1,0 +1,130 @@
+"""A PySpark script that somebody has already, as a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from airflow_trident.contracts.spout import Emitter, Spout
+from airflow_trident.contracts.state import StateFactory
+from airflow_trident.errors import ConfigurationError, PlanError
+from airflow_trident.plan.script_node import ScriptOutputNode, require_script
+from airflow_trident.plan.stages import Plan
+from airflow_trident.topology.names import require_name
+from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import FieldSpec, names_of, parse_declared
+
+ScriptOutput: TypeAlias = tuple[FieldSpec, StateFactory | Callable[[Stream], Any]]
+_AS = 'As in outputs={"daily": ("day date, cents long", FileSink("/lake/daily"))}.'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptApplication:
+    """What spark-submit is given: the application's main file, its arguments, and settings."""
+
+    application: str
+    arguments: tuple[str, ...] = ()
+    conf: tuple[tuple[str, str], ...] = ()
+
+
+class Script(Topology):
+    """A topology of one step, which is a PySpark script: a batch of each input goes in, and what the script writes as
+    its outputs goes into states, exactly once. `TridentSparkSubmitOperator` runs it.
+
+    :param name: as of any topology.
+    :param inputs: name -> spout; the script asks for each batch by ``inputs(spark, name)``. The spout must be able to
+        say what a batch is without reading it, as FileSpout can.
+    :param outputs: name -> the fields that the script writes, and a sink or a table that appends them; or a function of
+        the stream of them that ends it in a state. The script asks where to write by ``output(spark, name)``.
+    :raises PlanError: there are no inputs or no outputs, an output ends in no state, or something else than a state
+        stands behind it.
+    :raises ConfigurationError: a spout cannot say what a batch is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        inputs: Mapping[str, Spout],
+        outputs: Mapping[str, ScriptOutput],
+        exactly_once: bool = True,
+    ) -> None:
+        super().__init__(name, exactly_once=exactly_once)
+        self.application: ScriptApplication | None = None
+        if not inputs or not outputs:
+            missing = "outputs" if inputs else "inputs"
+            raise PlanError(f"script {name!r} has no {missing}", f"Name what it {'writes' if inputs else 'reads'}.")
+        for input_name, spout in inputs.items():
+            emitter = self.add_source(input_name, spout).spout.emitter()
+            if type(emitter).batch_for_script is Emitter.batch_for_script:
+                raise ConfigurationError(
+                    f"input {input_name!r} of script {name!r} is a {spout.describe()}, whose batches only its own "
+                    "reader can read",
+                    "Give the script a FileSpout, or use transform() with this spout.",
+                )
+        for output_name, output in outputs.items():
+            self._end(output_name, output)
+        require_script(self.compile())
+
+    def runs(self, application: ScriptApplication) -> None:
+        """What spark-submit is to start; the operator says it.
+
+        :raises PlanError: another task has said something else.
+        """
+        if self.application not in (None, application):
+            raise PlanError(
+                f"script {self.name!r} is the application {self.application} in one task and {application} in another",
+                "Make a Script with a name of its own for each.",
+            )
+        self.application = application
+
+    def _end(self, name: str, output: ScriptOutput) -> None:
+        require_name("output", name)
+        if not isinstance(output, tuple) or len(output) != 2:
+            raise PlanError(f"output {name!r} of script {self.name!r} is {output!r}", _AS)
+        fields, into = output
+        schema = parse_declared(fields)
+        if name in self._sources:
+            raise PlanError(f"{name!r} is an input and an output of script {self.name!r}", "Name them apart.")
+        node = ScriptOutputNode(name=f"script.{name}", output=name, schema=schema, inputs=tuple(self._sources.values()))
+        stream, ends = Stream(self, node), len(self._sinks)
+        if isinstance(into, StateFactory):
+            if not into.capabilities.appends:
+                raise PlanError(
+                    f"output {name!r} of script {self.name!r} goes into a {into.describe()}, which has keys",
+                    f'Say which: ("...", lambda rows: rows.partition_persist(state, "{", ".join(names_of(schema))}", '
+                    f'keys="{schema[0].name}")).',
+                )
+            stream.partition_persist(into, names_of(schema), name=name)
+        elif callable(into):
+            into(stream)
+        if len(self._sinks) == ends:
+            raise PlanError(f"output {name!r} of script {self.name!r} ends in no state", _AS)
+
+
+def application_of(topology: Topology) -> ScriptApplication | None:
+    """Of a script what spark-submit starts for it; None: it is no script.
+
+    :raises ConfigurationError: no task has said it, or only a task can, when it runs.
+    """
+    if not isinstance(topology, Script):
+        return None
+    found = topology.application
+    if found is None:
+        raise ConfigurationError(
+            f"topology {topology.name!r} is a script, and nothing says which application it is",
+            "Let a TridentSparkSubmitOperator of the DAG run it, and name the DAG by --dag.",
+        )
+    texts = (found.application, *found.arguments, *(value for _, value in found.conf))
+    if template := next((text for text in texts if "{{" in text or "{%" in text), None):
+        raise ConfigurationError(
+            f"the application of script {topology.name!r} has the template {template!r}, which only its task can fill",
+            "Clear the task instead, or give a value without a template.",
+        )
+    return found
+
+
+def is_script(plan: Plan) -> bool:
+    return any(isinstance(stage.begin, ScriptOutputNode) for stage in plan.stages)
