@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
             if not args.verbose:
                 _mute_handlers()
             install_resolver()
+            _see_all_connections()
             try:
                 sys.exit(handler(args) or OK)
             except UsageError as error:
@@ -58,6 +60,12 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
         run(args)
 
     return command
+
+
+def _see_all_connections() -> None:
+    """Those in Airflow's database, too, as ``airflow connections test`` does: a process that says nothing is given only
+    those of the environment and of secrets backends."""
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
 def _mute_handlers() -> None:
@@ -92,7 +100,7 @@ def text_of(error: Exception) -> str:
         return (
             f"{str(error).rstrip('.')}. Add a connection of type zookeeper in the UI, or as "
             'AIRFLOW_CONN_<ID>=\'{"conn_type": "zookeeper", "host": "zk1:2181"}\'; '
-            "`airflow trident zookeeper start` runs a server on this machine."
+            "`airflow trident zookeeper start --add-connection` runs a server on this machine and adds it."
         )
     if isinstance(error, OperationalError | ProgrammingError):
         return f"Airflow's metadata database cannot be used ({error.orig}). Create it with `airflow db migrate`."

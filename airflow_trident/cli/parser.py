@@ -50,6 +50,12 @@ ARG_PORT = Arg(
     metavar="PORT",
 )
 
+ARG_ADD_CONNECTION = Arg(
+    ("--add-connection",),
+    help="Put the connection to it into Airflow's database, under the id of [trident] zookeeper_conn_id",
+    action="store_true",
+)
+
 
 def _server(
     name: str, help: str, description: str, folder: Arg, start: tuple[Arg, ...], stopped: str, does: str, example: str
@@ -83,10 +89,10 @@ _ZOOKEEPER = _server(
     "A real ZooKeeper server of one node on this machine, from the jars that pyspark brings; needs Java. "
     "For development: run an ensemble of three or more for production.",
     ARG_DATA_DIR,
-    (ARG_PORT,),
+    (ARG_PORT, ARG_ADD_CONNECTION),
     stopped="Its data stay.",
     does="runs",
-    example="--data-dir /var/lib/trident-zookeeper --port 2182",
+    example="--add-connection",
 )
 
 # ---- Spark Connect server --------------------------------------------------------------------------------------

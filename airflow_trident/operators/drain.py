@@ -127,14 +127,10 @@ class TridentDrainOperator(EngineOperator):
         self.current_txid = result.committed[-1]
         extra = {"topology": self.topology_name, "txids": list(result.committed), "rows_read": result.rows_read}
         note_assets(self, context, extra)
-        self.log.info(
-            "topology %s: transactions %d to %d are committed (%d in all), %s rows read",
-            self.topology_name,
-            result.committed[0],
-            result.committed[-1],
-            len(result.committed),
-            f"{result.rows_read:,}",
-        )
+        first, last = result.committed[0], result.committed[-1]
+        many = f"transactions {first} to {last} are committed ({len(result.committed)} in all)"
+        done = many if last > first else f"transaction {first} is committed"
+        self.log.info("topology %s: %s, %s rows read", self.topology_name, done, f"{result.rows_read:,}")
         return list(result.committed)
 
     def _drain(self, context: Context) -> DrainResult:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +163,45 @@ def test_a_server_is_started_once_survives_its_starter_and_is_stopped(site: Site
         stopped, nothing = site.tridents(*[f"zookeeper stop --data-dir {folder}"] * 2)
     assert (stopped.code, "ZooKeeper stopped" in stopped.out) == (0, True)
     assert "nothing to stop" in nothing.out
+
+
+def test_the_connection_to_a_server_is_put_into_the_database_of_airflow_and_follows_its_port(site: Site) -> None:
+    unset = site.home.environment | {"AIRFLOW__TRIDENT__ROOT": "/airflow-trident"}
+    del unset["AIRFLOW_CONN_ZOOKEEPER_DEFAULT"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).parent / "airflow"), *words]
+        return subprocess.run(command, env=unset, cwd=site.home.folder, capture_output=True, text=True, check=False)
+
+    start = ("trident", "zookeeper", "start", "--add-connection", "--port")
+    early = run(*start, "0")
+    assert (early.returncode, early.stderr.count("\n")) == (1, 1)
+    assert "Create it with `airflow db migrate`" in early.stderr
+    assert run("trident", "zookeeper", "status").returncode == 1
+    run("db", "migrate")
+    try:
+        for _ in range(2):
+            started = run(*start, "0")
+            assert (started.returncode, "Airflow has it as connection zookeeper_default" in started.stdout) == (0, True)
+            assert "world:anyone" not in run("trident", "doctor").stdout
+            assert (run("trident", "ledger", "list").returncode, run("trident", "zookeeper", "stop").returncode) == (
+                0,
+                0,
+            )
+        run("connections", "delete", "zookeeper_default")
+        run("connections", "add", "zookeeper_default", "--conn-type", "zookeeper", "--conn-host", "zk1")
+        refused = run(*start, "0")
+        assert (refused.returncode, "airflow connections delete zookeeper_default" in refused.stderr) == (1, True)
+        assert run("trident", "zookeeper", "status").returncode == 1
+    finally:
+        run("trident", "zookeeper", "stop")
+
+
+def test_a_connection_of_the_environment_comes_first_so_none_is_put_into_the_database(site: Site) -> None:
+    result = site.trident("zookeeper", "start", "--add-connection", "--port", "0")
+    assert result.code == 1
+    assert "Unset AIRFLOW_CONN_ZOOKEEPER_DEFAULT first" in result.error
+    assert site.trident("zookeeper", "status").code == 1
 
 
 def test_a_port_that_another_program_has_is_one_line(site: Site) -> None:

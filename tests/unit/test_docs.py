@@ -199,9 +199,12 @@ class Command:
 
 
 def commands() -> Iterator[Command]:
-    """Those that a reader can type: lines of indented or fenced blocks."""
+    """Those that a reader can type: lines of indented blocks, and of fenced ones of the shell."""
     for page in PAGES:
-        for line in text_of(page).splitlines():
+        fenced = [
+            line for language, body in _FENCE.findall(text_of(page)) if language == "sh" for line in body.splitlines()
+        ]
+        for line in [*text_of(page).splitlines(), *(f"    {line}" for line in fenced)]:
             found = re.match(r"\s+(?:\$ )?airflow trident (.+)", line)
             if found:
                 yield Command(name_of(page), tuple(shlex.split(found[1], comments=True)))

@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from airflow_trident import settings
+from airflow_trident.cli.added_connection import require_free, write
 from airflow_trident.cli.console import OK, PROBLEM, trident_command
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.servers import ServerStatus
@@ -18,7 +19,9 @@ from airflow_trident.ledger.zookeeper.settings import DEFAULT_PORT
 
 @trident_command
 def start(args: Namespace) -> int | None:
-    server = _server(args)
+    server, conn_id = _server(args), settings.text(settings.ZOOKEEPER_CONN_ID)
+    if args.add_connection:
+        require_free(conn_id, server)
     status = server.start()
     if status.started_here:
         print(f"ZooKeeper started at {status.hosts} (process {status.pid})")
@@ -27,9 +30,13 @@ def start(args: Namespace) -> int | None:
         if args.port not in (0, DEFAULT_PORT) and not status.hosts.endswith(f":{args.port}"):
             print(f"to move it to port {args.port}: `airflow trident zookeeper stop` first")
     _print_place(status)
-    variable = f"AIRFLOW_CONN_{settings.text(settings.ZOOKEEPER_CONN_ID).upper()}"
-    if variable not in os.environ:
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    if args.add_connection:
+        write(conn_id, server)
+        print(f"Airflow has it as connection {conn_id}")
+    elif variable not in os.environ:
         print(f"to use it:  export {variable}={shlex.quote(json.dumps(server.connection()))}")
+        print("        or  airflow trident zookeeper start --add-connection, which puts it into Airflow's database")
     return OK
 
 

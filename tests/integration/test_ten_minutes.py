@@ -1,0 +1,66 @@
+"""The tutorial of ten minutes, block by block as it is written, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools.local_airflow.services import free_port
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tutorial" / "ten-minutes.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+INSTALL, *COMMANDS = [body for language, body in BLOCKS if language == "sh"]
+START = "airflow trident zookeeper start --add-connection"
+
+
+def test_what_the_tutorial_installs_is_what_the_package_offers() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (named,) = re.findall(r'"airflow-trident\[(\w+)\]"', INSTALL)
+    assert named in extras
+
+
+def test_the_tutorial_runs_as_it_is_written_and_a_kill_in_its_middle_changes_no_count(tmp_path: Path) -> None:
+    (module,) = [body for language, body in BLOCKS if language == "python"]
+    made, changed = INSTALL.splitlines()[:2]
+    assert (made, changed) == ("mkdir ~/ten-minutes", "cd ~/ten-minutes")
+    steps = [f"{made}\n{changed}\ndeactivate() {{ :; }}\n"]
+    for block in COMMANDS:
+        if block.startswith("airflow standalone"):  # lasts until a person ends it
+            continue
+        steps.append(block.replace(START, f"{START} --port {free_port()}"))
+        if "mkdir dags" in block:
+            steps.append(f"cat > dags/words.py <<'END OF FILE'\n{module}END OF FILE\n")
+    stop = "trap 'test ! -d ~/ten-minutes || airflow-trident zookeeper stop' EXIT\n"
+    done = subprocess.run(
+        ["bash", "-e", "-c", stop + "echo '==== step'\n".join(steps)],
+        env=_environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    said = [
+        line for language, body in BLOCKS if language == "text" for line in body.splitlines() if "transaction 1" in line
+    ]
+    assert [line for line in said if line not in done.stdout] == []
+    counts = re.findall(r"^be +\| (\d+) *$", done.stdout, re.MULTILINE)
+    assert counts == ["2", "600002"] == re.findall(r"^be +\| (\d+)$", PAGE, re.MULTILINE)
+    *_, last, _ = done.stdout.split("==== step")
+    assert re.findall(r"^(\d) +\| (\w+)", last, re.MULTILINE)[-2:] == [("1", "COMMITTED"), ("2", "COMMITTED")]
+    assert not (tmp_path / "ten-minutes").exists()
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHONDONT"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
+    return {**kept, "HOME": str(home), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
