@@ -1,7 +1,7 @@
 """The process of one contender: `python -m benchmarks.contender NAME TASK.json`; what it tells lies beside the task.
 
-A task: `data` (folder), `batches`, `state` (SQLite file), `checkpoint`, `staging`, `zookeeper`, `root`, and the
-contender's own options.
+A task: `data` (folder), `parquet` (else text), `batches`, `state` (SQLite file), `checkpoint`, `staging`, `zookeeper`,
+`root`, and the contender's own options.
 """
 
 from __future__ import annotations

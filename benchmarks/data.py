@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 WORDS_PER_LINE = 8
 FILES_PER_BATCH = 2
@@ -21,19 +22,21 @@ FILES_PER_BATCH = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """`lines`: of one batch. `keys`: different words there are to draw from."""
+    """`lines`: of one batch. `keys`: different words there are to draw from. `parquet`: in Parquet files, as a column
+    `value`."""
 
     batches: int
     lines: int
     keys: int = 10_000
+    parquet: bool = False
 
     @property
     def name(self) -> str:
-        return f"b{self.batches}_l{self.lines}_k{self.keys}"
+        return f"b{self.batches}_l{self.lines}_k{self.keys}{'_parquet' * self.parquet}"
 
     @property
     def title(self) -> str:
-        return f"{self.batches:,} x {self.lines:,} lines, {self.keys:,} keys"
+        return f"{self.batches:,} x {self.lines:,} {'rows' if self.parquet else 'lines'}, {self.keys:,} keys"
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,11 @@ def make(corpus: Corpus, below: Path) -> Made:
             drawn = np.searchsorted(ladder, random.random(lines * WORDS_PER_LINE)).clip(max=corpus.keys - 1)
             counts += np.bincount(drawn, minlength=corpus.keys)
             path = folder / file_name(batch, part)
-            path.write_bytes(_text(words.take(pa.array(drawn)), lines))
+            joined = _lines(words.take(pa.array(drawn)), lines)
+            if corpus.parquet:
+                pq.write_table(pa.table({"value": joined}), path)
+            else:
+                path.write_bytes(_text(joined))
             when_ns = (1_700_000_000 + batch * FILES_PER_BATCH + part) * 10**9  # the order in which they are read
             os.utime(path, ns=(when_ns, when_ns))
             size_bytes += path.stat().st_size
@@ -84,10 +91,13 @@ def make(corpus: Corpus, below: Path) -> Made:
     return Made(corpus, folder, digest, size_bytes)
 
 
-def _text(words: pa.Array, lines: int) -> bytes:
+def _lines(words: pa.Array, lines: int) -> pa.Array:
     offsets = pa.array(np.arange(0, lines * WORDS_PER_LINE + 1, WORDS_PER_LINE, dtype=np.int32))
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, words), " ")
-    whole = pc.binary_join(pa.LargeListArray.from_arrays([0, lines], joined), "\n")
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, words), " ")
+
+
+def _text(lines: pa.Array) -> bytes:
+    whole = pc.binary_join(pa.LargeListArray.from_arrays([0, len(lines)], lines), "\n")
     text: bytes = whole[0].as_py().encode()
     return text + b"\n"
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_trident import Count, FileSpout, PostgresState, SqliteState, Topology
+from airflow_trident import Count, FileSpout, PostgresState, SqliteState, Sum, Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.ledger.open import open_ledger
@@ -23,7 +23,7 @@ from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Slot
 from benchmarks.data import FILES_PER_BATCH
 from benchmarks.measure import environment
-from benchmarks.peers import CORES, HEAP, common_conf
+from benchmarks.peers import CORES, HEAP, common_conf, counted
 
 POSTGRES = "benchmark_postgres"
 """A connection, in the environment of contenders that use it."""
@@ -36,16 +36,24 @@ def words_of(line: str) -> Iterator[str]:
 
 def topology_of(task: dict[str, Any]) -> Topology:
     topology = Topology("bench")
-    lines = topology.new_stream("lines", FileSpout(task["data"], max_files=FILES_PER_BATCH, late_files="take"))
-    words = (
-        lines.each("line", words_of, "word string")
-        if task.get("functions")
-        else lines.each(explode(split(col("line"), " ")), "word")
+    kind = "parquet" if task.get("parquet") else "text"
+    spout = FileSpout(
+        task["data"], format=kind, fields="value string", max_files=FILES_PER_BATCH, max_bytes=2**40, late_files="take"
     )
+    lines = topology.new_stream("lines", spout)
     state = (
         PostgresState(POSTGRES, schema=task["postgres"], table="counts")
         if task.get("postgres")
         else SqliteState(task["state"], table="counts")
+    )
+    if task.get("own"):
+        mine = lines.transform(counted, "word string, count long")
+        mine.group_by("word").persistent_aggregate(state, "count", Sum(), "count", name="counts")
+        return topology
+    words = (
+        lines.each("value", words_of, "word string")
+        if task.get("functions")
+        else lines.each(explode(split(col("value"), " ")), "word")
     )
     words.group_by("word").persistent_aggregate(state, Count(), "count", name="counts")
     return topology

@@ -63,7 +63,9 @@ def plain(task: dict[str, Any]) -> dict[str, Any]:
     spark = session()
     began = time.perf_counter()
     store = Counts(task["state"])
-    store.write(counted(spark.read.text(task["data"])).toArrow())
+    reader = spark.read.schema("value string")
+    lines = reader.parquet(task["data"]) if task.get("parquet") else spark.read.text(task["data"])
+    store.write(counted(lines).toArrow())
     store.close()
     work_s = time.perf_counter() - began
     spark.stop()

@@ -86,6 +86,7 @@ class Bench:
         task: dict[str, Any] = {
             **options,
             "data": str(made.folder),
+            "parquet": made.corpus.parquet,
             "batches": batches,
             "state": str(folder / "counts.db"),
             "checkpoint": str(folder / "checkpoint"),

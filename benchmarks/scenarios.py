@@ -18,6 +18,7 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "drain": ("drain", {}),
     "drain, max_pending 1": ("drain", {"max_pending": 1}),
     "drain, group 1": ("drain", {"group": 1}),
+    "drain, own DataFrames": ("drain", {"own": True}),
     "drain, archive": ("drain", {"archive": True}),
     "drain, functions": ("drain", {"functions": True}),
     "drain, PostgreSQL": ("drain", {"postgres": True}),
@@ -127,6 +128,16 @@ SCENARIOS = (
             Target(ours="drain, archive", theirs="plain", most=1.0, measure="wall_s"),
         ),
         runs={"main": 1, "full": 5},
+    ),
+    *(
+        Scenario(
+            name=f"own DataFrames, 10 x 1e6, {'Parquet' if parquet else 'text'}",
+            corpus=Corpus(batches=10, lines=1_000_000, parquet=parquet),
+            contenders=("plain", "drain, own DataFrames"),
+            targets=(Target(ours="drain, own DataFrames", theirs="plain", most=1.15, measure="wall_s"),),
+            runs={"full": 5},
+        )
+        for parquet in (False, True)
     ),
     Scenario(
         name="10 x 1e4",

@@ -8,6 +8,7 @@ S2  `splits` and `read` depend on the metadata alone: for a transactional spout 
 S3  What one transaction's metadata covers, no later one's covers, and nothing in between is left out.
 S4  What cannot be read as recorded raises SourceChangedError or DamagedInputError, never fewer rows.
 S5  Rows have exactly the fields of `schema`.
+S6  What `text_files` or `data_frame` gives are the rows of the splits.
 
 Which promises hold depends on the kind. An opaque spout is asked again for each attempt, so S3 holds for the batches
 that are committed. A non-transactional one promises S1 and S5 only.
@@ -62,6 +63,19 @@ class ScriptBatch:
     """
 
     given: Json
+    require_same: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class BatchFrame:
+    """A batch as a DataFrame of Spark, lazily: the rows that the splits have, with the emitter's fields and types.
+
+    `rows`: how many there are; None: that is known only when it is read.
+    `require_same`: raises SourceChangedError if what it reads is no longer what the transaction recorded.
+    """
+
+    frame: Any
+    rows: int | None
     require_same: Callable[[], None]
 
 
@@ -168,6 +182,16 @@ class Emitter(ABC):
         :raises SourceChangedError, ConfigurationError: it cannot be told.
         """
         raise NotImplementedError
+
+    def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
+        """The batch as Spark's own readers give it, if these are the rows of the splits; None: they may not be.
+
+        Called on the driver, where Spark runs on this machine and goes on with the rows itself: a transform, a query or
+        an aggregation follows. What comes out must have the fields of `read`, in any order and with these very types.
+
+        :raises SourceChangedError: the source no longer holds what the metadata names.
+        """
+        return None
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
         """An emitter of the same splits that gives these fields only, in this order. An emitter to which that saves

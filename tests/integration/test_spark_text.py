@@ -113,7 +113,7 @@ def test_files_that_python_reads_on_the_executors_are_not_read_by_the_driver_bef
         keep(topology.new_stream("lines", FileSpout(str(files))).each("line", str.split, "word string"))
 
     looked_at: list[str] = []
-    monkeypatch.setattr("airflow_trident.spouts.files.spout.plain_text", looked_at.append)
+    monkeypatch.setattr("airflow_trident.spouts.files.file_emitter.plain_text", looked_at.append)
     job = job_of(functions)
     assert run(spark_engine, job) == run(LocalEngine(), job)
     assert looked_at == []

@@ -14,7 +14,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
 from airflow_trident.engine.spark.no_actions import no_actions
-from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect
+from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect, is_of_session
 from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
 from airflow_trident.errors import FieldError, TridentError, UserCodeError
 from airflow_trident.operations.calls.infer import takes_context
@@ -155,7 +155,7 @@ def _fitted(attached: Attached, node: TransformNode, made: Any) -> DataFrame:
         raise _wrong(node, f"gave {type(made).__name__} and not a DataFrame", "Let it return a DataFrame.")
     if made.isStreaming:
         raise _wrong(node, "gave a streaming DataFrame", "Read with session.read, not with readStream.")
-    if not _of_session(made, attached.session):
+    if not is_of_session(made, attached.session):
         raise _wrong(
             node,
             "gave a DataFrame of another session",
@@ -166,15 +166,6 @@ def _fitted(attached: Attached, node: TransformNode, made: Any) -> DataFrame:
     types = dict(given)
     columns = [_column(attached, node, field, types[field.name]) for field in node.schema]
     return made.select(*columns)
-
-
-def _of_session(frame: Any, session: Any) -> bool:
-    theirs = frame.sparkSession
-    if theirs is session:
-        return True
-    if is_connect(session) or is_connect(theirs):
-        return bool(getattr(theirs, "session_id", 1) == getattr(session, "session_id", 2))
-    return bool(theirs._jsparkSession.equals(session._jsparkSession))
 
 
 def _require_names(node: TransformNode, given: list[str]) -> None:

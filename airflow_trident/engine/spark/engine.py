@@ -15,7 +15,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session
-from airflow_trident.engine.spark.errors import is_expression_error, translate
+from airflow_trident.engine.spark.errors import is_expression_error, is_read_error, translate
 from airflow_trident.engine.spark.group_run import GroupRun
 from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import watched
@@ -142,11 +142,13 @@ def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool],
         with own_session(attached, job.plan) as own:
             return manifest(own, True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
-        if not is_expression_error(error):
+        if is_expression_error(error):  # Python evaluates the same expressions, slower, and knows which row it was
+            job.progress("an expression failed: running again in Python to find the row")
+        elif is_read_error(error):  # what Python's reader takes is a batch, and it knows what is wrong with a file
+            job.progress("Spark could not read a file: reading again in Python")
+        else:
             typed = _typed(error, job, what)
             raise typed from _cause(typed, error)
-    # Python evaluates the same expressions, slower, and knows which row it was.
-    job.progress("an expression failed: running again in Python to find the row")
     try:
         with own_session(attached, job.plan) as own:
             return manifest(own, False)

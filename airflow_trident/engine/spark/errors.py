@@ -108,6 +108,11 @@ def is_expression_error(error: BaseException) -> bool:
     return known and not _MARKER.search(text)
 
 
+def is_read_error(error: BaseException) -> bool:
+    """Could Spark itself not read a file?"""
+    return "FAILED_READ_FILE" in str(error)
+
+
 def root_cause(text: str) -> str:
     """The line of a Java or Python stack trace that says what was wrong: the last cause, cut to 400 characters."""
     causes = [match[1] for match in _CAUSE.finditer(text)]

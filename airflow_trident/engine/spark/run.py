@@ -10,7 +10,7 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Split, TextFiles
+from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
@@ -18,9 +18,9 @@ from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
+from airflow_trident.engine.spark.jvm_sources import JvmSources
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
-from airflow_trident.engine.spark.text_files import read_text
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     MARKER,
@@ -95,7 +95,7 @@ class PlanRun:
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
         self._splits: dict[str, tuple[Split, ...]] = {}
-        self._texts: list[TextFiles] = []
+        self._sources = JvmSources(attached, job, self._columns)
         self._root = os.path.abspath(os.path.expanduser(job.staging_root))
         self._counts = os.path.join(self._root, job.slot.path, f"rows-read-{uuid.uuid4().hex}")
 
@@ -120,7 +120,7 @@ class PlanRun:
                     rows = sum(file.rows for file in staged)
                     self._job.progress(f"staged {rows} rows for state {sink.name}")
                     files += staged
-            self._require_same()
+            self._sources.require_same()
             require_made_once(self._counts)
             return Manifest(
                 slot=self._job.slot,
@@ -129,7 +129,7 @@ class PlanRun:
                 sinks=self._job.plan.staged_fields,
             )
         except Exception:
-            self._require_same()  # else Spark would say it in its own way
+            self._sources.require_same()  # else Spark would say it in its own way
             raise
         finally:
             shutil.rmtree(self._counts, ignore_errors=True)
@@ -217,10 +217,10 @@ class PlanRun:
             splits = tuple(emitter.splits(self._job.metadata[source.name]))
         if emitter is None or not splits:
             return self._nothing(source, nodes)
-        if self._may_be_text(stage) and (files := emitter.text_files(self._job.metadata[source.name])) is not None:
-            self._texts.append(files)
-            data = read_text(session, self._columns, files, stage.before[0].name)
-            return Flow(data, source.schema, len(files.paths)), nodes
+        if self._native:
+            data = self._sources.read(stage, source, emitter, self._job.metadata[source.name])
+            if data is not None:
+                return Flow(data, source.schema, len(splits)), nodes
         self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = with_tail(nodes, last + 1)
@@ -242,13 +242,6 @@ class PlanRun:
         numbers = session.range(0, len(splits), 1, partitions)
         after = fused[-1].schema if fused else source.schema
         return Flow(numbers, after, partitions, work, f"stream {source.name!r}"), rest
-
-    def _may_be_text(self, stage: Stage) -> bool:
-        """May the JVM read it, if it is text? If no Python touches it and what comes of it is computed once."""
-        hinted = stage.partitions is not None or stage.at_most is not None
-        if not self._native or not self._attached.local or hinted:
-            return False
-        return all(map(self._in_jvm, stage.nodes)) and not any(one.forks for one in self._job.plan.stages)
 
     def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
         """A stream that has nothing in this batch: one empty partition."""
@@ -351,13 +344,11 @@ class PlanRun:
         rows = rows_so_far(self._counts)
         return ", ".join(filter(None, (f"{rows:,} rows read so far" if rows else "", self._attached.tasks())))
 
-    def _require_same(self) -> None:
-        for files in self._texts:
-            files.require_same()
-
     def _rows_read(self) -> int:
         """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""
-        total = sum(files.rows for files in self._texts)
+        total = self._sources.rows()
+        if total is None:
+            return -1
         for stream, splits in self._splits.items():
             for split in splits:
                 try:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 _BROKEN = 'encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
+WRITTEN_BY_SPARK = b"org.apache.spark.version"
+"""What Spark notes in the footers of Parquet files."""
 _CSV_BLOCK_BYTES = 8 << 20
 _NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?:\n|\Z)")
 _DAMAGE = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError, RecursionError)
@@ -219,12 +221,27 @@ def _require_closed_quotes(path: str) -> None:
 # ---- Parquet ---------------------------------------------------------------------------------------------------
 
 
-def _read_parquet(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
+@contextmanager
+def opened_parquet(reading: ReadOptions, path: str) -> Iterator[Any]:
+    """A `pyarrow.parquet.ParquetFile` that has the declared columns.
+
+    :raises DamagedInputError, OSError: as :func:`read_part`.
+    """
     import pyarrow.parquet as pq
 
-    with _damage(part.path), open(part.path, "rb") as file, pq.ParquetFile(file) as parquet:
-        _require_columns(reading, parquet.schema_arrow.names, part.path)
+    with _damage(path), open(path, "rb") as file:
+        footer = pq.read_metadata(file)
+        # Spark writes timestamps of microseconds in an old form with nanoseconds, of which Arrow holds 584 years only
+        unit = "us" if WRITTEN_BY_SPARK in (footer.metadata or {}) else None
+        with pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit) as parquet:
+            _require_columns(reading, parquet.schema_arrow.names, path)
+            yield parquet
+
+
+def _read_parquet(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    with opened_parquet(reading, part.path) as parquet:
         groups = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters)
         columns = list(names_of(reading.read_schema))
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():

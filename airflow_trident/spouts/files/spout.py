@@ -10,19 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, ScriptBatch, Split, Spout, TextFiles
-from airflow_trident.errors import (
-    ConfigurationError,
-    DamagedInputError,
-    SourceChangedError,
-    SourceUnavailableError,
-    TridentError,
-)
+from airflow_trident.contracts.spout import Coordinator, Spout
+from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -43,16 +36,11 @@ from airflow_trident.spouts.files.contents import (
     digest_of,
     digests_of,
     recorded_files,
-    require_same,
 )
-from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
-from airflow_trident.spouts.files.lines import line_start, plain_text
+from airflow_trident.spouts.files.file_emitter import FileEmitter
+from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
 from airflow_trident.spouts.files.listing import FilePattern, FoundFile, Listing
-from airflow_trident.spouts.files.whole import whole_files, write_nothing
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
@@ -267,116 +255,6 @@ def _is_as_listed(base: str, file: FoundFile) -> bool:
     except OSError:
         return False
     return (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
-
-
-@dataclass(frozen=True)
-class FileEmitter(Emitter):
-    """One split per file, several for large files whose lines can be told apart without reading from the start."""
-
-    pattern: FilePattern
-    reading: ReadOptions
-    split_bytes: int
-
-    def prune(self, fields: tuple[str, ...]) -> Emitter:
-        """Of Parquet files only these columns are read; of others every column is checked, so it must be."""
-        if self.reading.format is not FileFormat.PARQUET:
-            return self
-        return replace(self, reading=replace(self.reading, columns=fields))
-
-    def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
-        """Row groups of Parquet files are passed over that cannot hold a row for them."""
-        return replace(self, reading=replace(self.reading, filters=filters))
-
-    def splits(self, metadata: Json) -> list[Split]:
-        base, _ = self._base()
-        bodies: list[tuple[Json, int]] = []
-        for recorded in recorded_files(metadata, base):
-            size, where = recorded.size, os.path.join(base, recorded.path)
-            file: dict[str, Json] = {"file": _checked_once(where, recorded).to_json(), "path": where}
-            if self.reading.format.has_lines and not where.endswith(".gz") and size > self.split_bytes:
-                begins = range(0, size, self.split_bytes)
-                parts = [(at, min(at + self.split_bytes, size)) for at in begins]
-                bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
-            else:
-                bodies.append((file, size))
-        return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
-
-    def text_files(self, metadata: Json) -> TextFiles | None:
-        """Unpacked files under names that mean nothing else to Spark, and none whose bytes it takes in another way."""
-        if self.reading.format is not FileFormat.TEXT:
-            return None
-        base, _ = self._base()
-        files = [(os.path.join(base, file.path), file) for file in recorded_files(metadata, base)]
-        files = [(path, require_same(path, file)) for path, file in files]
-        found = []
-        for path, _ in files:
-            text = plain_text(path)
-            if text is None:
-                return None
-            found.append(text)
-
-        def require_all_same() -> None:
-            for path, file in files:
-                require_same(path, file)
-
-        return TextFiles(
-            paths=tuple(path for path, _ in files),
-            rows=sum(text.lines for text in found),
-            returns=any(text.returns for text in found),
-            require_same=require_all_same,
-        )
-
-    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch:
-        if metadata is None:
-            return whole_files([write_nothing(self.reading, folder)], [])
-        base, _ = self._base()
-        files = recorded_files(metadata, base)
-        return whole_files([os.path.join(base, file.path) for file in files], files)
-
-    def _base(self) -> tuple[str, tuple[str, ...]]:
-        try:
-            return self.pattern.resolve()
-        except SourceUnavailableError as error:
-            # A path without pattern is a single file, and it was there when the batch was recorded.
-            raise SourceChangedError(
-                f"{error.message}, which the transaction recorded", "Put it back as it was and replay."
-            ) from error
-
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        body = split.body
-        assert isinstance(body, dict)
-        path = str(body["path"])
-        file = require_same(path, recorded_files({"files": [body["file"]]}, "")[0])
-        try:
-            yield from read_part(self.reading, _part(path, file.size, body))
-        except DamagedInputError:
-            require_same(path, file)
-            raise
-        except OSError as error:
-            require_same(path, file)
-            raise SourceUnavailableError(
-                f"the file {path!r} cannot be read ({error.strerror or error})",
-                "Let this user read it, or mend its file system, and run the task again.",
-            ) from error
-        # Again, because it may have been changed while it was read.
-        require_same(path, file)
-
-
-def _checked_once(path: str, file: RecordedFile) -> RecordedFile:
-    """Not by each part of it: where only the time is another one, the content is compared. Whatever else is wrong with
-    it is said by whoever reads it."""
-    with suppress(SourceChangedError, SourceUnavailableError):
-        return require_same(path, file)
-    return file
-
-
-def _part(path: str, size: int, body: dict[str, Json]) -> FilePart:
-    """Cuts fall anywhere; a line belongs to the part in which it begins."""
-    begin, end = body.get("begin"), body.get("end")
-    if not isinstance(begin, int) or not isinstance(end, int):
-        return FilePart(path=path)
-    with open(path, "rb") as file:
-        return FilePart(path=path, begin=line_start(file, begin, size), end=line_start(file, end, size))
 
 
 def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:

@@ -20,7 +20,9 @@ _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 @dataclass(frozen=True)
-class _SameFiles:
+class SameFiles:
+    """Raises SourceChangedError if a file is not what was recorded."""
+
     paths: tuple[str, ...]
     files: tuple[RecordedFile, ...]
 
@@ -40,7 +42,7 @@ def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBa
                 f"the file {path!r} has {found[0]!r} in its name, which Spark takes for a pattern",
                 "Let the files for a script have plain names.",
             )
-    return ScriptBatch([f"file://{path}" for path in paths], _SameFiles(tuple(paths), tuple(files)))
+    return ScriptBatch([f"file://{path}" for path in paths], SameFiles(tuple(paths), tuple(files)))
 
 
 def write_nothing(reading: ReadOptions, folder: str) -> str:

@@ -200,6 +200,16 @@ def is_connect(session: Any) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
+def is_of_session(frame: Any, session: Any) -> bool:
+    """Does the DataFrame belong to this session?"""
+    theirs = frame.sparkSession
+    if theirs is session:
+        return True
+    if is_connect(session) or is_connect(theirs):
+        return bool(getattr(theirs, "session_id", 1) == getattr(session, "session_id", 2))
+    return bool(theirs._jsparkSession.equals(session._jsparkSession))
+
+
 @dataclass(frozen=True)
 class Sibling:
     """A session beside a classic one: same application, own settings. Any number of attempts may share it, each in a

@@ -1,0 +1,107 @@
+"""Sources that the JVM reads itself, because no Python runs on their rows. Only with a local master: there the files
+that this process has looked at are those that Spark reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import BatchFrame, Emitter, TextFiles
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm
+from airflow_trident.engine.spark.sessions.session import Attached, is_of_session
+from airflow_trident.engine.spark.text_files import read_text
+from airflow_trident.errors import DamagedInputError, FieldError
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.plan.stages import Stage
+from airflow_trident.types import Json, names_of, parse_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class JvmSources:
+    """Those of one run."""
+
+    def __init__(self, attached: Attached, job: Job, columns: Columns) -> None:
+        self._attached = attached
+        self._plan = job.plan
+        self._columns = columns
+        self._read: list[TextFiles | BatchFrame] = []
+
+    def read(self, stage: Stage, source: SourceNode, emitter: Emitter, metadata: Json) -> DataFrame | None:
+        """What the JVM reads; None: Python has to."""
+        hinted = stage.partitions is not None or stage.at_most is not None
+        if hinted or not _all_in_jvm(stage) or not self._attached.local:
+            return None
+        if not any(one.forks for one in self._plan.stages) and (files := emitter.text_files(metadata)) is not None:
+            self._read.append(files)
+            return read_text(self._attached.session, self._columns, files, stage.before[0].name)
+        if not self._goes_on_in_jvm(stage):
+            return None
+        batch = emitter.data_frame(self._attached.session, metadata)
+        if batch is None:
+            return None
+        data = self._as_declared(source, batch)
+        self._read.append(batch)
+        return data
+
+    def require_same(self) -> None:
+        for one in self._read:
+            one.require_same()
+
+    def rows(self) -> int | None:
+        """How many were read; None: nobody knows."""
+        rows = [one.rows for one in self._read]
+        return None if None in rows else sum(one for one in rows if one is not None)
+
+    def _goes_on_in_jvm(self, stage: Stage) -> bool:
+        """Do the rows move, or become a transform's, before Python gets them? It is told of partitions, and Spark cuts
+        what it reads as it likes."""
+        readers = [one for one in self._plan.stages if stage.index in one.upstreams]
+        return not stage.sinks and all(map(self._takes_them_in_jvm, readers))
+
+    def _takes_them_in_jvm(self, stage: Stage) -> bool:
+        if stage.transform is not None:
+            return True
+        if stage.exchange is not None:
+            return stage.exchange.grouping is not Grouping.COLOCATED
+        return _all_in_jvm(stage) and self._goes_on_in_jvm(stage)
+
+    def _as_declared(self, source: SourceNode, batch: BatchFrame) -> DataFrame:
+        """
+        :raises DamagedInputError: it is not what the spout declares.
+        """
+        from pyspark.sql import DataFrame
+
+        frame: Any = batch.frame
+        if not isinstance(frame, DataFrame) or frame.isStreaming or not is_of_session(frame, self._attached.session):
+            raise _wrong(source, "is no DataFrame of the session that it was given")
+        given = {field.name: _type_of(field.dataType) for field in frame.schema.fields}
+        wanted = {field.name: field.type for field in source.schema}
+        if len(given) != len(frame.columns) or given.keys() not in (wanted.keys(), set(names_of(source.spout.schema))):
+            raise _wrong(source, f"has the columns ({', '.join(frame.columns)})")
+        for name, kind in wanted.items():
+            if given[name] != kind:
+                raise _wrong(source, f"has {name} as {given[name]}")
+        return frame.select(*map(self._columns.named, wanted))
+
+
+def _all_in_jvm(stage: Stage) -> bool:
+    return all(stays_in_jvm(node, native=True) for node in stage.nodes)
+
+
+def _type_of(spark_type: Any) -> str:
+    text = str(spark_type.simpleString())
+    try:
+        return parse_type(text)
+    except FieldError:
+        return text
+
+
+def _wrong(source: SourceNode, what: str) -> DamagedInputError:
+    return DamagedInputError(
+        f"stream {source.name!r}: what the spout gave as a DataFrame {what}; the spout declares "
+        f"({', '.join(map(str, source.spout.schema))})",
+        "Mend data_frame() of the spout's emitter, or the spout's schema.",
+    )

@@ -1,0 +1,109 @@
+"""Parquet files that Spark reads itself, where what it makes of them is what this package's own reader makes of them.
+
+Whether it does, the files' footers tell: columns of exactly the declared types, in files that no old release of Spark
+wrote with days of another calendar. In doubt the other reader is taken, which also says what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import DamagedInputError
+from airflow_trident.io.arrow import arrow_type
+from airflow_trident.spouts.files.formats import WRITTEN_BY_SPARK, ReadOptions, opened_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=-]*")
+"""Spark takes other characters for patterns, or for parts of a URI."""
+_OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_SAME_CALENDAR_SINCE = 3
+_OPTIONS = {
+    "mergeSchema": "false",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+"""Whatever the session says: else rows might be left out, and days be moved to another calendar."""
+
+
+def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
+    """How many rows Spark reads from these files; None if it might read others than :func:`read_part`, or if that would
+    refuse a file.
+
+    :raises OSError: a file cannot be opened.
+    """
+    rows = 0
+    for path in paths:
+        found = _rows(reading, path) if _PLAIN_PATH.fullmatch(path) else None
+        if found is None:
+            return None
+        rows += found
+    return rows
+
+
+def read_in_spark(session: Any, reading: ReadOptions, paths: Sequence[str]) -> Any:
+    """A DataFrame: the rows of files for which :func:`rows_for_spark` gives a number, lazily."""
+    schema = ", ".join(f"`{field.name}` {field.type}" for field in reading.read_schema)
+    return session.read.schema(schema).options(**_OPTIONS).parquet(*(f"file://{path}" for path in paths))
+
+
+def _rows(reading: ReadOptions, path: str) -> int | None:
+    try:
+        with opened_parquet(reading, path) as parquet:
+            footer = parquet.metadata
+            if not _is_of_our_calendar(footer.metadata or {}):
+                return None
+            given = {field.name: field.type for field in parquet.schema_arrow}
+            fits = all(_as_spark_has_it(given[field.name]) == arrow_type(field.type) for field in reading.read_schema)
+            return int(footer.num_rows) if fits else None
+    except DamagedInputError:
+        return None  # who reads it says so
+
+
+def _is_of_our_calendar(notes: dict[bytes, bytes]) -> bool:
+    version = notes.get(WRITTEN_BY_SPARK)
+    if any(name in notes for name in _OTHER_CALENDAR):
+        return False
+    return version is None or int(version.partition(b".")[0]) >= _SAME_CALENDAR_SINCE
+
+
+def _as_spark_has_it(given: pa.DataType) -> Any:
+    """The type of what Spark reads from a column that Arrow has as `given`. None: of any other Spark may make something
+    else than Arrow does."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(given):
+        return _as_spark_has_it(given.value_type)
+    if pa.types.is_large_string(given) or pa.types.is_string_view(given):
+        return pa.string()
+    if pa.types.is_large_binary(given) or pa.types.is_binary_view(given):
+        return pa.binary()
+    if pa.types.is_timestamp(given):
+        return pa.timestamp("us", tz="UTC") if given.unit in ("us", "ms") else None
+    if pa.types.is_list(given) or pa.types.is_large_list(given):
+        return _list(_as_spark_has_it(given.value_type))
+    if pa.types.is_map(given):
+        return _map(_as_spark_has_it(given.key_type), _as_spark_has_it(given.item_type))
+    if pa.types.is_struct(given):
+        members = [
+            (given.field(place).name, _as_spark_has_it(given.field(place).type)) for place in range(given.num_fields)
+        ]
+        return None if any(kind is None for _, kind in members) else pa.struct(members)
+    return given
+
+
+def _list(element: pa.DataType | None) -> Any:
+    import pyarrow as pa
+
+    return None if element is None else pa.list_(element)
+
+
+def _map(key: pa.DataType | None, value: pa.DataType | None) -> Any:
+    import pyarrow as pa
+
+    return None if key is None or value is None else pa.map_(key, value)
