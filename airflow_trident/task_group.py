@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import TaskGroup, task_group
+from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.operators.emitter import TridentEmitterOperator
+from airflow_trident.runtime.drains.limits import parse_group
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.sensors.turn import TridentTurnSensor
 from airflow_trident.tasks.engines import EngineKind
@@ -31,6 +33,7 @@ def trident_transaction(
     *,
     group_id: str | None = None,
     max_transactions: int = 1,
+    group: int | str | None = None,
     spark_conn_id: str | None = None,
     engine: EngineKind | str = EngineKind.SPARK,
     spark_conf: Mapping[str, str] | None = None,
@@ -54,8 +57,10 @@ def trident_transaction(
     :param topology: the Topology.
     :param group_id: None: the topology's name.
     :param max_transactions: above 1 a run takes up to so many batches; the rest is mapped over them.
+    :param group: instead, one emit and one commit task take all of a run: so many in a pass, or ``auto``, by how much
+        there is to read and how long it takes. What is processed is committed though others of the run failed.
     :param spark_conn_id: see :class:`EngineOperator`, as for `engine`, `spark_conf`, `staging_dir` and
-        `attempt_timeout`.
+        `attempt_timeout`, which is that of a pass where there are groups.
     :param max_pending: see :class:`TridentCoordinatorOperator`.
     :param retention: see :class:`TridentCommitterOperator`.
     :param on_failure: ``block``: a transaction that keeps failing holds up the later ones; ``skip``: they pass.
@@ -64,8 +69,10 @@ def trident_transaction(
     :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
     :param task_args: arguments of every task, such as ``retries``; ``outlets`` go to the committer alone. Without
         `weight_rule` it is ``upstream``: where slots are few, commits of older runs go before new batches.
+    :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology goes one by one.
     """
     require_topology(topology)
+    _require_group(group, max_transactions, max_pending)
     outlets = task_args.pop("outlets", None)
     for name in ("task_id", "txid", "task_group"):
         if name in task_args:
@@ -87,18 +94,27 @@ def trident_transaction(
     commits: dict[str, Any] = {"retention": retention, "outlets": outlets or []}
 
     def work(txid: Any, turn_txid: Any, **mapped: Any) -> None:
-        emit = TridentEmitterOperator(task_id=EMIT, txid=txid, **ledger, **runs, **mapped)
-        commit = TridentCommitterOperator(task_id=COMMIT, txid=txid, **ledger, **runs, **waits, **commits, **mapped)
+        emit = TridentEmitterOperator(task_id=EMIT, txid=txid, group=group, **ledger, **runs, **mapped)
+        # What others of the run ended with keeps nothing back that is processed.
+        behind: dict[str, Any] = {"trigger_rule": TriggerRule.ALL_DONE_MIN_ONE_SUCCESS} if group is not None else {}
+        commit = partial(TridentCommitterOperator, task_id=COMMIT, txid=txid, **runs, **waits, **commits, **mapped)
         if turn_sensor:
             turn = TridentTurnSensor(
-                task_id=TURN, txid=turn_txid, coordinator_task_id=coordinate.task_id, **ledger, **waits, **mapped
+                task_id=TURN,
+                txid=turn_txid,
+                coordinator_task_id=coordinate.task_id,
+                **behind | ledger,
+                **waits,
+                **mapped,
             )
-            emit >> turn >> commit
+            emit >> turn >> commit(**ledger)
+            if group is not None:
+                coordinate >> turn
         else:
-            emit >> commit
+            emit >> commit(**behind | ledger)
 
-    with TaskGroup(group_id=group_id or re.sub(r"[^A-Za-z0-9_-]", "_", topology.name)) as group:
-        if "weight_rule" not in {**group.dag.default_args, **group.default_args}:
+    with TaskGroup(group_id=group_id or re.sub(r"[^A-Za-z0-9_-]", "_", topology.name)) as made:
+        if "weight_rule" not in {**made.dag.default_args, **made.default_args}:
             ledger.setdefault("weight_rule", "upstream")
         coordinate = TridentCoordinatorOperator(
             task_id=COORDINATE,
@@ -108,16 +124,46 @@ def trident_transaction(
             **ledger,
             **waits,
         )
-        if max_transactions == 1:
+        if group is not None:
+            work(coordinate.output, f"{{{{ {_pulled(coordinate)}[0] }}}}")
+        elif max_transactions == 1:
             work(coordinate.output, coordinate.output)
         else:
             _map_over(coordinate, work)
-    return group
+    return made
+
+
+def _require_group(group: int | str | None, max_transactions: int, max_pending: int | str | None) -> None:
+    """:raises ConfigurationError: these cannot be meant together."""
+    if group is None:
+        return
+    size = parse_group(group)
+    if max_transactions < 2:
+        raise ConfigurationError(
+            f"group={group!r} and max_transactions={max_transactions}: a run takes one transaction, which is no group",
+            "Give max_transactions, the most that a run takes; or leave out group.",
+        )
+    if isinstance(size, int) and size > max_transactions:
+        raise ConfigurationError(
+            f"group={size} is above max_transactions={max_transactions}, the most that a run takes",
+            "Make the group smaller, or let a run take more.",
+        )
+    pending = str(max_pending).strip()
+    if isinstance(size, int) and pending.isdecimal() and int(pending) < size:
+        raise ConfigurationError(
+            f"group={size} and max_pending={pending}: {size} transactions are uncommitted at once when they are "
+            "processed together",
+            "Leave out max_pending (it is at least max_transactions then), or make it no smaller than the group.",
+        )
+
+
+def _pulled(coordinate: TridentCoordinatorOperator) -> str:
+    """The triggerer can render a text, but not the argument of a mapped group: see text_for_triggerer."""
+    return f"ti.xcom_pull(task_ids='{coordinate.task_id}', map_indexes=-1)"
 
 
 def _map_over(coordinate: TridentCoordinatorOperator, work: Any) -> None:
-    # The triggerer can render a text, but not the argument of a mapped group: see text_for_triggerer.
-    turn_txid = f"{{{{ ti.xcom_pull(task_ids='{coordinate.task_id}', map_indexes=-1)[ti.map_index] }}}}"
+    turn_txid = f"{{{{ {_pulled(coordinate)}[ti.map_index] }}}}"
 
     @task_group(group_id="transaction")
     def transaction(txid: Any) -> None:

@@ -205,7 +205,7 @@ ARG_MAX_TIME_S = Arg(
 )
 ARG_GROUP = Arg(
     ("--group",),
-    help="Transactions that are begun, processed and committed together: so many at most; 1: each by itself "
+    help="Transactions that are processed and committed together: so many at most; 1: each by itself "
     "(default: auto, by how much there is to read and how long it takes)",
     default="auto",
     metavar="N",
@@ -226,10 +226,11 @@ _BACKFILL = _command(
     "backfill",
     "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
     "and committed exactly once, whoever else is at work. Later transactions that were waiting are committed with it.",
-    (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_FAILED, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_FAILED, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "backfill word_count --failed",
     "backfill word_count --txid 42 --spark-conf spark.sql.shuffle.partitions=8",
     "backfill word_count --from 40 --to 44 --dag-file dags/word_count.py",
+    "backfill word_count --failed --group 1",
 )
 _DRAIN = _command(
     "drain",

@@ -9,9 +9,10 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operators.base import airflow_outcome, owner, parse_txid
+from airflow_trident.operators.base import airflow_outcome, is_known, owner, parse_txid
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutcome, Selection
+from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -31,13 +32,23 @@ class TridentBackfillOperator(EngineOperator):
     :param txid: one transaction (templated).
     :param first: lowest txid of a range (templated); open when only `last` is given.
     :param last: highest txid of a range (templated); open when only `first` is given.
+    :param group: how many are processed and committed together, if they are several and above the commit pointer: so
+        many at most; ``auto``: by how much there is to read, and how long it takes; 1: each by itself (templated).
+    :raises ConfigurationError: `group` is a number, and the topology or a state of it goes one by one.
     """
 
-    template_fields: Sequence[str] = ("txid", "first", "last", *EngineOperator.template_fields)
+    template_fields: Sequence[str] = ("txid", "first", "last", "group", *EngineOperator.template_fields)
     ui_color = "#ecd9ec"
 
     def __init__(
-        self, *, topology: Topology, txid: Any = None, first: Any = None, last: Any = None, **kwargs: Any
+        self,
+        *,
+        topology: Topology,
+        txid: Any = None,
+        first: Any = None,
+        last: Any = None,
+        group: int | str = AUTO,
+        **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         if txid is not None and (first is not None or last is not None):
@@ -45,6 +56,10 @@ class TridentBackfillOperator(EngineOperator):
         self.txid = txid
         self.first = first
         self.last = last
+        self.group = group
+        self.one_batch = txid is not None
+        if is_known(group):
+            require_groups(topology.compile(), parse_group(group))
 
     def execute(self, context: Context) -> list[int]:
         with airflow_outcome(), self.ledger_of_run(context) as ledger:
@@ -63,6 +78,7 @@ class TridentBackfillOperator(EngineOperator):
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             retention=settings.retention(),
             progress=lambda line: self.log.info("%s", line),
+            group=parse_group(self.group),
         ).run(self._selection())
         return self._outcome(results)
 

@@ -207,6 +207,8 @@ class TridentOperator(LedgerTask, BaseOperator):
     ui_color = "#dbe7f5"
     phase = ""
     """What a task does for its transaction: COORDINATE, EMIT or COMMIT; "" for all of it."""
+    takes_several = False
+    """Does one instance of it work on all transactions of a run?"""
 
     def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -289,6 +291,25 @@ def is_last_try(context: Context) -> bool:
     return ti.max_tries == 0 or ti.try_number > ti.max_tries
 
 
+def first_try(context: Context, retries: int) -> int:
+    """The number of the task's first try since it was last cleared: clearing moves `max_tries` up, by Airflow's rule.
+
+    :param retries: of the task.
+    """
+    return int(context["ti"].max_tries) - retries + 1
+
+
+def parse_txids(value: Any) -> list[int]:
+    """One txid or several, as they come out of a template or an XCom, in their order.
+
+    :raises ConfigurationError: one of them is no number from 1 upwards, or there is none.
+    """
+    if isinstance(value, str) and value.strip().startswith("["):
+        value = value.strip().removeprefix("[").removesuffix("]").split(",")
+    values = value if isinstance(value, list | tuple) else [value]
+    return sorted({parse_txid(one) for one in values or [None]})
+
+
 def parse_txid(value: Any) -> int:
     """A txid as it comes out of a template or an XCom.
 
@@ -303,6 +324,11 @@ def parse_txid(value: Any) -> int:
             f"{value!r} is not a txid", "Give the coordinator's output, as in txid=coordinator.output."
         )
     return txid
+
+
+def is_known(value: Any) -> bool:
+    """While the DAG is built: it is not a template, nor what another task gives."""
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and "{" not in value)
 
 
 def human_bytes(count: int) -> str:

@@ -14,11 +14,13 @@ from airflow_trident.operators.base import (
     is_last_try,
     note_assets,
     owner,
-    parse_txid,
+    parse_txids,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drains.process_many import known_records
 from airflow_trident.runtime.phases import OnFailure, process
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
@@ -40,7 +42,8 @@ class TridentCommitterOperator(EngineOperator):
     task ends at once and says what to do; where one is still under way it waits: first here, then without a worker.
 
     :param topology: the Topology.
-    :param txid: the transaction that must be committed when the task succeeds (templated).
+    :param txid: the transaction that must be committed when the task succeeds, or several (templated). Of several those
+        that are SKIPPED are left out, unless all are.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
     :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
     :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
@@ -69,17 +72,34 @@ class TridentCommitterOperator(EngineOperator):
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
 
-    def execute(self, context: Context) -> int:
+    def execute(self, context: Context) -> int | list[int]:
         with airflow_outcome():
-            txid = self.current_txid = parse_txid(self.txid)
-            began = time.monotonic()
+            txids = parse_txids(self.txid)
+            self.current_txid, began = txids[0], time.monotonic()
             with self.ledger_of_run(context) as ledger:
-                self.enlist(ledger, context, txid)
-                committed = self._commit(context, ledger, txid)
-                self.log.info("%s", self._story(ledger, txid, committed, time.monotonic() - began))
-                if self.outlets:
-                    self._tell_assets(context, ledger, txid)
-        return txid
+                self.enlist(ledger, context, txids[0])
+                if len(txids) == 1 and not isinstance(self.txid, list):
+                    committed = self._commit(context, ledger, txids[0])
+                    self.log.info("%s", self._story(ledger, txids[0], committed, time.monotonic() - began))
+                    if self.outlets:
+                        self._tell_assets(context, ledger, txids[0])
+                    return txids[0]
+                txids = self._commit_all(context, ledger, txids)
+                what = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
+                self.log.info("%s are committed after %.1f s", what, time.monotonic() - began)
+                note_assets(self, context, {"topology": self.topology_name, "txids": txids})
+        return txids
+
+    def _commit_all(self, context: Context, ledger: Ledger, txids: Sequence[int]) -> list[int]:
+        """Those of them that are committed: all that are not SKIPPED. :raises BlockedError: one cannot be now."""
+        while left := [one for one in known_records(ledger, txids) if not one.status.lets_others_pass]:
+            self._commit(context, ledger, left[0].txid)
+        passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
+        if len(passed) == len(txids):
+            raise blocked(self.topology_name, Blocked(txids[0]))
+        for txid, status in passed.items():
+            self.log.warning("transaction %d of topology %s is %s: left out", txid, self.topology_name, status)
+        return [txid for txid in txids if txid not in passed]
 
     def _tell_assets(self, context: Context, ledger: Ledger, txid: int) -> None:
         """What was committed, for those who are scheduled by it."""
@@ -106,9 +126,7 @@ class TridentCommitterOperator(EngineOperator):
 
         def look(culprit: TxRecord) -> None:
             nonlocal take_over
-            if culprit.txid == txid:
-                self._take_up(context, ledger, culprit)
-            else:
+            if culprit.txid != txid or not self._take_up(context, ledger, culprit):
                 take_over = ask_about(culprit) is not None
 
         own = wait_while_undecided(
@@ -126,14 +144,16 @@ class TridentCommitterOperator(EngineOperator):
             self._stand_back(context, txid)
         return tuple(committed)
 
-    def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> None:
-        """Process the task's own transaction where its emitter has left it unprocessed."""
+    def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> bool:
+        """Process the task's own transaction where its emitter has left it unprocessed; False: it has not."""
         txid, answers = record.txid, ask(record)
-        if answers is not None and left_to_committer(record, answers):
+        left = answers is not None and left_to_committer(record, answers)
+        if left:
             self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
             attempts = self.attempts(context, last_try=is_last_try(context))
             with self.open_engine(context) as engine:
                 process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
+        return left
 
     def _stand_back(self, context: Context, txid: int) -> None:
         self.log.info("transaction %d goes on waiting without a worker slot", txid)

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTas
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
-from airflow_trident.ledger.base import BeginResult, Begun, Ledger, NothingNew
+from airflow_trident.ledger.base import BeginManyResult, Begun, Ledger, NothingNew
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,
@@ -25,8 +25,11 @@ from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.drains.drain_passes import named
+from airflow_trident.runtime.group_phases import coordinate_many
 from airflow_trident.runtime.outcomes import tell
-from airflow_trident.runtime.phases import OnFailure, coordinate
+from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
@@ -100,24 +103,7 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:
         while True:
-            txids: list[int] = []
-            result: BeginResult | None = None
-            for claim in self._claims(context):
-                result = coordinate(
-                    ledger,
-                    self.topology,
-                    claim,
-                    max_pending=self._max_pending(),
-                    ask_lag=True,
-                    rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-                )
-                if not isinstance(result, Begun):
-                    break
-                self._log_begun(result)
-                txids.append(result.txid)
-                if claim.cleared and not result.new:
-                    txids += self._known(context, ledger)[1:]
-                    break
+            txids, result = self._begin(context, ledger)
             if txids:
                 return txids
             left = None
@@ -130,6 +116,32 @@ class TridentCoordinatorOperator(TridentOperator):
                 return [left.by]
             if not isinstance(result, Full):
                 raise self._why_nothing(ledger, result)
+
+    def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginManyResult]:
+        """What this run has, together with what was begun for it now; and why it has no more."""
+        claims, txids = list(self._claims(context)), list[int]()
+        result: BeginManyResult = ()
+        with OpenCoordinators(self.topology) as coordinators:
+            while claims:  # a step takes as many as fit into it
+                result = coordinate_many(
+                    ledger,
+                    self.topology,
+                    claims[:1] if claims[0].cleared and not txids else claims,
+                    coordinators,
+                    max_pending=self._max_pending(),
+                    attempt_by="",
+                    check_states=not txids,
+                    ask_lag=True,
+                    rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+                )
+                if not isinstance(result, tuple):
+                    break
+                self._log_begun(result)
+                txids += [begun.txid for begun in result]
+                if claims[0].cleared and len(txids) == 1 and not result[0].new:
+                    return txids + self._known(context, ledger)[1:], result
+                claims = claims[len(result) :]
+        return txids, result
 
     def _left_behind(self, ledger: Ledger) -> Abandoned | None:
         """The transaction that holds up all others, if it is staged and nobody is left who would commit it: a run
@@ -149,13 +161,9 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _known(self, context: Context, ledger: Ledger) -> list[int]:
         """The transactions that a cleared run has claimed before: it replays these and takes no new ones."""
-        txids = []
-        for claim in self._claims(context):
-            result = ledger.begin(claim, lambda _txid, _position: None, max_pending=self._max_pending())
-            if not isinstance(result, Begun):
-                break
-            txids.append(result.txid)
-        return txids
+        claims = list(self._claims(context))
+        result = ledger.begin_many(claims, lambda _txid, _position, _most: (), max_pending=self._max_pending())
+        return [begun.txid for begun in result] if isinstance(result, tuple) else []
 
     def _why_nothing(self, ledger: Ledger, result: object) -> Exception:
         if isinstance(result, Blocked):
@@ -220,36 +228,40 @@ class TridentCoordinatorOperator(TridentOperator):
         clears, and another `max_transactions`."""
         ti, dag_run = context["ti"], context["dag_run"]
         own_index = ti.map_index if ti.map_index is not None else -1
-        task_ids = self._task_ids()
+        tasks = self._tasks_behind()
+        task_ids = {task.phase: task.task_id for task in tasks}
+        mapped = self.max_transactions > 1 and not any(task.takes_several for task in tasks)
         for index in range(self.max_transactions):
             yield Claim(
                 key=claim_key(ti.dag_id, ti.task_id, ti.run_id, own_index, index),
                 former=records_v1.claim_keys(ti.dag_id, ti.run_id, own_index, index),
                 dag_id=ti.dag_id,
                 run_id=ti.run_id,
-                map_index=index if self.max_transactions > 1 else own_index,
+                map_index=index if mapped else own_index,
                 run_ms=int(dag_run.run_after.timestamp() * 1000),
                 cleared=bool(dag_run.clear_number),
                 task_ids=task_ids,
             )
 
-    def _task_ids(self) -> dict[str, str]:
-        """The tasks behind this one that process and commit, for those who wait and want to know who is at work."""
-        return {
-            task.phase: task.task_id
+    def _tasks_behind(self) -> list[TridentOperator]:
+        """The tasks that process and commit, for those who wait and want to know who is at work."""
+        return [
+            task
             for task in self.get_flat_relatives(upstream=False)
             if isinstance(task, TridentOperator)
             and task.phase in (EMIT, COMMIT)
             and task.topology_name == self.topology_name
-        }
+        ]
 
-    def _log_begun(self, begun: Begun) -> None:
-        record = begun.record
-        if begun.new and record is not None:
-            streams = ", ".join(record.metadata)
-            self.log.info("transaction %d of topology %s is begun (%s)", begun.txid, self.topology_name, streams)
-            return
-        status = record.status if record is not None else f"{Status.COMMITTED} and pruned"
-        self.log.info(
-            "this run has transaction %d of topology %s already; it is %s", begun.txid, self.topology_name, status
-        )
+    def _log_begun(self, found: Sequence[Begun]) -> None:
+        new = [begun.record for begun in found if begun.new and begun.record is not None]
+        if new:
+            streams = ", ".join(dict.fromkeys(stream for record in new for stream in record.metadata))
+            begun = f"{named(new)} of topology {self.topology_name} {'are' if len(new) > 1 else 'is'} begun"
+            self.log.info("%s (%s)", begun, streams)
+        for one in found:
+            if not one.new:
+                status = one.record.status if one.record is not None else f"{Status.COMMITTED} and pruned"
+                self.log.info(
+                    "this run has transaction %d of topology %s already; it is %s", one.txid, self.topology_name, status
+                )

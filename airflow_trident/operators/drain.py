@@ -14,6 +14,7 @@ from airflow_trident.operators.base import (
     backfill_run_refused,
     deferrable_default,
     is_backfill_run,
+    is_known,
     note_assets,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
@@ -94,7 +95,7 @@ class TridentDrainOperator(EngineOperator):
         self.deferrable = deferrable
         self.allow_backfill_runs = allow_backfill_runs
         self._submitted: SubmittedDrain | None = None
-        if all(map(_is_known, (max_transactions, max_time_s, max_pending, group))):
+        if all(map(is_known, (max_transactions, max_time_s, max_pending, group))):
             require_groups(topology.compile(), self._limits().group)
 
     def execute(self, context: Context) -> list[int]:
@@ -214,8 +215,3 @@ class TridentDrainOperator(EngineOperator):
             group=self.group,
             tries=self.tries,
         )
-
-
-def _is_known(value: Any) -> bool:
-    """While the DAG is built: it is not a template, nor what another task gives."""
-    return value is None or isinstance(value, int | float) or (isinstance(value, str) and "{" not in value)

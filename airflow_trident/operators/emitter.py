@@ -14,13 +14,20 @@ from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import (
     airflow_outcome,
     coordinator_above,
+    first_try,
     human_bytes,
     is_last_try,
+    owner,
     parse_txid,
+    parse_txids,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.phases import OnFailure, ProcessOutcome, ProcessResult, note_failure, process
+from airflow_trident.runtime.drains.limits import parse_group, require_groups
+from airflow_trident.runtime.drains.process_many import first_to_raise, known_records, process_many
+from airflow_trident.runtime.phases import Attempts, OnFailure, ProcessOutcome, ProcessResult, note_failure, process
+from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import EMIT
 
 if TYPE_CHECKING:
@@ -40,6 +47,9 @@ class TridentEmitterOperator(EngineOperator):
     :param topology: the Topology.
     :param txid: the coordinator's output (templated).
     :param on_failure: ``block``: later transactions wait until this one is replayed; ``skip``: they pass.
+    :param group: process all transactions that the coordinator gives, here, so many in a pass: a number, or ``auto``:
+        by how much there is to read, and how long it takes. None: there is one, or the task is mapped over them.
+    :raises ConfigurationError: `group` is a number, and the topology or a state of it goes one by one.
     """
 
     template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
@@ -53,13 +63,20 @@ class TridentEmitterOperator(EngineOperator):
         topology: Topology,
         txid: Any,
         on_failure: OnFailure | str = OnFailure.BLOCK,
+        group: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         self.txid = txid
         self.on_failure = OnFailure(on_failure)
+        self.group = None if group is None else parse_group(group)
+        if self.group is not None:
+            require_groups(topology.compile(), self.group)
+            self.takes_several, self.one_batch = True, False
 
-    def execute(self, context: Context) -> int:
+    def execute(self, context: Context) -> int | list[int]:
+        if self.group is not None:
+            return self._execute_all(context, self.group)
         with airflow_outcome():
             txid = self.current_txid = parse_txid(self.txid)
             began = time.monotonic()
@@ -83,14 +100,78 @@ class TridentEmitterOperator(EngineOperator):
                 staging_root = settings.staging_root(self.staging_dir)
                 return process(ledger, self.topology, txid, engine, staging_root, attempts, progress, seen=seen)
         except AirflowTaskTimeout as error:
-            # Not an Exception in Airflow 3, so nobody below has written it down.
             record = ledger.view(txid).tx
-            if record is not None and record.owner == attempts.owner:
-                failure = TimeoutError(f"execution_timeout of the task: {error}")
-                note_failure(ledger, txid, record.attempt, failure, attempts)
+            _note_timeout(ledger, [record] if record is not None else [], error, attempts)
             raise
         finally:
             self._running = None
+
+    # ---- all of a run ----------------------------------------------------------------------------------------------
+
+    def _execute_all(self, context: Context, group: int | str) -> list[int]:
+        with airflow_outcome():
+            txids = parse_txids(self.txid)
+            self.current_txid, began = txids[0], time.monotonic()
+            with self.ledger_of_run(context) as ledger:
+                self.enlist(ledger, context)
+                rows_read = self._process_all(context, ledger, txids, group)
+            self.log.info(
+                "transactions %d to %d of topology %s (%d in all): %s rows read in %.1f s",
+                txids[0],
+                txids[-1],
+                self.topology_name,
+                len(txids),
+                f"{rows_read:,}",
+                time.monotonic() - began,
+            )
+        return txids
+
+    def _process_all(self, context: Context, ledger: Ledger, txids: Sequence[int], group: int | str) -> int:
+        """:raises TridentError: what the first of them ended with that holds up others; the others are processed."""
+        attempts = self.attempts(context, last_try=is_last_try(context))
+        rows_read, failures, skipped = 0, dict[int, Exception](), dict[int, Exception]()
+        try:
+            with self.open_engine(context) as engine, self.watching_ui(context):
+                staging_root = settings.staging_root(self.staging_dir)
+                for ended in process_many(
+                    ledger,
+                    self.topology,
+                    txids,
+                    engine,
+                    staging_root,
+                    attempts,
+                    lambda line: self.log.info("%s", line),
+                    group=group,
+                    is_free=lambda record: not self._is_done(context, record),
+                ):
+                    rows_read += ended.rows_read
+                    failures.update(ended.failures)
+                    skipped.update(ended.skipped)
+        except AirflowTaskTimeout as error:
+            _note_timeout(ledger, known_records(ledger, txids), error, attempts)
+            raise
+        finally:
+            self._running = None
+        for txid, why in skipped.items():
+            self.log.warning("transaction %d is SKIPPED: %s", txid, why)
+        after = known_records(ledger, txids)
+        worst = first_to_raise(failures) or (first_to_raise(skipped) if len(skipped) == len(after) else None)
+        if worst is not None:
+            raise worst
+        failed = next((one.txid for one in after if one.status is Status.FAILED), None)
+        if failed is not None:  # in an earlier try of this task
+            raise blocked(self.topology_name, Blocked(failed))
+        return rows_read
+
+    def _is_done(self, context: Context, record: TxRecord) -> bool:
+        """Has it ended, or did an earlier try of this very task end it, since a person cleared it last?"""
+        status = record.status
+        if status in (Status.COMMITTING, Status.COMMITTED, Status.CLOSED) or self._is_left_behind(context, record):
+            return True
+        me = owner(context)
+        mine = record.owner.is_same_task(me) and record.owner.try_number < me.try_number
+        since = mine and record.owner.try_number >= first_try(context, self.retries or 0)
+        return since and status is not Status.PROCESSING
 
     def _is_left_behind(self, context: Context, record: TxRecord | None) -> bool:
         """Is it another run's, processed, and given to this one to be committed? Its batch is good as it is staged."""
@@ -109,3 +190,11 @@ class TridentEmitterOperator(EngineOperator):
         return (
             f"{what}, attempt {result.attempt}: {read}, staged {rows} ({human_bytes(staged.bytes)}) in {took_s:.1f} s"
         )
+
+
+def _note_timeout(ledger: Ledger, records: Sequence[TxRecord], error: AirflowTaskTimeout, attempts: Attempts) -> None:
+    """It is no Exception in Airflow 3, so nobody below has written it down."""
+    failure = TimeoutError(f"execution_timeout of the task: {error}")
+    for record in records:
+        if record.owner == attempts.owner and record.status is Status.PROCESSING:
+            note_failure(ledger, record.txid, record.attempt, failure, attempts)

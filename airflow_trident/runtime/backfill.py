@@ -6,7 +6,7 @@ it is late, and the same backfill takes it up again (P12).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,9 +15,11 @@ from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
-from airflow_trident.protocol.records import LedgerView, Owner
+from airflow_trident.protocol.records import LedgerView, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
+from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
@@ -73,6 +75,9 @@ class Backfill:
     has each transaction once in the end.
 
     :param owner: who replays; where it is a task, what an earlier try of it left is this one's.
+    :param group: how many are processed together, if that can be: see
+        :class:`~airflow_trident.runtime.drains.limits.DrainLimits`. What the commit pointer has passed goes by itself.
+    :raises ConfigurationError: `group` is a number, and the topology or a state of it goes one by one.
     """
 
     ledger: Ledger
@@ -84,6 +89,10 @@ class Backfill:
     attempt_timeout_s: float | None = None
     rows_in_errors: bool = True
     progress: Progress = quiet
+    group: int | str = AUTO
+
+    def __post_init__(self) -> None:
+        require_groups(self.topology.compile(), parse_group(self.group))
 
     def run(self, selection: Selection) -> list[Backfilled]:
         """Replay the selected transactions that are not committed; a failure of one does not stop the others.
@@ -95,10 +104,16 @@ class Backfill:
             return replace(self, owner=me)._run(selection)
 
     def _run(self, selection: Selection) -> list[Backfilled]:
-        txids = selection.txids(self.ledger.view(0))
+        view = self.ledger.view(0)
+        txids, passed = selection.txids(view), view.pointer.committed
         results: list[Backfilled] = []
         with self.engine() as engine:
+            many = [txid for txid in txids if txid > passed]
+            if len(many) > 1:
+                txids = [txid for txid in txids if txid <= passed]
             results += (self._told(self._one(txid, engine, leaves=selection.failed)) for txid in txids)
+            if len(many) > 1:
+                results += self._several(many, engine, leaves=selection.failed)
             if selection.failed:
                 results += map(self._told, self._left_over(engine, {result.txid for result in results}))
         if not results:
@@ -138,10 +153,18 @@ class Backfill:
             other = self._somebody_at(txid) if leaves else None
             if other is not None:
                 return Backfilled(txid=txid, outcome=BackfillOutcome.AT_WORK, detail=other)
-            if self._needs_processing(txid):
+            tx = self.ledger.view(txid).tx
+            if tx is not None and is_unprocessed(tx):
                 done = process(self.ledger, self.topology, txid, engine, self.staging_root, attempts, self.progress)
                 if done.outcome is ProcessOutcome.ALREADY_COMMITTED:
                     return Backfilled(txid=txid, outcome=BackfillOutcome.ALREADY_COMMITTED)
+        except TridentError as error:
+            return Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(error))
+        return self._committed(txid, engine)
+
+    def _committed(self, txid: int, engine: Engine) -> Backfilled:
+        """The commit phase of one that is processed."""
+        try:
             result = self._committer(engine).commit(txid, take_over=True)
         except TridentError as error:
             return Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(error))
@@ -152,6 +175,36 @@ class Backfill:
             return Backfilled(txid=txid, outcome=outcome, also_committed=others)
         why = f"transaction {result.own.by} is FAILED" if isinstance(result.own, Blocked) else result.own.why
         return Backfilled(txid=txid, outcome=BackfillOutcome.PROCESSED, detail=why, also_committed=others)
+
+    def _several(self, txids: Sequence[int], engine: Engine, *, leaves: bool) -> Iterator[Backfilled]:
+        """In passes and commits of as many as go together; then by itself what was not free."""
+        left = list(txids)
+        for ended in process_many(
+            self.ledger,
+            self.topology,
+            txids,
+            engine,
+            self.staging_root,
+            self._attempts(),
+            self.progress,
+            group=self.group,
+            is_free=lambda tx: is_unprocessed(tx) and not (leaves and self._somebody_at(tx.txid)),
+        ):
+            left = [txid for txid in left if txid not in ended.txids]
+            committed: set[int] = set()
+            for txid in ended.txids:
+                if txid in ended.failures:
+                    found = Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(ended.failures[txid]))
+                elif txid in committed:
+                    found = Backfilled(txid=txid, outcome=BackfillOutcome.COMMITTED)
+                else:
+                    found = self._committed(txid, engine)
+                    committed.update(found.also_committed)
+                    others = tuple(one for one in found.also_committed if one not in ended.txids)
+                    found = replace(found, also_committed=others)
+                yield self._told(found)
+        for txid in left:
+            yield self._told(self._one(txid, engine, leaves=leaves))
 
     def _left_over(self, engine: Engine, tried: Collection[int]) -> list[Backfilled]:
         """Commit what is processed, or lost its batch, and whose turn has come: its run may have ended long ago."""
@@ -183,6 +236,7 @@ class Backfill:
             f"{tx.owner} (to take it over all the same: `airflow trident backfill {self.topology.name} --txid {txid}`)"
         )
 
-    def _needs_processing(self, txid: int) -> bool:
-        tx = self.ledger.view(txid).tx
-        return tx is not None and tx.status not in (Status.COMMITTING, Status.COMMITTED)
+
+def is_unprocessed(tx: TxRecord) -> bool:
+    """Is there something to process? What is staged, too: who names it wants it run again."""
+    return not tx.status.is_final and tx.status is not Status.COMMITTING

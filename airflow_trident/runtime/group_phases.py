@@ -13,7 +13,7 @@ from airflow_trident.protocol.records import Claim, Owner, StagedRef, TxRecord
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, telling
-from airflow_trident.runtime.phases import require_definition, tell_success
+from airflow_trident.runtime.phases import Attempts, require_definition, tell_success
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
@@ -82,7 +82,7 @@ def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | 
     return sum(known) if len(known) == len(sizes) else None
 
 
-def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], owner: Owner | str) -> list[TxRecord]:
+def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], attempts: Attempts) -> list[TxRecord]:
     """New attempts of all of these, in as few steps as take them.
 
     :param txids: rising, of a topology without opaque spouts.
@@ -90,7 +90,9 @@ def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], owner: Own
     """
     records: list[TxRecord] = []
     while len(records) < len(txids):
-        records += ledger.restart_many(txids[len(records) :], owner=owner, plan=topology.compile().digest)
+        records += ledger.restart_many(
+            txids[len(records) :], owner=attempts.owner, plan=topology.compile().digest, replays=attempts.replays
+        )
     for record in records:
         reached(Milestone.ATTEMPT_STARTED, record.txid)
     return records

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -139,6 +140,17 @@ def test_l15_p3_new_attempts_of_a_group_are_those_of_its_members_whatever_they_w
     assert (ledger.view(0).exceptions.failed, ledger.view(0).exceptions.replaying) == ((), (4,))
     with pytest.raises(FencedError):
         ledger.committed_many(tickets)
+
+
+def test_l15_l11_a_group_that_is_replayed_is_on_the_list_until_it_is_processed(ledger: Ledger) -> None:
+    begun_many(ledger, 1, 4)
+    ledger.fail(2, 0, "used up")
+    records = ledger.restart_many([1, 2, 3], owner="a person", replays=True)
+    assert ledger.view(0).exceptions.replaying == (1, 2, 3)
+    ledger.processed_many([replace(one, attempt=1) for one in staged([1, 2])])
+    assert ledger.view(0).exceptions.replaying == (3,)
+    ledger.fail(3, records[2].attempt, "again")
+    assert (ledger.view(0).exceptions.failed, ledger.view(0).exceptions.replaying) == ((3,), ())
 
 
 def test_l15_p4_a_member_that_somebody_else_attempts_again_keeps_the_whole_group_from_being_processed(

@@ -36,3 +36,17 @@ def test_p9_what_a_killed_group_left_is_taken_up_in_another_cut(
         assert grouped_words.run("1") == 0
     assert grouped_words.run(after) == 0
     grouped_words.require_all_committed()
+
+
+@pytest.mark.parametrize("who", ["tasks", "backfill"])
+def test_p9_who_takes_several_outside_of_a_drain_is_killed_at_every_point_and_ends_the_same(
+    who: str, grouped_words: GroupedWords
+) -> None:
+    """7 is in the middle of the second group."""
+    points = [f"{point}@7" for point in OF_GROUPS]
+    kills = 0
+    while grouped_words.run(who, crash=points) != 0:
+        kills += 1
+        assert kills <= len(points)
+    assert grouped_words.died() == set(points)
+    grouped_words.require_all_committed()

@@ -51,11 +51,15 @@ class OracleGroups:
                 found.append(result)
         return tuple(found)
 
-    def restart_many(self, members: Sequence[int | CommitTicket], **named: Any) -> tuple[TxRecord, ...]:
+    def restart_many(
+        self, members: Sequence[int | CommitTicket], *, replays: bool = False, **named: Any
+    ) -> tuple[TxRecord, ...]:
         require_order([one if isinstance(one, int) else one.txid for one in members])
         with self._all_or_nothing():
             return tuple(
-                self.start_attempt(one, **named) if isinstance(one, int) else self.restart_attempt(one, **named)
+                self.start_attempt(one, replays=replays, **named)
+                if isinstance(one, int)
+                else self.restart_attempt(one, **named)
                 for one in members
             )
 

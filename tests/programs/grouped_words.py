@@ -1,8 +1,10 @@
-"""Count words in one process: ``python -m tests.programs.grouped_words HOSTS ROOT FOLDER GROUP [HOW ...]``: by a drain
-that takes so many transactions at a time (a number, or ``auto``), or, with ``runner``, one after the other as a
-notebook does. HOW: ``spark``: with a Spark of its own; ``halves``: passes with transaction 3 and others fail, so that
-they are run again in halves; ``lossy``: of four steps of the ledger one is lost, and of one the answer; ``apart``: the
-plan wants to know of each row whose it is (else groups are merged by key, where the engine does that).
+"""Count words in one process: ``python -m tests.programs.grouped_words HOSTS ROOT FOLDER GROUP [HOW ...]``.
+
+GROUP: by a drain that takes so many transactions at a time (a number, or ``auto``); ``runner``: one after the other, as
+a notebook does; ``tasks``: as the tasks of one run do that takes all; ``backfill``: by a person.
+HOW: ``spark``: with a Spark of its own; ``halves``: passes with transaction 3 and others fail, so that they are run
+again in halves; ``lossy``: of four steps of the ledger one is lost, and of one the answer; ``apart``: the plan wants to
+know of each row whose it is (else groups are merged by key, where the engine does that).
 
 Two states in two databases and nothing behind them: what the crash tests of groups kill and run again.
 """
@@ -19,15 +21,22 @@ from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Sum, 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import OutcomeUnknownError, SparkJobError
+from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.process_many import process_many
+from airflow_trident.runtime.group_phases import coordinate_many
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import Attempts
+from airflow_trident.runtime.phases import Attempts, coordinate
 from airflow_trident.staging.manifest import Manifest
 from tools import kills
 
@@ -105,6 +114,40 @@ class Lossy(ZooKeeperZNodes):
             raise OutcomeUnknownError(f"the {fault} was lost", "Run the same step again.")
 
 
+def as_tasks(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> None:
+    """Coordinator, emitter and committer of a run that takes all, in passes of five."""
+    with OpenCoordinators(made) as opened:
+        claims = [Claim(key=f"run/{number}") for number in range(TRANSACTIONS)]
+        coordinate_many(ledger, made, claims, opened, max_pending=TRANSACTIONS, attempt_by="", check_states=True)
+    txids, attempts = range(1, TRANSACTIONS + 1), Attempts(owner="emit")
+    for ended in process_many(
+        ledger,
+        made,
+        txids,
+        engine,
+        staging,
+        attempts,
+        print,
+        group=5,
+        is_free=lambda tx: tx.status is Status.PROCESSING,
+    ):
+        assert not ended.failures
+    committer = Committer(
+        ledger=ledger, topology=made, staging_root=staging, attempts=Attempts(owner="commit"), engine=lambda: engine
+    )
+    committer.commit(TRANSACTIONS, take_over=True)
+
+
+def as_backfill(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> None:
+    """Of transactions that a coordinator has begun, and nobody has processed."""
+    for number in range(TRANSACTIONS):
+        coordinate(ledger, made, Claim(key=f"run/{number}"), max_pending=TRANSACTIONS)
+    done = Backfill(
+        ledger=ledger, topology=made, engine=lambda: engine, staging_root=staging, owner="a person", group=5
+    ).run(Selection(first=1))
+    assert not [one for one in done if one.outcome is BackfillOutcome.FAILED], done
+
+
 def main(hosts: str, root: str, folder: str, group: str, *how: str) -> None:
     os.environ[PROCESS] = str(os.getpid())
     made, staging = topology(Path(folder), *how), f"{folder}/staging"
@@ -116,6 +159,9 @@ def main(hosts: str, root: str, folder: str, group: str, *how: str) -> None:
     with ZNodeLedger(client, made.name, root) as ledger, engine:
         if group == "runner":
             LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=staging).run()
+            return
+        if group in ("tasks", "backfill"):
+            (as_tasks if group == "tasks" else as_backfill)(ledger, made, staging, engine)
             return
         Drain(
             ledger=ledger,

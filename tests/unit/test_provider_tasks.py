@@ -107,6 +107,19 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
             lambda: TridentDrainOperator(task_id="t", topology=words(Alone("words.db")), group=20),
             "state 'count' .Alone. takes one transaction at a time",
         ),
+        (lambda: trident_transaction(words(), group=4), "max_transactions=1: a run takes one transaction"),
+        (lambda: trident_transaction(words(), group=0, max_transactions=4), "group=0 is no size of a group"),
+        (lambda: trident_transaction(words(), group=9, max_transactions=4), "group=9 is above max_transactions=4"),
+        (lambda: trident_transaction(words(), group=4, max_transactions=8, max_pending=3), "max_pending=3"),
+        (
+            lambda: trident_transaction(words(Alone("words.db")), group=4, max_transactions=8),
+            "state 'count' .Alone. takes one transaction at a time",
+        ),
+        (lambda: TridentBackfillOperator(task_id="t", topology=words(), group="many"), "group='many'"),
+        (
+            lambda: TridentBackfillOperator(task_id="t", topology=words(Alone("words.db")), group=4),
+            "state 'count' .Alone. takes one transaction at a time",
+        ),
         *(
             (lambda name=name: TridentTurnSensor(task_id="t", topology="words", txid=1, **{name: 1}), name)
             for name in ("mode", "poke_interval", "soft_fail", "exponential_backoff")
@@ -122,6 +135,9 @@ def test_the_limits_of_a_drain_may_be_templates_and_groups_are_no_demand_by_them
     TridentDrainOperator(task_id="t", topology=words(), group="{{ params.group }}", max_pending="{{ params.pending }}")
     TridentDrainOperator(task_id="u", topology=words(Alone("words.db")))
     TridentDrainOperator(task_id="v", topology=words(Alone("words.db")), group=1)
+    TridentBackfillOperator(task_id="w", topology=words(Alone("words.db")))
+    TridentBackfillOperator(task_id="x", topology=words(Alone("words.db")), group="{{ params.group }}")
+    trident_transaction(words(Alone("words.db")), max_transactions=4, group="auto")
 
 
 def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:
@@ -136,12 +152,25 @@ def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:
     assert {task.retries for task in dag.tasks} == {3}
 
 
+@pytest.mark.parametrize("turn_sensor", [True, False])
+def test_with_a_group_one_task_of_each_kind_takes_all_and_waits_for_no_success_of_the_emitter(
+    dag: DAG, turn_sensor: bool
+) -> None:
+    trident_transaction(words(), max_transactions=8, group=4, turn_sensor=turn_sensor)
+    rules = {task.label: task.trigger_rule.value for task in dag.tasks}
+    behind = {"turn" if turn_sensor else "commit": "all_done_min_one_success"}
+    assert rules == dict.fromkeys(("coordinate", "emit", "commit"), "all_success") | behind
+    assert dag.get_task(f"words.{next(iter(behind))}").upstream_task_ids == {"words.coordinate", "words.emit"}
+
+
 def test_without_a_turn_sensor_the_committer_waits_itself(dag: DAG) -> None:
     trident_transaction(words(), turn_sensor=False)
     assert {task.task_id for task in dag.tasks} == {"words.coordinate", "words.emit", "words.commit"}
 
 
-@pytest.mark.parametrize("arguments", [{}, {"max_transactions": 3}, {"deferrable": True}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"max_transactions": 3}, {"max_transactions": 3, "group": "auto"}, {"deferrable": True}]
+)
 def test_every_parse_of_a_dag_serializes_to_the_same(arguments: dict[str, Any]) -> None:
     def parse() -> Any:
         with DAG("plays", schedule=None) as made:

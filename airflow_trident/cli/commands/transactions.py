@@ -75,21 +75,23 @@ def drain(args: Namespace) -> int | None:
 @trident_command
 def backfill(args: Namespace) -> int | None:
     from airflow_trident.runtime.backfill import Backfill, BackfillOutcome
+    from airflow_trident.runtime.drains.limits import parse_group
     from airflow_trident.runtime.local import owner_of_this_process
 
-    selection, conf = _selection(args), spark_conf(args.spark_conf)
+    selection, conf, group = _selection(args), spark_conf(args.spark_conf), parse_group(args.group)
     topology = topology_of(args)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
         results = Backfill(
             ledger=ledger,
             topology=topology,
-            engine=lambda: engine_of(args, conf, topology),
+            engine=lambda: engine_of(args, conf, topology, one_shot=args.txid is not None),
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process("airflow trident backfill"),
             retention=settings.retention(),
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             progress=say,
+            group=group,
         ).run(selection)
     failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
     if failed:

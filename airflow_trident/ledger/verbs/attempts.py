@@ -75,26 +75,34 @@ def restart_many(
     owner: Owner | str,
     metadata_of: MetadataOf | None = None,
     plan: str = "",
+    replays: bool = False,
 ) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
     """New attempts of a group in one step: :func:`start_attempt` of each txid, :func:`restart_attempt` of each ticket.
     As many as fit into a step.
 
     :param members: in the order of their txids.
+    :param replays: see :func:`start_attempt`.
     """
     txids = [one.txid if isinstance(one, CommitTicket) else one for one in members]
     require_order(txids)
     snap.prefetch_transactions(txids)
     together = Together(snap)
-    restart = partial(_restart, owner=owner, metadata_of=metadata_of, plan=plan)
+    restart = partial(_restart, owner=owner, metadata_of=metadata_of, plan=plan, replays=replays)
     return together.change(together.while_they_fit(partial(restart, member=one) for one in members))
 
 
 def _restart(
-    snap: Snapshot, *, member: int | CommitTicket, owner: Owner | str, metadata_of: MetadataOf | None, plan: str
+    snap: Snapshot,
+    *,
+    member: int | CommitTicket,
+    owner: Owner | str,
+    metadata_of: MetadataOf | None,
+    plan: str,
+    replays: bool,
 ) -> Change[TxRecord]:
     if isinstance(member, CommitTicket):
         return restart_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan)
-    return start_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan)
+    return start_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan, replays=replays)
 
 
 def _new_attempt(

@@ -1,17 +1,29 @@
-"""What a drain does with a pass over several transactions, and what becomes of them when it fails."""
+"""What is done with passes over several transactions, and what becomes of them when one fails: a drain, a task of a run
+that takes several, and a backfill do it alike."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 from airflow_trident.engine.base import Engine, Job
+from airflow_trident.errors import FencedError, InvalidatedError, Outcome, TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.attempts import start_attempt
+from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.drains.group_size import GroupSize
+from airflow_trident.runtime.group_phases import publish_group, record_processed_many, restart, size_of
+from airflow_trident.runtime.phases import Attempts, Progress, job_of, note_failure, publish, record_processed
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.manifest import Manifest
+from airflow_trident.topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +62,184 @@ def still_ours(ledger: Ledger, records: Sequence[TxRecord]) -> list[TxRecord]:
 def named(records: Sequence[TxRecord]) -> str:
     first, last = records[0].txid, records[-1].txid
     return f"transactions {first} to {last} ({len(records)} of them)" if len(records) > 1 else f"transaction {first}"
+
+
+class Passes:
+    """Processes transactions, several in a pass where that can be; those of a pass that failed again, in fewer.
+
+    Threads run the engine; only the caller's speaks to the ledger. Used as a context, it cancels what still runs when
+    the context ends with an error.
+
+    :param attempts: `last_try`: will nobody try again when the tries of one are used up here?
+    :param size: how many go together; each pass corrects it.
+    :param tries: attempts of one transaction by itself. What its share in a failed pass of several tells is nothing.
+    :param workers: passes at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        topology: Topology,
+        engine: Engine,
+        staging_root: str,
+        attempts: Attempts,
+        size: GroupSize,
+        coordinators: OpenCoordinators,
+        tries: int,
+        workers: int,
+        progress: Progress,
+    ) -> None:
+        self.ledger = ledger
+        self.topology = topology
+        self.engine = engine
+        self.staging_root = staging_root
+        self.attempts = attempts
+        self.size = size
+        self.tries = tries
+        self.progress = progress
+        self.rows_read = 0
+        self.failures: dict[int, Exception] = {}
+        """What those ended with whose tries are used up, by txid, and that hold up others."""
+        self.skipped: dict[int, Exception] = {}
+        """The same, of those that others may pass."""
+        self._coordinators = coordinators
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="trident-pass")
+        self._running: dict[Future[Passed], list[TxRecord]] = {}
+        self._tries: Counter[int] = Counter()
+
+    def __enter__(self) -> Passes:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.engine.cancel()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
+
+    # ---- begin one -------------------------------------------------------------------------------------------------
+
+    def begin(self, records: Sequence[TxRecord]) -> None:
+        """Passes over transactions whose attempt has begun, in order."""
+        opened = self._coordinators.opened() if len(records) > 1 else {}
+        for group in self.size.cut(records, partial(size_of, opened)) if len(records) > 1 else [records]:
+            if group:
+                self._submit(group)
+
+    def again(self, records: Sequence[TxRecord]) -> None:
+        """New attempts: together where that can be, else of each; what is in other hands by now is left there."""
+        if self.size.together and len(records) > 1:
+            with suppress(FencedError, TransitionError):
+                txids = [one.txid for one in records]
+                self.begin(restart(self.ledger, self.topology, txids, self.attempts))
+                return
+        for one in records:
+            try:
+                self.alone(one.txid)
+            except TransitionError as error:
+                now = self.ledger.view(one.txid).tx
+                if now is not None and now.status is Status.PROCESSING:
+                    raise
+                self.progress(f"transaction {one.txid}: {error}")
+
+    def alone(self, txid: int) -> None:
+        """A new attempt. Where a spout is opaque, later transactions may lose their batch by it."""
+        with suppress(InvalidatedError):  # its turn comes with that of the one before it
+            attempts = self.attempts
+            record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner, replays=attempts.replays)
+            self._submit([record])
+
+    def afresh(self, txid: int) -> None:
+        """As :meth:`alone`, for one that lost its batch: it is tried as often as a new one."""
+        self._tries[txid] = 0
+        self.alone(txid)
+
+    def _submit(self, records: Sequence[TxRecord]) -> None:
+        if len(records) == 1:
+            self._tries[records[0].txid] += 1
+        incarnation = self.ledger.view(0, remembered=True).topology.incarnation
+        jobs = [job_of(incarnation, self.topology, one, self.staging_root, self.progress) for one in records]
+        self._running[self._pool.submit(run_pass, self.engine, jobs, self.attempts.timeout_s)] = list(records)
+
+    # ---- end one ---------------------------------------------------------------------------------------------------
+
+    def take_results(self) -> None:
+        """Wait until a pass has ended; record what it staged, and begin what has to follow one that failed."""
+        if not self._running:
+            return
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        for future in sorted(done, key=lambda one: self._running[one][0].txid):
+            records = self._running.pop(future)
+            error = future.exception() or self._record(records, future.result())
+            if error is None:
+                continue
+            if not isinstance(error, Exception):
+                raise error
+            if len(records) > 1:
+                self._group_failed(records, error)
+            elif isinstance(error, FencedError) or not self._is_current(records[0]):
+                self.progress(f"transaction {records[0].txid}: {error}")
+            else:
+                self._failed(records[0], error)
+
+    def _is_current(self, record: TxRecord) -> bool:
+        """False: a lower transaction took its batch meanwhile, and with it the attempt."""
+        tx = self.ledger.view(record.txid, remembered=True).tx if self.topology.opaque else None
+        return tx is None or tx.attempt == record.attempt
+
+    def _record(self, records: Sequence[TxRecord], passed: Passed) -> TridentError | None:
+        manifest = passed.manifest
+        try:
+            if len(records) == 1:
+                record_processed(self.ledger, records[0], publish(manifest, self.staging_root))
+            else:
+                self._record_group(records, manifest)
+        except TridentError as error:
+            return error
+        self.rows_read += max(manifest.rows_read, 0)
+        self.size.passed(len(records), passed.took_s)
+        return None
+
+    def _record_group(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
+        """What of it is in other hands by now is left there. Merged by key it counts for nobody then."""
+        staged = publish_group(manifest, self.staging_root)
+        try:
+            record_processed_many(self.ledger, records, staged)
+        except (FencedError, TransitionError) as error:
+            self.progress(f"{named(records)}: {error}")
+            ours = still_ours(self.ledger, records)
+            if manifest.inseparable:
+                self.again(ours)
+                return
+            for one in ours:
+                with suppress(FencedError, TransitionError):
+                    record_processed(self.ledger, one, staged[one.txid])
+
+    def _group_failed(self, records: Sequence[TxRecord], error: Exception) -> None:
+        """No evidence against any one, unless the error names it: that one is passed alone, and the others again."""
+        self.size.failed()
+        parts = parts_of(records, getattr(error, "txid", None))
+        how = " and ".join(named(part) for part in parts)
+        self.progress(f"{named(records)}, in one pass, failed: {error}; passing {how}")
+        for part in parts:
+            self.again(still_ours(self.ledger, part))
+
+    def _failed(self, record: TxRecord, error: Exception) -> None:
+        hopeless = isinstance(error, TridentError) and error.outcome is Outcome.FAIL
+        used_up = hopeless or self._tries[record.txid] >= self.tries
+        last = hopeless or (used_up and self.attempts.last_try)
+        note_failure(self.ledger, record.txid, record.attempt, error, replace(self.attempts, last_try=last))
+        self.progress(f"transaction {record.txid}, attempt {record.attempt} failed: {error}")
+        if not used_up:
+            self.alone(record.txid)
+            return
+        tx = self.ledger.view(record.txid).tx
+        if tx is None or tx.attempt != record.attempt:
+            return  # somebody else's by now
+        if tx.status is Status.FAILED or (tx.status is Status.PROCESSING and not last):
+            self.failures[record.txid] = error
+        elif tx.status.lets_others_pass:
+            self.skipped[record.txid] = error

@@ -56,14 +56,15 @@ def parse_group(value: Any) -> int | str:
         return AUTO
     if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= MOST_IN_GROUP:
         raise ConfigurationError(
-            f"a drain with group={value!r}", f'It is "{AUTO}", or a number of transactions from 1 to {MOST_IN_GROUP}.'
+            f"group={value!r} is no size of a group",
+            f'It is "{AUTO}", or a number of transactions from 1 to {MOST_IN_GROUP}.',
         )
     return int(text)
 
 
 def require_groups(plan: Plan, group: int | str) -> None:
-    """Where a person says how large groups are, there must be groups. By itself (``auto``) a drain takes one at a time
-    where that is all that the topology can do.
+    """Where a person says how large groups are, there must be groups. With ``auto`` one is taken at a time where that
+    is all that the topology can do.
 
     :raises ConfigurationError: it goes one by one.
     """
@@ -77,6 +78,6 @@ def require_groups(plan: Plan, group: int | str) -> None:
     else:
         return
     raise ConfigurationError(
-        f"a drain of topology {plan.topology!r} with group={group}: {why}",
+        f"topology {plan.topology!r} with group={group}: {why}",
         f'Leave group at "{AUTO}", which takes one at a time there; `airflow trident plan {plan.topology}` says why.',
     )

@@ -1,0 +1,128 @@
+"""The processing phase of many transactions by one caller: the emitter of a run that has several, a backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_trident.engine.base import Engine
+from airflow_trident.errors import Outcome, TridentError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.protocol.decide import Unknown
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.drains.drain_passes import Passes
+from airflow_trident.runtime.drains.group_size import GroupSize
+from airflow_trident.runtime.drains.limits import DrainLimits
+from airflow_trident.runtime.phases import Attempts, Progress, process, unknown_transaction
+from airflow_trident.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Of transactions that were processed together, by txid: what those ended with that failed (`failures`), and those
+    that are SKIPPED for it (`skipped`). The others are PROCESSED, or in other hands."""
+
+    txids: tuple[int, ...]
+    rows_read: int = 0
+    failures: Mapping[int, Exception] = field(default_factory=dict)
+    skipped: Mapping[int, Exception] = field(default_factory=dict)
+
+
+def process_many(
+    ledger: Ledger,
+    topology: Topology,
+    txids: Sequence[int],
+    engine: Engine,
+    staging_root: str,
+    attempts: Attempts,
+    progress: Progress,
+    *,
+    group: int | str,
+    is_free: Callable[[TxRecord], bool],
+) -> Iterator[Ended]:
+    """New attempts of those that are free, as many at a time as go together; what became of each lot, when it ended.
+
+    What the commit pointer has passed goes by itself, as its commit does. One attempt of each by itself fails it here:
+    who calls this tries again, or does not.
+
+    :param txids: rising, at least one.
+    :param group: see :class:`~airflow_trident.runtime.drains.limits.DrainLimits`.
+    :param is_free: is there something to do for it, and nobody else at it? Asked again when its turn comes.
+    :raises TransitionError: one was never begun.
+    """
+    free = [one.txid for one in known_records(ledger, txids) if is_free(one)]
+    committed = ledger.view(0, remembered=True).pointer.committed
+    for late in (one for one in free if one <= committed):
+        yield _by_itself(ledger, topology, late, engine, staging_root, attempts, progress)
+    left = [one for one in free if one > committed]
+    size = GroupSize(DrainLimits(group=group), together=engine.coalesces(topology.compile()).passes)
+    with (
+        OpenCoordinators(topology) as coordinators,
+        Passes(
+            ledger=ledger,
+            topology=topology,
+            engine=engine,
+            staging_root=staging_root,
+            attempts=attempts,
+            size=size,
+            coordinators=coordinators,
+            tries=1,
+            workers=1,
+            progress=progress,
+        ) as passes,
+    ):
+        while left:
+            lot, left = left[: size.now], left[size.now :]
+            some = [one for one in known_records(ledger, lot) if is_free(one)]
+            read = passes.rows_read
+            passes.again(some)
+            while passes.running:
+                passes.take_results()
+            ended = tuple(one.txid for one in some)
+            yield Ended(
+                txids=ended,
+                rows_read=passes.rows_read - read,
+                failures={txid: passes.failures[txid] for txid in ended if txid in passes.failures},
+                skipped={txid: passes.skipped[txid] for txid in ended if txid in passes.skipped},
+            )
+
+
+def _by_itself(
+    ledger: Ledger,
+    topology: Topology,
+    txid: int,
+    engine: Engine,
+    staging_root: str,
+    attempts: Attempts,
+    progress: Progress,
+) -> Ended:
+    try:
+        done = process(ledger, topology, txid, engine, staging_root, attempts, progress)
+    except TridentError as error:
+        now = ledger.view(txid).tx
+        if now is not None and now.status.lets_others_pass and now.error:
+            return Ended(txids=(txid,), skipped={txid: error})
+        return Ended(txids=(txid,), failures={txid: error})
+    return Ended(txids=(txid,), rows_read=max(done.staged.rows_read, 0) if done.staged is not None else 0)
+
+
+def known_records(ledger: Ledger, txids: Sequence[int]) -> list[TxRecord]:
+    """Those of these transactions that are not pruned, which COMMITTED ones may be.
+
+    :param txids: rising, at least one.
+    :raises TransitionError: one was never begun.
+    """
+    next_txid = ledger.view(0).next_txid
+    if txids[-1] >= next_txid:
+        raise unknown_transaction(ledger.topology_name, Unknown(txids[-1], next_txid))
+    wanted = set(txids)
+    return [one for one in ledger.transactions(txids[0], txids[-1]) if one.txid in wanted]
+
+
+def first_to_raise(failures: Mapping[int, Exception]) -> Exception | None:
+    """What stands for all of them: the first that trying again may help, so that it is tried; else the first."""
+    for error in failures.values():
+        if not isinstance(error, TridentError) or error.outcome is Outcome.RETRY:
+            return error
+    return next(iter(failures.values()), None)
