@@ -143,6 +143,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.delta.state import DeltaState as DeltaState
     from airflow_trident.states.delta.table import DeltaTable as DeltaTable
     from airflow_trident.states.files.sink import FileSink as FileSink
+    from airflow_trident.states.iceberg.table import IcebergTable as IcebergTable
     from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.redis.plain import NonTransactionalRedisState as NonTransactionalRedisState

@@ -42,6 +42,8 @@ SAME_FILE = {
     "spout.py": "the contract of spouts, and the spout of each room",
     "sqlite.py": "SQLite",
     "state.py": "the contract of states, and the state of each room",
+    "table.py": "a table that others write, too, in each format",
+    "table_rules.py": "what such a table is asked before rows are added to it",
     "stateful.py": "stateful functions: what a user writes, and how one is run",
     "stream.py": "Trident's Stream; in spouts/redis, Redis's own streams",
     "topology.py": "a topology: what a user builds, and its record in the ledger",

@@ -28,10 +28,11 @@ from airflow_trident.states.core.checks import require_plain_keys, require_short
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
-from airflow_trident.states.delta.overtaken import decided_anew, next_version
+from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.states.delta.table_rules import require_delta_columns
+from airflow_trident.states.tables.overtaken import decided_anew
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ class OpenDeltaState(AdmittingState):
 
     def _again(self, act: Callable[[], T]) -> T:
         cure = "One committer at a time is meant to: see who else writes. Nothing was applied."
-        return decided_anew(self.place, act, cure)
+        return decided_anew(f"the Delta table {self.place.where!r}", act, cure)
 
     # ---- folding -----------------------------------------------------------------------------------------------
 

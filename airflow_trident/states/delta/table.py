@@ -14,35 +14,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.state import (
-    Applied,
-    Capabilities,
-    Marker,
-    StagedFiles,
-    StateFactory,
-    StateSpec,
-    Verdict,
-)
-from airflow_trident.errors import (
-    ConfigurationError,
-    CorruptRecordError,
-    OutcomeUnknownError,
-)
+from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
-from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.delta.new_files import NewFile, bring, write_new
-from airflow_trident.states.delta.overtaken import decided_anew, next_version
+from airflow_trident.states.delta.add_actions import described
+from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
+from airflow_trident.states.tables.appending import AppendingState, Known, Tried
+from airflow_trident.states.tables.new_files import NewFile, bring, file_name, footer_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,25 +101,29 @@ class _Content:
     before: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    token: int | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known(Known):
+    """`commit`: the token. `before`: the one that it replaced."""
+
     before: int | None = None
-    marker: Marker | None = None
 
 
-class OpenDeltaTable(AdmittingState):
+class OpenDeltaTable(AppendingState):
     """See :class:`DeltaTable`. Not for several threads at the same time."""
 
     def __init__(self, place: DeltaPlace, spec: StateSpec) -> None:
+        super().__init__(spec)
         self.place = place
-        self._spec = spec
         self._app = f"airflow-trident/{spec.topology}/{spec.name}"
         self._meta = f"{META}/{spec.topology}-{spec.name}"
         with place.errors():
             self._table = self._open()
             self._files = place.files()
         self._known()
+
+    @property
+    def _what(self) -> str:
+        return f"the Delta table {self.place.where!r}"
 
     def _open(self) -> Any:
         module: Any = require_extra("deltalake", EXTRA)
@@ -147,9 +142,6 @@ class OpenDeltaTable(AdmittingState):
             return self.place.table()  # another process was first
 
     # ---- what is known -----------------------------------------------------------------------------------------
-
-    def marker(self) -> Marker | None:
-        return self._known().marker
 
     def _known(self) -> _Known:
         """As of one version of the table, which all later questions are about."""
@@ -173,7 +165,7 @@ class OpenDeltaTable(AdmittingState):
                     continue
                 self._require_not_restored(content)
                 marker = _FORMAT.build(Marker, content.marker, self._shown(token), needed=("holes",))
-                return _Known(token, content.before, marker)
+                return _Known(marker=marker, commit=token, before=content.before)
         raise AssertionError
 
     def _content(self, token: int) -> _Content:
@@ -213,89 +205,49 @@ class OpenDeltaTable(AdmittingState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        def written() -> Iterator[NewFile]:
-            if batch.num_rows:
-                table = batch.cast(arrow_schema(self._spec.staged))
-                yield write_new(self._files, ticket, table, self._columns())
+    def _bring(self, ticket: CommitTicket, staged: str) -> NewFile:
+        name = file_name(ticket)
+        local = None if "://" in self.place.where else os.path.join(self.place.where, name)
+        with self.place.errors():
+            footer = footer_of(staged)
+            bring(staged, local, partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
+            return described(footer, name, os.path.getsize(staged), self._columns())
 
-        return self._again(ticket, written)
+    def _write(self, ticket: CommitTicket, table: pa.Table) -> NewFile:
+        import pyarrow.parquet as pq
 
-    def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
-        def brought() -> Iterator[NewFile]:
-            columns = self._columns()
-            return (bring(self.place, self._files, ticket, path, columns) for path in files.paths)
-
-        return self._again(ticket, brought)
+        name = file_name(ticket)
+        with self.place.errors():
+            with self._files.open_output_stream(name) as file:
+                pq.write_table(table, file, compression="zstd")
+                size = file.tell()
+            with self._files.open_input_file(name) as file:
+                return described(pq.read_metadata(file), name, size, self._columns())
 
     def _columns(self) -> list[str]:
         return [one.name for one in self._table.schema().fields]
 
-    def _again(self, ticket: CommitTicket, make: Callable[[], Iterator[NewFile]]) -> Applied:
-        """Until nobody is faster: each time, all is decided anew; the files are made once.
+    def _required(self) -> set[str]:
+        return {one.name for one in self._table.schema().fields if not one.nullable}
 
-        :param make: the batch's files, in the table's folder.
-        """
-        new: list[NewFile] = []
-        is_made = False
-
-        def once() -> Applied:
-            nonlocal is_made
-            known = self._known()
-            marker, verdict = admit(
-                known.marker, ticket, state=self._spec.name, commutes=self._spec.commutes, opaque=False
-            )
-            if verdict is Verdict.SKIP:
-                if marker != known.marker:
-                    self._commit(known, marker, [])
-                return Applied.ALREADY
-            if not is_made:
-                with self.place.errors():
-                    new.extend(make())  # what came before an error is in it
-                    is_made = True
-            self._require_no_nulls(new)
-            self._commit(known, marker, new)
-            new.clear()  # they are the table's now
-            return Applied.APPLIED
-
-        cure = "See who else writes, and run the task again. Nothing was applied."
-        try:
-            return decided_anew(self.place, once, cure)
-        except OutcomeUnknownError:
-            new.clear()  # they may be
-            raise
-        finally:
-            for one in new:
-                self._delete(one.path)
-
-    def _require_no_nulls(self, new: Sequence[NewFile]) -> None:
-        """Of what is added by reference, Delta itself checks nothing."""
-        required = {one.name for one in self._table.schema().fields if not one.nullable}
-        for name in sorted(required):
-            if any(one.nulls.get(name, 1) for one in new):
-                raise ConfigurationError(
-                    f"column {name!r} of the Delta table {self.place.where!r} takes no nulls, and the batch has some, "
-                    "or nobody counted them",
-                    f'Leave them out, as in filter(col("{name}").is_not_null()), or let the column take them.',
-                )
-
-    def _commit(self, known: _Known, marker: Marker, new: Sequence[NewFile]) -> None:
-        """One commit of these files and the marker.
-
-        :raises Overtaken: it is not the next version of the table.
-        """
+    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+        assert isinstance(known, _Known)
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
         token = secrets.randbits(62)
         with self.place.errors():
             self._write_marker(token, known, marker)
-            added = [transaction.AddAction(one.path, one.bytes, {}, one.time_ms, True, one.stats) for one in new]
+            tried[token] = partial(self._delete, self._path(token))
             properties = transaction.CommitProperties(
                 app_transactions=[transaction.Transaction(self._app, token)], max_commit_retries=0
             )
-            with next_version(self.place, lambda: self._delete(self._path(token))):
+            with next_version(self.place):
                 self._table.create_write_transaction(
-                    added, mode="append", schema=self._table.schema(), commit_properties=properties
+                    [one.entry for one in new],
+                    mode="append",
+                    schema=self._table.schema(),
+                    commit_properties=properties,
                 )
+        del tried[token]
         if known.before is not None:  # the one between stays, for who has just read its token
             self._delete(self._path(known.before))
 
@@ -306,11 +258,21 @@ class OpenDeltaTable(AdmittingState):
             # Rows of a sink come one transaction at a time, so there is never a group.
             "marker": {name: value for name, value in asdict(marker).items() if name != "group"},
             "table_version": int(self._table.version()) + 1,
-            "before": known.token,
+            "before": known.commit,
         }
         self.place.make_folder(self._meta)
         with self._files.open_output_stream(self._path(token), buffer_size=_BUFFER_BYTES) as file:
             file.write(json.dumps(content).encode())
+
+    def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
+        import pyarrow as pa
+
+        with self.place.errors():
+            self._table.update_incremental()
+            if self._table.transaction_version(self._app) in tried:
+                return True
+            has = set(pa.table(self._table.get_add_actions()).column("path").to_pylist()) if new else set()
+            return any(one.path in has for one in new)
 
     def _delete(self, path: str) -> None:
         with contextlib.suppress(OSError):
@@ -330,12 +292,3 @@ class OpenDeltaTable(AdmittingState):
                 with self._files.open_input_file(path) as file:
                     table = pq.read_table(file)
                 yield from (((), row) for row in table_to_rows(table.select(target.names).cast(target)))
-
-    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        """:raises ConfigurationError: rows of a sink have no keys."""
-        raise ConfigurationError(
-            f"rows of sink {self._spec.name!r} are not looked up by key", "Ask the table itself, or use a DeltaState."
-        )
-
-    def close(self) -> None:
-        """Nothing is held open."""

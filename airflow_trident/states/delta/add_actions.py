@@ -1,0 +1,59 @@
+"""What the log of a Delta table says of a file: it is in the file's footer."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Collection
+from typing import Any
+
+from airflow_trident.io.delta import EXTRA
+from airflow_trident.io.extras import require_extra
+from airflow_trident.states.tables.new_files import NewFile, nulls_of
+
+_LONGEST = 32
+"""Characters of a text in statistics, as Delta itself keeps them."""
+
+
+def described(footer: Any, path: str, size: int, columns: Collection[str]) -> NewFile:
+    """
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    :param columns: of the table.
+    """
+    transaction: Any = require_extra("deltalake.transaction", EXTRA)
+    nulls = nulls_of(footer)
+    stats = json.dumps(_statistics(footer, nulls, columns))
+    entry = transaction.AddAction(path, size, {}, time.time_ns() // 1_000_000, True, stats)
+    return NewFile(path=path, bytes=size, nulls=nulls, entry=entry)
+
+
+def _statistics(footer: Any, nulls: dict[str, int], columns: Collection[str]) -> dict[str, Any]:
+    """Only what means the same to every reader: NaN, times and decimals have no smallest and largest values here. And
+    those only if all columns have them: delta-rs takes one that is missing for a null, and finds no row of the file."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for place in range(footer.num_columns):
+        column = footer.schema.column(place)
+        if column.path != column.name or column.max_repetition_level:
+            continue  # part of another column
+        parts = [group.column(place).statistics for group in groups]
+        extremes = [(part.min, part.max) for part in parts if part is not None and part.has_min_max]
+        if len(extremes) == len(parts) and extremes and all(_is_plain(value) for pair in extremes for value in pair):
+            lowest[column.name] = _json(min(low for low, _ in extremes))
+            highest[column.name] = _json(max(high for _, high in extremes))
+    stats: dict[str, Any] = {"numRecords": footer.num_rows, "nullCount": nulls}
+    if lowest.keys() == set(columns):
+        stats |= {"minValues": lowest, "maxValues": highest}
+    return stats
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST
+    return type(value) in (int, datetime.date)
+
+
+def _json(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.date) else value

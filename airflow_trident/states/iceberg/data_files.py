@@ -1,0 +1,59 @@
+"""Files of an Iceberg table: where they are, and what its manifests say of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.iceberg import EXTRA
+from airflow_trident.states.tables.new_files import NewFile, nulls_of
+
+
+def local_path(location: str) -> str | None:
+    """Of a file that this machine's file system has; its folder is made."""
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        return None
+    path = parts.path if parts.scheme else location
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
+
+
+def described(metadata: Any, footer: Any, location: str, size: int) -> NewFile:
+    """
+    :param metadata: of the table (`pyiceberg.table.metadata.TableMetadata`), whose columns the file has by name.
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+    manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
+    types: Any = require_extra("pyiceberg.types", EXTRA)
+    schema = metadata.schema()
+    statistics = module.data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns=module.compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=module.parquet_path_to_id_mapping(schema),
+    )
+    said = statistics.to_serialized_dict()
+    # A footer does not count NaN, and its extremes leave NaN out: who trusted them would delete rows that have it.
+    real = {number for number in said["lower_bounds"] if _is_real(schema, number, types)}
+    for bounds in ("lower_bounds", "upper_bounds"):
+        said[bounds] = {number: value for number, value in said[bounds].items() if number not in real}
+    entry = manifest.DataFile.from_args(
+        content=manifest.DataFileContent.DATA,
+        file_path=location,
+        file_format=manifest.FileFormat.PARQUET,
+        partition=statistics.partition(metadata.spec(), schema),
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **said,
+    )
+    return NewFile(path=location, bytes=size, nulls=nulls_of(footer), entry=entry)
+
+
+def _is_real(schema: Any, number: int, types: Any) -> bool:
+    return isinstance(schema.find_type(number), types.FloatType | types.DoubleType)

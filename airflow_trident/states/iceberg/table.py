@@ -1,0 +1,267 @@
+"""Rows appended to an Iceberg table that everybody may read and write: staged files become files of the table.
+
+A commit has one new snapshot with the batch's files, and the marker as a property of the table: one request to the
+catalog, sent once, which asks that the main branch, the schema and the partitioning are still those that were looked
+at. What pyiceberg does by itself where a commit fails (it repeats the same files on top of what others did, as often as
+a property of the table says) would bring a batch in twice, so it is not asked to. A marker that comes without a batch
+has a snapshot without files: a property alone asks for nothing, and would overwrite that of a newer committer.
+
+Properties outlive snapshots, so others may append, compact, delete, and expire snapshots. The marker says which
+snapshot it came with: main must come from that one, which shows whether somebody rolled the table back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
+from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
+from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.checks import require_short_name
+from airflow_trident.states.iceberg.data_files import described, local_path
+from airflow_trident.states.iceberg.table_rules import require_iceberg_columns, require_table
+from airflow_trident.states.tables.appending import AppendingState, Known, Tried
+from airflow_trident.states.tables.new_files import NewFile, bring, file_name, footer_of
+from airflow_trident.states.tables.overtaken import Overtaken
+from airflow_trident.types import names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMES = "schema.name-mapping.default"
+_FORMAT = Format(
+    noun="the marker",
+    version=1,
+    key="version",
+    cure="Set the property to what it was: the snapshots of the table have each value, under the same name.",
+)
+
+
+@dataclass(frozen=True)
+class IcebergTable(StateFactory):
+    """An Iceberg table, made if missing; rows are appended as they are.
+
+    :param name: with its namespace: ``sales.big_orders``.
+    :param catalog: its name in the configuration of pyiceberg (``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__...``).
+    :param conn_id: an Airflow connection (``iceberg``): its host is the catalog's `uri`, login and password its
+        `credential`, its extras are properties.
+    :param properties: of the catalog, over those of the connection: ``{"type": "sql", "uri": ..., "warehouse": ...}``.
+    """
+
+    name: str
+    catalog: str = "default"
+    conn_id: str | None = None
+    properties: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
+
+    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
+
+    def __post_init__(self) -> None:
+        self._place()  # refuses what is no name
+
+    def _place(self) -> IcebergPlace:
+        return IcebergPlace(
+            name=self.name, catalog=self.catalog, conn_id=self.conn_id, properties=self.properties or {}
+        )
+
+    def validate(self, spec: StateSpec) -> None:
+        require_iceberg_columns(spec)
+        require_short_name(spec, f"{spec.topology}/{spec.name}")
+
+    def make_state(self, spec: StateSpec) -> OpenIcebergTable:
+        """
+        :raises ConfigurationError: there is no such catalog; or the table has other columns, or something that a file
+            by reference would break.
+        """
+        self.validate(spec)
+        return OpenIcebergTable(self._place().resolved(), spec)
+
+    def describe(self) -> str:
+        return f"IcebergTable({self.name}, {self.catalog})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where this is sent to, nobody may know the connection."""
+        found = self._place().resolved(required=False)
+        return {**self.__dict__, "conn_id": found.conn_id, "properties": dict(found.properties)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """Of the property. `of`: topology and state. `snapshot`: the id of the one that came with it, `sequence` its
+    sequence number."""
+
+    of: tuple[str, str]
+    marker: dict[str, Any]
+    snapshot: int
+    sequence: int
+
+
+class OpenIcebergTable(AppendingState):
+    """See :class:`IcebergTable`. Not for several threads at the same time."""
+
+    def __init__(self, place: IcebergPlace, spec: StateSpec) -> None:
+        super().__init__(spec)
+        self.place = place
+        self._app = f"airflow-trident/{spec.topology}/{spec.name}"
+        self._catalog = place.open_catalog()
+        self._table = place.twice(self._open)
+        self._known()
+
+    @property
+    def _what(self) -> str:
+        return f"the Iceberg table {self.place.name!r}"
+
+    def _open(self) -> Any:
+        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
+        with contextlib.suppress(known.NoSuchTableError):
+            return self._catalog.load_table(self.place.name)
+        self._catalog.create_namespace_if_not_exists(self.place.name.rpartition(".")[0])
+        with contextlib.suppress(known.TableAlreadyExistsError):  # another process was first
+            self._catalog.create_table(self.place.name, schema=arrow_schema(self._spec.staged))
+        return self._catalog.load_table(self.place.name)
+
+    # ---- what is known -----------------------------------------------------------------------------------------
+
+    def _known(self) -> Known:
+        with self.place.errors():
+            self._table = self._catalog.load_table(self.place.name)
+        metadata = self._table.metadata
+        require_table(metadata, self._spec, self.place.name)
+        text = metadata.properties.get(self._app)
+        if text is None:
+            self._require_new()
+            return Known()
+        where = f"{self._app!r} of {self._what}"
+        content = _FORMAT.build(_Content, _FORMAT.load(text, where)[1], where)
+        if tuple(content.of) != (self._spec.topology, self._spec.name):
+            raise _FORMAT.damaged(where, f"it is of {content.of}")
+        self._require_ancestor(content, where)
+        return Known(marker=_FORMAT.build(Marker, content.marker, where, needed=("holes",)), commit=content.snapshot)
+
+    def _require_new(self) -> None:
+        if any((one.summary or {}).get(self._app) for one in self._table.metadata.snapshots):
+            raise CorruptRecordError(
+                f"{self._what} has no property {self._app!r}, with what is applied of state {self._spec.name!r}",
+                _FORMAT.cure,
+            )
+
+    def _require_ancestor(self, content: _Content, where: str) -> None:
+        """Does main come from the marker's snapshot? Where that was expired, what is left of its children is asked."""
+        metadata = self._table.metadata
+        at = metadata.current_snapshot()
+        while at is not None and at.snapshot_id != content.snapshot and at.sequence_number > content.sequence:
+            if (at.summary or {}).get(self._app):
+                raise _FORMAT.damaged(where, f"snapshot {at.snapshot_id} came with a later one")
+            parent = at.parent_snapshot_id
+            above = None if parent is None else metadata.snapshot_by_id(parent)
+            if above is None and (parent is not None or metadata.snapshot_by_id(content.snapshot) is None):
+                return  # expired: some forget the parent, too
+            at = above
+        if at is None or at.snapshot_id != content.snapshot:
+            raise CorruptRecordError(
+                f"{self._what} was rolled back or replaced: its main branch does not come from snapshot "
+                f"{content.snapshot}, with which came what state {self._spec.name!r} of topology "
+                f"{self._spec.topology!r} appended last",
+                "Set main to that snapshot or to one that comes from it; or give the topology another table, and "
+                "replay into that.",
+            )
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def _bring(self, ticket: CommitTicket, staged: str) -> NewFile:
+        footer = footer_of(staged)
+        with self.place.errors():
+            location = self._table.location_provider().new_data_location(file_name(ticket))
+            output = self._table.io.new_output(location)
+            bring(staged, local_path(location), output.create)
+            return described(self._table.metadata, footer, location, os.path.getsize(staged))
+
+    def _write(self, ticket: CommitTicket, table: pa.Table) -> NewFile:
+        import pyarrow.parquet as pq
+
+        with self.place.errors():
+            location = self._table.location_provider().new_data_location(file_name(ticket))
+            with self._table.io.new_output(location).create() as file:
+                pq.write_table(table, file, compression="zstd")
+            written = self._table.io.new_input(location)
+            with written.open() as file:
+                return described(self._table.metadata, pq.read_metadata(file), location, len(written))
+
+    def _required(self) -> set[str]:
+        return {one.name for one in self._table.schema().fields if one.required}
+
+    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+        errors: Any = require_extra("pyiceberg.exceptions", EXTRA)
+        with self.place.errors():
+            transaction = self._table.transaction()
+            if self._table.metadata.name_mapping() is None:
+                transaction.set_properties({_NAMES: self._table.schema().name_mapping.model_dump_json()})
+            append = transaction.update_snapshot().fast_append()
+            said = json.dumps({**self._content(marker), "snapshot": append.snapshot_id})
+            append.snapshot_properties = {self._app: said}
+            for one in new:
+                append.append_data_file(one.entry)
+            append.commit()  # writes manifests: nothing refers to them yet
+            transaction.set_properties({self._app: said})
+        tried[append.snapshot_id] = append._clean_all_uncommitted
+        try:
+            self._send(transaction)
+        except errors.CommitFailedException as error:
+            raise Overtaken from error
+        except faults() as error:
+            raise OutcomeUnknownError(
+                f"the commit to {self._what} ended without an answer ({self.place.conceal(str(error))})",
+                "Run the task again: the table knows what is applied.",
+            ) from None
+        del tried[append.snapshot_id]
+
+    def _content(self, marker: Marker) -> dict[str, Any]:
+        return {
+            "version": _FORMAT.version,
+            "of": [self._spec.topology, self._spec.name],
+            # Rows of a sink come one transaction at a time, so there is never a group.
+            "marker": {name: value for name, value in asdict(marker).items() if name != "group"},
+            "sequence": self._table.metadata.next_sequence_number(),
+        }
+
+    def _send(self, transaction: Any) -> None:
+        """Once: `Transaction.commit_transaction` would send it again, on top of what others did."""
+        update: Any = require_extra("pyiceberg.table.update", EXTRA)
+        metadata = self._table.metadata
+        requirements = (
+            *transaction._requirements,  # that main is where it was
+            update.AssertTableUUID(uuid=metadata.table_uuid),
+            update.AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+            update.AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
+        )
+        self._catalog.commit_table(self._table, requirements, transaction._updates)
+
+    def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
+        with self.place.errors():
+            self._table = self._catalog.load_table(self.place.name)
+        return any(one.snapshot_id in tried for one in self._table.metadata.snapshots)
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            self._table.io.delete(path)
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """((), row) for each row of the table, those of others too."""
+        target = arrow_schema(self._spec.staged)
+        with self.place.errors():
+            self._table = self._catalog.load_table(self.place.name)
+            table = self._table.scan(selected_fields=names_of(self._spec.staged)).to_arrow()
+            yield from (((), row) for row in table_to_rows(table.select(target.names).cast(target)))
+
+    def close(self) -> None:
+        self._catalog.close()

@@ -1,0 +1,170 @@
+"""Rows appended to a table that everybody may read and write: staged files become files of the table.
+
+One commit of the table adds the batch's files and the marker. What decides about a batch was read from one version of
+the table; the commit is the next one, or none, and then all is decided anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_trident.contracts.state import Applied, Marker, StagedFiles, StateSpec, Verdict
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.tables.new_files import NewFile
+from airflow_trident.states.tables.overtaken import decided_anew
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Tried: TypeAlias = dict[int, Callable[[], object]]
+"""Commits by their id, with what removes all that was written for each besides the batch's files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """`commit`: the id of the commit that the marker came with."""
+
+    marker: Marker | None = None
+    commit: int | None = None
+
+
+class AppendingState(AdmittingState):
+    """Not for several threads at the same time."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        self._spec = spec
+
+    # ---- of one format -------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _what(self) -> str:
+        """The table, as an error names it: ``the Delta table '/lake/sales'``."""
+
+    @abstractmethod
+    def _known(self) -> Known:
+        """As of one version of the table, which all later questions are about.
+
+        :raises ConfigurationError: rows cannot be added to it by reference.
+        :raises CorruptRecordError: the marker is damaged, or the table was taken back to a time before it.
+        """
+
+    @abstractmethod
+    def _bring(self, ticket: CommitTicket, staged: str) -> NewFile:
+        """:raises StagingError: it is gone."""
+
+    @abstractmethod
+    def _write(self, ticket: CommitTicket, table: pa.Table) -> NewFile: ...
+
+    @abstractmethod
+    def _required(self) -> set[str]:
+        """Columns that take no nulls."""
+
+    @abstractmethod
+    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+        """One commit of these files and the marker, on what `_known` looked at.
+
+        :param tried: it is put there before it can be the table's, and taken out when it is.
+        :raises Overtaken: it is not the next version of the table.
+        :raises OutcomeUnknownError: nobody said whether it is.
+        """
+
+    @abstractmethod
+    def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
+        """Is one of these commits the table's, or was it so before somebody else's? They were called lost."""
+
+    @abstractmethod
+    def _delete(self, path: str) -> None:
+        """A file of `_bring` or `_write`, if that can be."""
+
+    # ---- of all --------------------------------------------------------------------------------------------------
+
+    def marker(self) -> Marker | None:
+        return self._known().marker
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        def written() -> Iterator[NewFile]:
+            if batch.num_rows:
+                yield self._write(ticket, batch.cast(arrow_schema(self._spec.staged)))
+
+        return self._again(ticket, written)
+
+    def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
+        return self._again(ticket, lambda: (self._bring(ticket, path) for path in files.paths))
+
+    def _again(self, ticket: CommitTicket, make: Callable[[], Iterator[NewFile]]) -> Applied:
+        """Until nobody is faster: each time, all is decided anew; the files are made once.
+
+        :param make: the batch's files, where the table has its own.
+        """
+        new: list[NewFile] = []
+        tried: Tried = {}
+        is_made = False
+
+        def once() -> Applied:
+            nonlocal is_made
+            known = self._known()
+            if (
+                known.commit is not None and known.commit in tried
+            ):  # a storage that repeats requests by itself called our own commit another one
+                tried.pop(known.commit)
+                new.clear()
+                return Applied.APPLIED
+            spec = self._spec
+            marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=False)
+            if verdict is Verdict.SKIP:
+                if marker != known.marker:
+                    self._commit(known, marker, [], tried)
+                return Applied.ALREADY
+            if not is_made:
+                new.extend(make())  # what came before an error is in it
+                is_made = True
+            self._require_no_nulls(new)
+            self._commit(known, marker, new, tried)
+            new.clear()  # they are the table's now
+            return Applied.APPLIED
+
+        cure = "See who else writes, and run the task again. Nothing was applied."
+        try:
+            return decided_anew(self._what, once, cure)
+        except OutcomeUnknownError:
+            new.clear()  # they may be
+            tried.clear()
+            raise
+        finally:
+            self._remove(new, tried)
+
+    def _remove(self, new: Sequence[NewFile], tried: Tried) -> None:
+        with contextlib.suppress(StoreUnavailableError, ConfigurationError):  # the cause is on its way
+            if tried and self._has_any(tried, new):
+                return
+            for undo in tried.values():
+                undo()
+            for one in new:
+                self._delete(one.path)
+
+    def _require_no_nulls(self, new: Sequence[NewFile]) -> None:
+        """Of what is added by reference, nobody else checks anything."""
+        for name in sorted(self._required()):
+            if any(one.nulls.get(name, 1) for one in new):
+                raise ConfigurationError(
+                    f"column {name!r} of {self._what} takes no nulls, and the batch has some, or nobody counted them",
+                    f'Leave them out, as in filter(col("{name}").is_not_null()), or let the column take them.',
+                )
+
+    def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+        """:raises ConfigurationError: rows of a sink have no keys."""
+        raise ConfigurationError(
+            f"rows of sink {self._spec.name!r} are not looked up by key", "Ask the table itself, or use a DeltaState."
+        )
+
+    def close(self) -> None:
+        """Nothing is held open."""

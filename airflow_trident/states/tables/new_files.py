@@ -1,0 +1,86 @@
+"""Files that become a table's: a staged one as it is, linked where that can be, else copied in pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.errors import StagingError
+from airflow_trident.protocol.records import CommitTicket
+
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """`nulls`: how many each column has, if that is known. `entry`: what the table's log says of the file."""
+
+    path: str
+    bytes: int
+    nulls: dict[str, int]
+    entry: Any
+
+
+def file_name(ticket: CommitTicket) -> str:
+    """Nobody else's, and not hidden: clean-up of tables, which removes what nobody committed, looks for nothing below
+    names that begin with an underscore."""
+    return f"trident-{ticket.txid:019d}-{ticket.attempt}-{uuid.uuid4().hex}.parquet"
+
+
+def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
+    """A staged file to where the table has its files: no data pass this process where both are on one file system.
+
+    :param local: where it is to be, if that is a path.
+    :param opened: a stream that writes there.
+    :raises StagingError: it is gone.
+    """
+    try:
+        if local is None or not _linked(staged, local):
+            with open(staged, "rb") as source, opened() as target:
+                shutil.copyfileobj(source, target, _PIECE_BYTES)
+    except FileNotFoundError as error:
+        raise gone(staged) from error
+
+
+def footer_of(staged: str) -> Any:
+    """
+    :return: `pyarrow.parquet.FileMetaData`.
+    :raises StagingError: it is gone.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with open(staged, "rb") as file:
+            return pq.read_metadata(file)
+    except FileNotFoundError as error:
+        raise gone(staged) from error
+
+
+def gone(staged: str) -> StagingError:
+    return StagingError(f"the staged file {staged!r} is missing", "Run the commit again: the batch is emitted again.")
+
+
+def nulls_of(footer: Any) -> dict[str, int]:
+    """Of plain columns, not of the parts of others."""
+    nulls: dict[str, int] = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for place in range(footer.num_columns):
+        column = footer.schema.column(place)
+        if column.path != column.name or column.max_repetition_level:
+            continue
+        parts = [group.column(place).statistics for group in groups]
+        if all(part is not None and part.has_null_count for part in parts):
+            nulls[column.name] = sum(part.null_count for part in parts)
+    return nulls
+
+
+def _linked(source: str, target: str) -> bool:
+    with contextlib.suppress(OSError):  # two file systems, or one without links
+        os.link(source, target)
+        return True
+    return False
