@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
+from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import topology_names
 from airflow_trident.ledger.deployments import Deployments
+from airflow_trident.ledger.overviews import Overview, overviews
 from airflow_trident.ledger.paths import DEFAULT_ROOT
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.protocol.records import LedgerView
 
 
 class Ledgers:
@@ -36,6 +40,12 @@ class Ledgers:
         :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
         """
         return ZNodeLedger(self.znodes, topology, self._root, incarnation=incarnation)
+
+    def overviews(
+        self, *, latest: int, lowest_of: Callable[[LedgerView], int | None]
+    ) -> dict[str, Overview | TridentError]:
+        """Of all topologies, by name: see :func:`airflow_trident.ledger.overviews.overviews`."""
+        return overviews(self.znodes, self.names(), latest=latest, lowest_of=lowest_of, root=self._root)
 
     def deployments(self) -> Deployments:
         """Of all topologies on named workers. Not to be closed by itself."""

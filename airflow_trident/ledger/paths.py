@@ -7,6 +7,7 @@ Layout below a root::
                                /commit         commit pointer and fence
                                /exceptions     failed, skipped, late and replayed txids
                                /coordinator    the coordinator's last outcome, for people
+                               /events         which commits have their asset event, if any are asked for
                                /tx/<19 digits> transactions
                                /run/<2hex>/<sha1>  claim keys
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata
@@ -91,6 +92,10 @@ class LedgerPaths:
     @property
     def coordinator(self) -> str:
         return f"{self.base}/coordinator"
+
+    @property
+    def events(self) -> str:
+        return f"{self.base}/events"
 
     @property
     def transactions(self) -> str:

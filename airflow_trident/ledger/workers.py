@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNodes
+from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNode, ZNodes
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Owner
 
@@ -55,7 +55,11 @@ def retire(znodes: ZNodes, paths: LedgerPaths, name: str) -> None:
 def live_workers(znodes: ZNodes, paths: LedgerPaths) -> list[Worker]:
     """Oldest first. What cannot be read is left out: it may be a newer version's."""
     names = sorted(znodes.read([], [paths.workers]).folders[paths.workers] or ())
-    nodes = znodes.read([f"{paths.workers}/{name}" for name in names]).nodes if names else {}
+    return workers_of(znodes.read([f"{paths.workers}/{name}" for name in names]).nodes if names else {})
+
+
+def workers_of(nodes: Mapping[str, ZNode | None]) -> list[Worker]:
+    """Of the nodes of who is listed, by path."""
     found = [_worker(node.data, path.rpartition("/")[2]) for path, node in nodes.items() if node is not None]
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
 

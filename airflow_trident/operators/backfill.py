@@ -13,6 +13,7 @@ from airflow_trident.operators.base import airflow_outcome, is_known, owner, par
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutcome, Selection
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
+from airflow_trident.tasks import asset_events
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -39,6 +40,7 @@ class TridentBackfillOperator(EngineOperator):
 
     template_fields: Sequence[str] = ("txid", "first", "last", "group", *EngineOperator.template_fields)
     ui_color = "#ecd9ec"
+    brings_events = True
 
     def __init__(
         self,
@@ -64,10 +66,13 @@ class TridentBackfillOperator(EngineOperator):
     def execute(self, context: Context) -> list[int]:
         with airflow_outcome(), self.ledger_of_run(context) as ledger:
             self.enlist(ledger, context)
-            return self.replay(ledger, context)
+            committed = self.replay(ledger, context)
+            asset_events.bring(self, self.topology, ledger, context, owner(context))
+            return committed
 
     def replay(self, ledger: Ledger, context: Context) -> list[int]:
         """The txids that were committed; see the class for when it skips and fails."""
+        asset_events.begin(self.topology, ledger)
         results = Backfill(
             ledger=ledger,
             topology=self.topology,

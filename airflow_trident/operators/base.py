@@ -26,6 +26,7 @@ from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.protocol.records import Owner
 from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
+from airflow_trident.tasks.asset_events import asset_of
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name
@@ -209,12 +210,17 @@ class TridentOperator(LedgerTask, BaseOperator):
     """What a task does for its transaction: COORDINATE, EMIT or COMMIT; "" for all of it."""
     takes_several = False
     """Does one instance of it work on all transactions of a run?"""
+    brings_events = False
+    """Does it commit, and bring the events of the topology's asset?"""
 
     def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.topology = require_topology(topology)
         self.topology_name = topology.name
         self.zookeeper_conn_id = zookeeper_conn_id
+        asset = asset_of(topology) if self.brings_events else None
+        if asset is not None and asset not in self.outlets:
+            self.outlets = [*self.outlets, asset]
 
     def give_back_slot(
         self, context: Context, txid: int, until: Until, *, deferrable: bool, skip_gone: bool
@@ -262,10 +268,11 @@ def owner(context: Context) -> Owner:
     )
 
 
-def note_assets(task: BaseOperator, context: Context, extra: dict[str, Any]) -> None:
-    """`extra` of the events of the task's outlets; for an alias there is no event without an asset."""
+def note_assets(task: TridentOperator, context: Context, extra: dict[str, Any]) -> None:
+    """`extra` of the events of the task's outlets; for an alias there is no event without an asset, and those of the
+    topology's own asset say more (:mod:`airflow_trident.tasks.asset_events`)."""
     for outlet in task.outlets:
-        if isinstance(outlet, Asset):
+        if isinstance(outlet, Asset) and outlet != asset_of(task.topology):
             context["outlet_events"][outlet].extra.update(extra)
 
 

@@ -23,6 +23,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.process_many import known_records
 from airflow_trident.runtime.phases import OnFailure, process
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
+from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
 from airflow_trident.tasks.waits import Until
 
@@ -53,6 +54,7 @@ class TridentCommitterOperator(EngineOperator):
     template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
     ui_color = "#f5e3c8"
     phase = COMMIT
+    brings_events = True
 
     def __init__(
         self,
@@ -76,19 +78,22 @@ class TridentCommitterOperator(EngineOperator):
         with airflow_outcome():
             txids = parse_txids(self.txid)
             self.current_txid, began = txids[0], time.monotonic()
+            alone = len(txids) == 1 and not isinstance(self.txid, list)
             with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txids[0])
-                if len(txids) == 1 and not isinstance(self.txid, list):
+                asset_events.begin(self.topology, ledger)
+                if alone:
                     committed = self._commit(context, ledger, txids[0])
                     self.log.info("%s", self._story(ledger, txids[0], committed, time.monotonic() - began))
                     if self.outlets:
                         self._tell_assets(context, ledger, txids[0])
-                    return txids[0]
-                txids = self._commit_all(context, ledger, txids)
-                what = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
-                self.log.info("%s are committed after %.1f s", what, time.monotonic() - began)
-                note_assets(self, context, {"topology": self.topology_name, "txids": txids})
-        return txids
+                else:
+                    txids = self._commit_all(context, ledger, txids)
+                    what = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
+                    self.log.info("%s are committed after %.1f s", what, time.monotonic() - began)
+                    note_assets(self, context, {"topology": self.topology_name, "txids": txids})
+                asset_events.bring(self, self.topology, ledger, context, owner(context))
+        return txids[0] if alone else txids
 
     def _commit_all(self, context: Context, ledger: Ledger, txids: Sequence[int]) -> list[int]:
         """Those of them that are committed: all that are not SKIPPED. :raises BlockedError: one cannot be now."""

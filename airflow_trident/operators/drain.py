@@ -16,12 +16,15 @@ from airflow_trident.operators.base import (
     is_backfill_run,
     is_known,
     note_assets,
+    owner,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, require_groups
 from airflow_trident.runtime.phases import OnFailure
+from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import recall, remember
 from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain, is_submitted
 from airflow_trident.triggers.driver import TridentDriverTrigger
@@ -68,6 +71,7 @@ class TridentDrainOperator(EngineOperator):
     )
     ui_color = "#e3dcf2"
     one_batch = False
+    brings_events = True
 
     def __init__(
         self,
@@ -102,6 +106,9 @@ class TridentDrainOperator(EngineOperator):
         if is_backfill_run(context) and not self.allow_backfill_runs:
             raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
+            if self.topology.asset:
+                with self.open_ledger() as ledger:
+                    asset_events.begin(self.topology, ledger)
             result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
         return self._done(context, result)
 
@@ -123,8 +130,13 @@ class TridentDrainOperator(EngineOperator):
         return is_submitted(self.engine, self.spark_conn_id)
 
     def _done(self, context: Context, result: DrainResult) -> list[int]:
+        brought = self._bring_events(context)
         if not result.committed:
-            raise AirflowSkipException(f"nothing new for topology {self.topology_name}: no transaction is begun.")
+            nothing = f"nothing new for topology {self.topology_name}: no transaction is begun."
+            if not brought:
+                raise AirflowSkipException(nothing)
+            self.log.info("%s", nothing)  # a task that is skipped brings no events
+            return []
         self.current_txid = result.committed[-1]
         extra = {"topology": self.topology_name, "txids": list(result.committed), "rows_read": result.rows_read}
         note_assets(self, context, extra)
@@ -133,6 +145,12 @@ class TridentDrainOperator(EngineOperator):
         done = many if last > first else f"transaction {first} is committed"
         self.log.info("topology %s: %s, %s rows read", self.topology_name, done, f"{result.rows_read:,}")
         return list(result.committed)
+
+    def _bring_events(self, context: Context) -> Txids:
+        if not self.topology.asset:
+            return NO_TXIDS
+        with airflow_outcome(), self.open_ledger() as ledger:
+            return asset_events.bring(self, self.topology, ledger, context, owner(context))
 
     def _drain(self, context: Context) -> DrainResult:
         def progress(line: str) -> None:

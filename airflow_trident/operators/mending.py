@@ -8,8 +8,9 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.backfill import TridentBackfillOperator
-from airflow_trident.operators.base import airflow_outcome
+from airflow_trident.operators.base import airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.mending_order import MendingAction, MendingOrder
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class TridentMendingOperator(BaseOperator):
         if order.action is MendingAction.BACKFILL:
             self._work.enlist(ledger, context)
             txids = self._work.replay(ledger, context)
+            asset_events.bring(self, topology, ledger, context, owner(context))
             return [f"committed: {', '.join(map(str, txids)) or 'none'}"]
         if order.action is MendingAction.ACCEPT:
             from airflow_trident.runtime.mending.accept_definition import accept_definition

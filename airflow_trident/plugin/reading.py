@@ -10,6 +10,7 @@ from airflow_trident.errors import TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import Ledgers
+from airflow_trident.ledger.overviews import Overview
 from airflow_trident.plugin import failed_runs
 from airflow_trident.plugin.choosing import LOOKED_THROUGH, PAGE, Choice
 from airflow_trident.plugin.rows import (
@@ -30,7 +31,7 @@ from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.named_workers import rows_of
-from airflow_trident.tasks.task_instances import abandoned
+from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
 OPEN_SHOWN = 200
 """So many of the lowest transactions that are not committed are looked at, whatever page is shown."""
@@ -48,8 +49,8 @@ def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
         every = ledgers.names()
         if not dag_id or dag_id not in sight.dags:
             return {"names": every, "of_dag": []}
-        runs = {name: _runs_of(ledgers.ledger(name), dag_id) for name in every}
-        found = [name for name in every if runs[name]]
+        runs = {name: _runs_of(one, dag_id) for name, one in _overviews(ledgers).items()}
+        found = [name for name in every if runs.get(name)]
         return {"names": every, "of_dag": sorted(found, key=lambda name: (run_id not in runs[name], name))}
 
 
@@ -59,7 +60,12 @@ def topologies(sight: Sight) -> list[dict[str, Any]]:
     :raises TridentError: ZooKeeper does not answer; says why.
     """
     with open_ledgers() as ledgers:
-        return [_overview_of(ledgers.ledger(name), name, sight) for name in ledgers.names()]
+        read = _overviews(ledgers)
+    stuck = {
+        name: ([one.lowest], one.workers) for name, one in read.items() if isinstance(one, Overview) and one.lowest
+    }
+    gone = abandoned_of(stuck)
+    return [_overview_of(one, name, sight, gone.get(name, {})) for name, one in read.items()]
 
 
 def transactions(topology: str, sight: Sight, txid: int | None = None, choice: Choice | None = None) -> dict[str, Any]:
@@ -82,6 +88,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
         roster = ledgers.deployments().read([topology]).rosters.get(topology)
+        eventless = without_event(ledger, view)
     red = red_runs([*history, *unfinished]) if visible else []
     gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
@@ -89,8 +96,10 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         return _row(view, record, sight, visible, gone)
 
     lowest = next((one for one in unfinished if one.txid == lowest_uncommitted(view, view.next_txid)), None)
+    about = summary(view, outcome, sight, visible)
     return {
-        **summary(view, outcome, sight, visible),
+        **about,
+        "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
         "actions": actions_of_topology(view, red=bool(red)),
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red if dag_id in sight.dags],
         "transactions": [shown(record) for record in page],
@@ -147,24 +156,20 @@ def red_runs(records: Iterable[TxRecord]) -> list[failed_runs.RunOfDag]:
     return failed_runs.failed_among(failed_runs.committed_runs(records))
 
 
-def _overview_of(ledger: Ledger, name: str, sight: Sight) -> dict[str, Any]:
-    try:
-        view, outcome = ledger.view(0), ledger.coordinator()
-        latest = _latest(ledger, view)
-        lowest = lowest_uncommitted(view, view.next_txid)
-        first = None if lowest is None else next((one for one in latest if one.txid == lowest), None)
-        if lowest is not None and first is None:
-            first = ledger.view(lowest).tx
-        gone = {} if first is None else abandoned([first], ledger.workers())
-    except TridentError as error:
-        return {"name": name, "problem": str(error)}
-    visible = sight.may_see(dags_of(latest, outcome))
-    done = [one for one in latest if one.status is Status.COMMITTED]
+def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
+    return ledgers.overviews(latest=ASKED, lowest_of=lambda view: lowest_uncommitted(view, view.next_txid))
+
+
+def _overview_of(read: Overview | TridentError, name: str, sight: Sight, gone: dict[int, str]) -> dict[str, Any]:
+    if isinstance(read, TridentError):
+        return {"name": name, "problem": str(read)}
+    visible = sight.may_see(dags_of(read.latest, read.outcome))
+    first = read.lowest
     return {
-        **summary(view, outcome, sight, visible),
+        **summary(read.view, read.outcome, sight, visible),
         "problem": "",
         "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid, "")),
-        "history": [_point(one) for one in done],
+        "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],
     }
 
 
@@ -172,14 +177,12 @@ def _latest(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
     return ledger.transactions(max(1, view.next_txid - ASKED))
 
 
-def _runs_of(ledger: Ledger, dag_id: str) -> set[str]:
+def _runs_of(read: Overview | TridentError, dag_id: str) -> set[str]:
     """Of a DAG, among the latest transactions. What cannot be read is said where it is looked at."""
-    try:
-        view = ledger.view(0)
-        outcome = ledger.coordinator()
-        runs = {record.claim.run_id for record in _latest(ledger, view) if record.claim.dag_id == dag_id}
-    except TridentError:
+    if isinstance(read, TridentError):
         return set()
+    runs = {record.claim.run_id for record in read.latest if record.claim.dag_id == dag_id}
+    outcome = read.outcome
     return runs | ({outcome.run_id} if outcome and outcome.dag_id == dag_id else set())
 
 

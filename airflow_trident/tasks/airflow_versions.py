@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from airflow import __version__
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.dag_processing.dagbag import DagBag
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Asset, Context
     from airflow.sdk.exceptions import AirflowRescheduleException
 else:
     try:
@@ -21,8 +23,11 @@ else:
 
 __all__ = [
     "DEFERS",
+    "PARTITIONS_ASSETS",
     "STARTS_IN_TRIGGERER",
     "AirflowRescheduleException",
+    "add_partition_event",
+    "asset_events_since",
     "bundle_bag",
     "file_bag",
     "recall",
@@ -35,6 +40,35 @@ DEFERS = _RELEASE >= (3, 2)
 ours ask from threads."""
 STARTS_IN_TRIGGERER = _RELEASE >= (3, 3)
 """Does a sensor that says so begin in the triggerer? Older schedulers pass over what it says."""
+
+PARTITIONS_ASSETS = _RELEASE >= (3, 3)
+"""May a task say at its end which partitions of an asset it has made?"""
+
+
+def add_partition_event(context: Context, asset: Asset, key: str, extra: dict[str, Any]) -> None:
+    """One event of a partition of an asset, when the task succeeds.
+
+    ``outlet_events[asset].add_partitions`` has one `extra` for all partitions, though each of what is sent to Airflow
+    has its own. So each has an accessor here, under a key that equals no other.
+    """
+    from airflow.sdk.definitions.asset import AssetUniqueKey
+    from airflow.sdk.execution_time.context import OutletEventAccessor
+
+    class OneEvent(AssetUniqueKey):
+        __eq__ = object.__eq__
+        __hash__ = object.__hash__
+
+    events: Any = context["outlet_events"]
+    of_asset = OneEvent(name=asset.name, uri=asset.uri)
+    events._dict[of_asset] = OutletEventAccessor(key=of_asset, extra=extra, partition_keys={key})
+
+
+def asset_events_since(asset: Asset, since: datetime) -> list[Any]:
+    """The `extra` of each event of the asset that Airflow has, asked from a task."""
+    from airflow.sdk.execution_time.context import InletEventsAccessor
+
+    found = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).after(since.isoformat())
+    return [event.extra for event in found]
 
 
 def recall(context: Context, key: str) -> Any:

@@ -7,7 +7,7 @@ current attempt, or commit: another one where it is being replayed. Airflow's Ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -111,7 +111,7 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
             # A command or a program is at it, of which Airflow knows nothing.
             gone = program and live is not None and program not in live
             return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
-        if emit is not None and _state(emit, answers) == "success":
+        if emit is not None and state_in(emit, answers) == "success":
             emit = commit  # which processes by itself what it finds unprocessed
         workers = [worker for worker in (emit, owner) if worker is not None]
         if not workers:
@@ -124,7 +124,7 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
             workers.append(owner)
         if not workers:
             return Gone("no task of Airflow is to commit it")
-    states = [(worker, _state(worker, answers)) for worker in workers]
+    states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(state not in _OVER for _, state in states):
         return None
     worker, state = states[-1]
@@ -134,12 +134,13 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
 def left_to_committer(record: TxRecord, answers: Answers) -> bool:
     """Is a transaction unprocessed although its emitter is done, by its own word or by a person's who marked it so?"""
     emit, owner = claimed_by(record, EMIT), owned_by(record)
-    if record.status is not Status.PROCESSING or emit is None or _state(emit, answers) != "success":
+    if record.status is not Status.PROCESSING or emit is None or state_in(emit, answers) != "success":
         return False
-    return record.attempt == NO_ATTEMPT or (owner is not None and _state(owner, answers) in _OVER)
+    return record.attempt == NO_ATTEMPT or (owner is not None and state_in(owner, answers) in _OVER)
 
 
-def _state(worker: TaskOfRun, answers: Answers) -> str | None:
+def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
+    """Airflow's word; None: it has no state now."""
     states = answers.get((worker.dag_id, worker.run_id), {})
     for name in (f"{worker.task_id}_{worker.map_index}", worker.task_id):
         if name in states:
@@ -216,10 +217,28 @@ def ask(record: TxRecord) -> Answers | None:
         return None
 
 
+def state_of_task(owner: Owner) -> str | None:
+    """Airflow's word for the state of a task instance, asked from a worker, "deleted" where there is none; None: it has
+    no state now, or Airflow does not say."""
+    task = _task_of(owner)
+    if task is None:
+        return _DELETED
+    try:
+        asked = {"dag_id": task.dag_id, "run_ids": [task.run_id], "task_ids": [task.task_id]}
+        return state_in(task, _answers([asked]))
+    except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the task
+        _log.warning("Airflow does not say how %s stands (%s: %s)", task, type(error).__name__, error)
+        return None
+
+
 def _ask(record: TxRecord) -> Answers:
+    return _answers(questions(record))
+
+
+def _answers(asked: Iterable[dict[str, Any]]) -> Answers:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     answers: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for question in questions(record):
+    for question in asked:
         answers |= answered(question, RuntimeTaskInstance.get_task_states(**question))
     return answers

@@ -6,13 +6,16 @@ Tasks ask the Execution API instead (:mod:`airflow_trident.tasks.liveness`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from airflow_trident.ledger.announcements import announced_events
+from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.tasks.liveness import Answers, judge, questions
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from airflow_trident.tasks.liveness import Answers, TaskOfRun, judge, questions, state_in
 
 _AT_WORK = (Status.PROCESSING, Status.PROCESSED, Status.COMMITTING)
 
@@ -22,16 +25,46 @@ def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[in
 
     :param workers: who works on the topology now.
     """
-    unfinished = [record for record in records if record.status in _AT_WORK and not is_alive(workers, record.owner)]
+    return abandoned_of({"": (records, workers)})[""]
+
+
+def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Worker]]]) -> dict[str, dict[int, str]]:
+    """:func:`abandoned` of several topologies, by name: Airflow is asked once."""
+    unfinished = {
+        name: [record for record in records if record.status in _AT_WORK and not is_alive(workers, record.owner)]
+        for name, (records, workers) in topologies.items()
+    }
     asked: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for record in unfinished:
+    for record in (record for records in unfinished.values() for record in records):
         for question in questions(record):
             for run_id in question["run_ids"]:
                 asked[question["dag_id"], run_id] |= set(question["task_ids"])
     answers = _states(asked)
-    live = {worker.name for worker in workers}
-    gone = ((record.txid, judge(record, answers, live)) for record in unfinished)
-    return {txid: found.why for txid, found in gone if found is not None}
+    found: dict[str, dict[int, str]] = {}
+    for name, records in unfinished.items():
+        live = {worker.name for worker in topologies[name][1]}
+        gone = ((record.txid, judge(record, answers, live)) for record in records)
+        found[name] = {txid: one.why for txid, one in gone if one is not None}
+    return found
+
+
+def without_event(ledger: Ledger, view: LedgerView) -> Txids:
+    """The committed transactions that have no event of the topology's asset: nobody brings it, or a task that has not
+    succeeded. None where no events are asked for."""
+    events = announced_events(ledger)
+    if events is None:
+        return NO_TXIDS
+    found = events.due(view)
+    for one in events.announced:
+        task = TaskOfRun(one.by.dag_id, one.by.run_id, one.by.task_id, one.by.map_index)
+        if state_in(task, _states({(task.dag_id, task.run_id): {task.task_id}})) != "success":
+            found |= one.txids
+    return found
+
+
+def eventless_text(txids: Txids) -> str:
+    """For people."""
+    return f"committed, and without an event of its asset so far: {txids}; the next task that commits brings it"
 
 
 def _states(asked: dict[tuple[str, str], set[str]]) -> Answers:

@@ -30,8 +30,9 @@ class NodeGraph:
     """What :class:`~airflow_trident.topology.topology.Topology` knows of its streams and states. Streams hold this
     part of it, so that they need not know who makes streams."""
 
-    def __init__(self, name: str, *, exactly_once: bool = True) -> None:
+    def __init__(self, name: str, *, exactly_once: bool = True, asset: str = "") -> None:
         self.name = require_name("topology", name)
+        self.asset = asset
         self.exactly_once = exactly_once
         self._sources: dict[str, SourceNode] = {}
         self._sinks: dict[str, PersistNode] = {}

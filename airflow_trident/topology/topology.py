@@ -33,6 +33,8 @@ class Topology(NodeGraph):
     :param name: letters, digits, ``_ . -``, beginning with a letter; unique among all topologies of one ledger root.
     :param exactly_once: refuse spouts and states that are not exactly once together. False: allow them; plan, log and
         page then say so.
+    :param asset: name of an asset of Airflow: each committed transaction becomes one event of it, a partition of its
+        own, whoever committed it. It may be set later: ``topology.asset = "orders"``.
     """
 
     placement_hints = PlacementHints()

@@ -11,6 +11,7 @@ NAMES = (
     "clear_running",
     "mark_failed",
     "clear_committed",
+    "asset_events",
 )
 TRANSACTIONS = 5
 ROWS_OF_A_BATCH = 4

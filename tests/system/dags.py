@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, PartitionedAssetTimetable
 from batches import LINES, NAMES, ROWS_OF_A_BATCH, TRANSACTIONS
 
 from airflow_trident import (
@@ -54,7 +55,7 @@ class Split(Function):
 
 
 def topology(name: str) -> Topology:
-    made = Topology(name)
+    made = Topology(name, asset=name if name == "asset_events" else "")
     words = made.new_stream("lines", FixedBatchSpout("line string", LINES, ROWS_OF_A_BATCH))
     counted = words.each("line", Split(name), "word").group_by("word")
     counted.persistent_aggregate(SqliteState(str(HOME / name / "words.db")), Count(), "count")
@@ -65,3 +66,6 @@ for _name in NAMES:
     with DAG(_name, max_active_runs=3, default_args={"retries": 1, "retry_delay": timedelta(0)}) as _dag:
         trident_transaction(topology(_name), engine="local", max_pending=TRANSACTIONS, turn_sensor=False)
     globals()[_name] = _dag
+
+with DAG("after_asset_events", schedule=PartitionedAssetTimetable(assets=Asset("asset_events"))) as after_asset_events:
+    EmptyOperator(task_id="after")

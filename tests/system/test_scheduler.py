@@ -147,3 +147,29 @@ def test_clearing_whole_runs_after_the_commit_changes_nothing(scene: Scene) -> N
     tasks = scene.api.tasks(scene.name, "tx-1") + scene.api.tasks(scene.name, "tx-2")
     assert {task.tries for task in tasks} == {2}
     assert_exact(scene, 2)
+
+
+@plays("asset_events")
+def test_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction_also_for_one_whose_committer_was_killed(
+    scene: Scene,
+) -> None:
+    scene.trigger(1)
+    scene.until_finished()
+    # The store is locked, so the committer stands between the gate and the state.
+    with closing(sqlite3.connect(scene.folder / "words.db", isolation_level=None)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        scene.trigger(2, 3)
+        scene.until(lambda: scene.records()[2].status is Status.COMMITTING, "the gate of 2 is open")
+        scene.kill_owner(2)
+        store.execute("ROLLBACK")
+    assert set(scene.until_finished().values()) == {"success"}
+
+    def keys() -> list[str]:
+        found = scene.api.call("GET", "/dags/after_asset_events/dagRuns")["dag_runs"]
+        return sorted(run["partition_key"] for run in found if run["state"] == "success")
+
+    scene.until(lambda: len(keys()) >= 3, "three runs for three transactions")
+    assert keys() == [f"asset_events/{txid:019}" for txid in (1, 2, 3)]
+    events = scene.api.call("GET", "/assets/events?source_dag_id=asset_events")["asset_events"]
+    assert sorted(event["extra"]["txid"] for event in events) == [1, 2, 3]
+    assert_exact(scene, 3)

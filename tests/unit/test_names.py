@@ -13,6 +13,7 @@ SAME_TYPE = {"Split": "Trident's function that splits text; and a split of a sou
 """Type names that two modules may both define, and why."""
 
 SAME_FILE = {
+    "announcements.py": "who brings which asset event: the list, its verbs, and who calls them",
     "aggregate.py": "aggregations of a batch: the verbs, and how batches of Arrow do them",
     "app.py": "the main file that spark-submit is given",
     "attempts.py": "attempts of a transaction: the verbs of the ledger, and who calls them",

@@ -24,6 +24,7 @@ from airflow_trident.errors import ConfigurationError, CorruptError, TransitionE
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, PastAttempt, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from airflow_trident.tasks.task_instances import eventless_text, without_event
 
 if TYPE_CHECKING:
     from airflow_trident.types import Json
@@ -44,6 +45,7 @@ def list_(args: Namespace) -> int | None:
         records = ledger.transactions()
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
         view, outcome = ledger.view(0), ledger.coordinator()
+        eventless = without_event(ledger, view)
     rows = [transaction_row(record) for record in records]
     if args.output not in _TABLES:
         rows = [
@@ -54,6 +56,8 @@ def list_(args: Namespace) -> int | None:
     if args.output in _TABLES:
         for line in (*plan_changes(records), *late_rows(records)):
             print(line)
+        if eventless:
+            print(eventless_text(eventless))
         outcome = None if outcome is None else outcome.now(view.next_txid)
         if outcome is not None and outcome.is_bad:
             print(f"the coordinator begins nothing: {outcome_text(outcome)}: {one_line(outcome.error)}")

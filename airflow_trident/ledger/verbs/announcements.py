@@ -1,0 +1,76 @@
+"""The list of asset events: beside `head` and `commit`, never in them, and no decision about a transaction reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.protocol.announcements import (
+    MOST_AT_ONCE,
+    AnnouncedEvents,
+    Announcement,
+    committed_txids,
+    first_of,
+)
+from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.records import Owner
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
+
+T = TypeVar("T")
+_FORMAT = Format(
+    noun="the list of asset events",
+    version=1,
+    cure="Delete it: then events begin anew with what is committed from then on.",
+)
+
+
+def begin_events(snap: Snapshot) -> Change[None] | Unchanged[None]:
+    """From here on each commit needs an event; what is committed by now needs none."""
+    if events_at(snap) is not None:
+        return Unchanged(None)
+    return _written(snap, AnnouncedEvents(settled=committed_txids(snap.view(0))), None)
+
+
+def announce(
+    snap: Snapshot, *, by: Owner, told: Txids, given_up: Collection[Announcement], most: int = MOST_AT_ONCE
+) -> Change[Txids] | Unchanged[Txids]:
+    """Take on the events that are due, lowest first; the answer is which, and nobody else takes these on.
+
+    :param told: transactions whose events Airflow has.
+    :param given_up: announcements of tasks that have ended: what of them is not told is due again.
+    """
+    before = events_at(snap) or AnnouncedEvents()
+    after = before.after(told, given_up)
+    mine = first_of(after.due(snap.view(0)), most)
+    if mine:
+        announcement = Announcement(txids=mine, by=by, since_ms=snap.now_ms)
+        after = replace(after, announced=(*after.announced, announcement))
+    return Unchanged(NO_TXIDS) if after == before else _written(snap, after, mine)
+
+
+def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchanged[None]:
+    """These need no event after all; `by` brings them no longer."""
+    before = events_at(snap)
+    if before is None:
+        return Unchanged(None)
+    announced = (replace(one, txids=one.txids - txids) if one.by == by else one for one in before.announced)
+    kept = tuple(one for one in announced if one.txids)
+    return _written(snap, AnnouncedEvents(settled=before.settled | txids, announced=kept), None)
+
+
+def events_at(snap: Snapshot) -> AnnouncedEvents | None:
+    """None: nobody has asked for events. :raises CorruptRecordError: it is damaged."""
+    path = snap.paths.events
+    data = snap.data(path)
+    return None if data is None else _FORMAT.build(AnnouncedEvents, _FORMAT.load(data, path)[1], path)
+
+
+def _written(snap: Snapshot, events: AnnouncedEvents, result: T) -> Change[T]:
+    body = {"op": snap.op, **asdict(events)}
+    write: Write = snap.put(snap.paths.events, _FORMAT.dump(body, "the list of asset events"))
+    # The pointer and the exceptions are checked: of two moments they would call a skipped transaction committed.
+    unchecked = frozenset({snap.paths.head, snap.paths.topology})
+    return Change(writes=(write,), witness=snap.paths.events, result=result, unchecked=unchecked)

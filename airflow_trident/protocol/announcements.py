@@ -1,0 +1,71 @@
+"""Which committed transactions have their asset event, and who is bringing which. Pure.
+
+An event becomes Airflow's in the step in which the task that brings it succeeds: Airflow writes both together. So a
+task first announces here which transactions it brings, alone, and what it announced counts when Airflow has the events.
+What was announced by a task that ended without them is due again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from airflow_trident.protocol.exception_lists import may_still_come
+from airflow_trident.protocol.records import LedgerView, Owner
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
+
+MOST_AT_ONCE = 500
+"""So many events one task brings: they travel in one request, and Airflow writes them one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """A task that brings the events of `txids` when it succeeds; `since_ms`: when it said so."""
+
+    txids: Txids
+    by: Owner
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedEvents:
+    """`<incarnation>/events`: `settled`: the transactions that need no event any more: they have one, were committed
+    before events were asked for, or were closed; `announced`: by whom the others are brought, in the order in which
+    they said so."""
+
+    settled: Txids = NO_TXIDS
+    announced: tuple[Announcement, ...] = ()
+
+    @property
+    def in_hands(self) -> Txids:
+        return Txids.joined(part for one in self.announced for part in one.txids.ranges)
+
+    def due(self, view: LedgerView) -> Txids:
+        """The committed transactions that have no event, and that nobody brings."""
+        return committed_txids(view) - self.settled - self.in_hands
+
+    def after(self, told: Txids, given_up: Collection[Announcement]) -> AnnouncedEvents:
+        """With what Airflow has, and without the announcements of tasks that have ended."""
+        return replace(
+            self,
+            settled=self.settled | told,
+            announced=tuple(one for one in self.announced if one not in given_up),
+        )
+
+
+def committed_txids(view: LedgerView) -> Txids:
+    """All that the ledger calls COMMITTED. What was closed is among them once every state has forgotten it."""
+    exceptions = view.exceptions
+    return Txids.span(1, view.pointer.committed) - may_still_come(exceptions) - exceptions.closed
+
+
+def first_of(txids: Txids, most: int) -> Txids:
+    """The lowest so many."""
+    found: list[tuple[int, int]] = []
+    for first, last in txids.ranges:
+        if most <= 0:
+            break
+        upto = min(last, first + most - 1)
+        found.append((first, upto))
+        most -= upto - first + 1
+    return Txids(tuple(found))
