@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test quick rare browser golden histories model contracts compat bench lint types imports format venv lock java clean
+.PHONY: help demo tweets test quick rare browser golden histories model contracts compat bench site lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -30,12 +30,13 @@ help:
 	@echo "make contracts every promise over every ledger and store, in all products"
 	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
+	@echo "make site      the documentation as a site, into .site; a broken link ends it"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
 	@echo "make imports   the layers of the package"
 	@echo "make format    let ruff correct what it can"
 	@echo "make venv      only fill .venv (the other targets do it, too)"
-	@echo "make lock      write requirements/dev.lock again (needs uv; ARGS=--upgrade for newer versions)"
+	@echo "make lock      write the locks of requirements/ again (needs uv; ARGS=--upgrade for newer versions)"
 	@echo "make clean     remove caches and the demo's folder; .venv stays"
 
 demo: java venv
@@ -76,6 +77,10 @@ bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)
 	@$(RUN) python -m benchmarks.commit_phase
 
+site:
+	@sh tools/bootstrap.sh site-venv
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build $(ARGS)
+
 lint: venv
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
@@ -101,5 +106,5 @@ lock:
 	@sh tools/bootstrap.sh lock $(ARGS)
 
 clean:
-	@rm -rf .compat .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tweets* build dist
+	@rm -rf .compat .site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tweets* build dist
 	@find airflow_trident tests dags benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

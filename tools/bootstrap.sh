@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes what the make targets need: `bootstrap.sh venv` fills .venv from requirements/dev.lock, `bootstrap.sh java`
-# checks Java, `bootstrap.sh lock` writes the lock. Doing it again is free unless the lock or pyproject.toml changed.
+# checks Java, `bootstrap.sh site-venv` fills .venv-docs from requirements/docs.lock, `bootstrap.sh lock` writes the locks. Doing it again is free unless the lock or pyproject.toml changed.
 #
 #   PYTHON=/path/to/python3.12 make venv     chooses the Python
 #   UV=no make venv                          uses venv and pip even where uv is installed
@@ -179,17 +179,30 @@ $project" ] || return 0
     printf '%s\n%s\n' "$packages" "$project" >"$stamp"
 }
 
+# The site's generator, in an environment of its own: what it needs has no say in the versions of the other one.
+ensure_site_venv() {
+    venv=.venv-docs lock=requirements/docs.lock stamp=$venv/.installed log=$venv/install.log
+    packages="packages $(cksum <"$lock")"
+    if works && [ "$(cat "$stamp" 2>/dev/null)" = "$packages" ]; then return 0; fi
+    make_venv
+    say "Installing $(grep -c '^[a-z].*==' "$lock") packages into $venv; once, about 20 MB"
+    install "installing packages" -r "$lock"
+    printf '%s\n' "$packages" >"$stamp"
+}
+
 # ---- lock ------------------------------------------------------------------------------------------------------
 
+# $1: what the head of the file says it is for; $2: the lock; the rest: arguments of uv.
 write_lock() {
+    what=$1 lock=$2
+    shift 2
     command -v uv >/dev/null 2>&1 || die "uv is needed to write the lock. Install it: pip install uv"
     new=$lock.new
     # From the pins that are there, so that only what must change does; --upgrade takes the newest of everything.
     cp "$lock" "$new"
-    uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url -o "$new" "$@" \
-        --all-extras pyproject.toml requirements/dev.in
+    uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url -o "$new" "$@"
     {
-        say "# Written by \`make lock\` from pyproject.toml and requirements/dev.in; do not edit."
+        say "# Written by \`make lock\` from $what; do not edit."
         say "# Exact versions for development and tests on Python 3.11 to 3.13; installs with uv and with pip alike."
         cat "$new"
     } >"$lock"
@@ -197,9 +210,16 @@ write_lock() {
     say "$lock: $(grep -c '^[a-z].*==' "$lock") pins"
 }
 
+write_locks() {
+    write_lock "pyproject.toml and requirements/dev.in" requirements/dev.lock \
+        "$@" --all-extras pyproject.toml requirements/dev.in
+    write_lock "requirements/docs.in" requirements/docs.lock "$@" requirements/docs.in
+}
+
 case ${1:-} in
     venv) ensure_venv ;;
     java) check_java ;;
-    lock) shift && write_lock "$@" ;;
-    *) die "usage: tools/bootstrap.sh venv|java|lock" ;;
+    site-venv) ensure_site_venv ;;
+    lock) shift && write_locks "$@" ;;
+    *) die "usage: tools/bootstrap.sh venv|java|site-venv|lock" ;;
 esac

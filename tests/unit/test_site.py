@@ -1,0 +1,33 @@
+"""The site of the documentation: every page is in its contents once, every public name has a place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import airflow_trident
+from tools import site_pages
+
+DOCS = Path(site_pages.DOCS)
+
+
+def pages_of(part: Any) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    below = part.values() if isinstance(part, dict) else part
+    return [page for one in below for page in pages_of(one)]
+
+
+def test_the_contents_of_the_site_have_every_page_once() -> None:
+    written = sorted(str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md"))
+    named = [page for page in pages_of(site_pages.contents()) if not page.startswith(site_pages.API)]
+    assert sorted(named) == written
+
+
+def test_every_public_name_has_a_place_on_a_page_of_its_room() -> None:
+    rooms = site_pages.public_names()
+    names = [name for listed in rooms.values() for name, _ in listed]
+    assert sorted(names) == sorted(set(airflow_trident.__all__) - {"__version__"})
+    for room, listed in rooms.items():
+        page = site_pages.page_of(room, listed)
+        assert all(f"::: {place}\n" in page for _, place in listed)

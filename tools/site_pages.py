@@ -1,0 +1,85 @@
+"""What the documentation's site has beside the files of docs/: its contents, and the pages of the public names.
+
+Both are read from what there is, so that nobody has to write a page's name twice: contents from the tables of the index
+pages, public names from the package's own list, by its source alone; nothing of the package is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+TABS = {"How-to guides": "how-to", "Reference": "reference", "Concepts": "concepts", "Decisions": "decisions"}
+"""Folders with an index page."""
+API = "reference/api"
+
+
+# ---- contents --------------------------------------------------------------------------------------------------
+
+
+def listed(index: Path) -> list[str]:
+    """Pages that the tables of an index page lead to, in their order; paths below its folder."""
+    rows = [line for line in index.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
+    found = [link for row in rows for link in re.findall(r"\]\(([\w./-]+\.md)\)", row.split("|")[1])]
+    return list(dict.fromkeys(found))
+
+
+def contents() -> list[dict[str, Any]]:
+    """The site's tabs, as mkdocs wants them."""
+    first = [page for page in listed(DOCS / "README.md") if not page.endswith("README.md")]
+    learn = [page for page in first if page.startswith("tutorial/") or page == "gallery.md"]
+    more = [page for page in first if page not in learn]
+    tabs: list[dict[str, Any]] = [{"Home": "README.md"}, {"Tutorial": learn}]
+    for title, folder in TABS.items():
+        pages = [f"{folder}/{page}" for page in listed(DOCS / folder / "README.md") if "/" not in page]
+        if folder == "reference":
+            pages.append({"Public names": [f"{API}/{module}.md" for module in public_names()]})  # type: ignore[arg-type]
+        tabs.append({title: [f"{folder}/README.md", *pages]})
+    return [*tabs, {"The rest": more}]
+
+
+# ---- public names ----------------------------------------------------------------------------------------------
+
+
+def public_names() -> dict[str, list[tuple[str, str]]]:
+    """Room of the package -> (public name, where it is defined), as its `__init__` lists them."""
+    tree = ast.parse((ROOT / "airflow_trident" / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    found: dict[str, list[tuple[str, str]]] = {}
+    for node in block.body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            room = node.module.split(".")[1]
+            for name in node.names:
+                if name.asname == name.name:
+                    found.setdefault(room, []).append((name.name, f"{node.module}.{name.name}"))
+    return dict(sorted(found.items()))
+
+
+def page_of(room: str, names: list[tuple[str, str]]) -> str:
+    heads = [f"# `{room}`\n\nFrom their docstrings; all are imported from `airflow_trident`.\n"]
+    return "\n".join([*heads, *(f"::: {place}\n    options: {{ heading_level: 2 }}\n" for _, place in names)])
+
+
+# ---- what mkdocs calls -----------------------------------------------------------------------------------------
+
+
+def on_config(config: Any) -> Any:
+    config.nav = contents()
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    for room, names in public_names().items():
+        files.append(File.generated(config, f"{API}/{room}.md", content=page_of(room, names)))
+    return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Docstrings name classes as Sphinx does, ``:class:`~package.Name` ``: the site shows the name alone."""
+    return re.sub(r":\w+: ?<code>~?(?:[\w.]+\.)?(\w+(?:\(\))?)</code>", r"<code>\1</code>", html)
