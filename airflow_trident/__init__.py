@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from airflow_trident.operations.queries import QueryFunction as QueryFunction
     from airflow_trident.operations.queries import SnapshotGet as SnapshotGet
     from airflow_trident.operations.queries import TupleCollectionGet as TupleCollectionGet
+    from airflow_trident.operations.sql_expression import spark_sql as spark_sql
     from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
     from airflow_trident.operations.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
     from airflow_trident.operations.stateful_bolts import BasicOutputCollector as BasicOutputCollector

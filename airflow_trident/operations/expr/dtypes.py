@@ -202,6 +202,12 @@ def _cast(call: _Call) -> Typed:
     return call.typed(wanted)
 
 
+def _spark_sql(call: _Call) -> Typed:
+    raise FieldError(
+        f"{call.expression} runs on Spark only", "It stands in each() and filter() of a stream, not in other places."
+    )
+
+
 def _is_null(call: _Call) -> Typed:
     return call.typed("boolean")
 
@@ -225,4 +231,5 @@ _RULES: dict[str, Callable[[_Call], Typed]] = {
     "case": _case,
     "cast": _cast,
     "is_null": _is_null,
+    "spark_sql": _spark_sql,
 }

@@ -76,6 +76,7 @@ class ExpressionOp(StrEnum):
     CONTAINS = "contains"
     STARTS_WITH = "starts_with"
     ENDS_WITH = "ends_with"
+    SPARK_SQL = "spark_sql"
 
 
 INFIX = frozenset(op for op in ExpressionOp if not op.isidentifier())

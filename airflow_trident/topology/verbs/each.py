@@ -12,8 +12,8 @@ from airflow_trident.operations.vectors import VectorFunction
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
 from airflow_trident.topology.signatures import declared_outputs, require_callable
 from airflow_trident.topology.stream_base import S, append, named, some, then
-from airflow_trident.topology.verbs import child_bolt
-from airflow_trident.types import FieldSpec, parse_declared, require_distinct, select
+from airflow_trident.topology.verbs import child_bolt, spark_expression
+from airflow_trident.types import Field, FieldSpec, Schema, parse_declared, require_distinct, select
 
 
 def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: FieldSpec | None = None) -> S:
@@ -35,11 +35,23 @@ def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: Fiel
 
 
 def _each_expression(stream: S, expression: Expression, outputs: FieldSpec) -> S:
+    if spark_expression.is_spark_sql(expression):
+        field = _only(expression, parse_declared(outputs, [str(expression.options[1])]))
+        return spark_expression.with_field(stream, expression, field)
+    if spark_expression.has_spark_sql(expression):
+        wider, expression = spark_expression.computed(stream, expression)
+        made = _each_expression(wider, expression, outputs)
+        return keeping(made, (*stream.fields, made.fields[-1]))
     named(stream, "each", list(expression.reads))
     new = parse_declared(outputs, [dtype(expression, stream.schema)])
-    if len(new) != 1:
-        raise FieldError(f"the expression {expression} gives one field and {len(new)} are named", "Name one.")
+    _only(expression, new)
     return append(stream, EachNode, "each", reads=expression.reads, outputs=new, expression=expression)
+
+
+def _only(expression: Expression, fields: Schema) -> Field:
+    if len(fields) != 1:
+        raise FieldError(f"the expression {expression} gives one field and {len(fields)} are named", "Name one.")
+    return fields[0]
 
 
 def filter(stream: S, inputs: Any, keep: Any = None) -> S:
@@ -55,6 +67,11 @@ def filter(stream: S, inputs: Any, keep: Any = None) -> S:
 
 
 def _filter_expression(stream: S, expression: Expression) -> S:
+    if spark_expression.is_spark_sql(expression) and expression.options[1] == "boolean":
+        return spark_expression.where(stream, expression)
+    if spark_expression.has_spark_sql(expression):
+        wider, expression = spark_expression.computed(stream, expression)
+        return keeping(_filter_expression(wider, expression), stream.fields)
     named(stream, "filter", list(expression.reads))
     given = dtype(expression, stream.schema)
     if given != "boolean" or expression.is_explode:

@@ -1,0 +1,60 @@
+"""Expressions in Spark's own SQL: that a text is one, and gives the same in every attempt, as far as its words show.
+Pure; what it means, only Spark knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.expr.tree import Expression, ExpressionOp
+from airflow_trident.operations.sql_query import plain
+from airflow_trident.types import parse_type
+
+_WORD = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|([A-Za-z_]\w*)\s*(\(\s*\)|\()?""", re.DOTALL)
+_CHANGING = re.compile(
+    "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|current_(timestamp|date|time|timezone|user|catalog|database|"
+    "schema)|localtimestamp|session_user|user|monotonically_increasing_id|spark_partition_id|input_file_name|"
+    "input_file_block_(start|length)|reflect|java_method|try_reflect|version"
+)
+"""What may be another value in another attempt. Some are functions without parentheses."""
+_READS_THE_CLOCK = "unix_timestamp"
+"""Of nothing, only."""
+_OF_MANY_ROWS = re.compile("select|over|(explode|posexplode|inline|variant_explode)(_outer)?|stack|json_tuple")
+
+
+def spark_sql(text: str, type_text: str) -> Expression:
+    """An expression in Spark's SQL over the fields of a tuple, for `each` and `filter`. It runs on Spark only.
+
+    The text is part of the topology's definition. `:transaction_time` is the time of the transaction.
+
+    :param type_text: of its value. A narrower number that Spark gives is widened; anything else is an error of the
+        attempt.
+    :raises PlanError: there is no text. What else is wrong with it the verb says that gets it.
+    :raises FieldError: no such type.
+    """
+    if not isinstance(text, str) or not plain(text):
+        raise PlanError(f"spark_sql got {text!r}", 'As in spark_sql("date_trunc(\'day\', at)", "timestamp").')
+    return Expression(ExpressionOp.SPARK_SQL, (), (plain(text), parse_type(type_text)))
+
+
+def require_expression(text: str, fields: Collection[str]) -> None:
+    """
+    :param fields: of the tuples; what is one of them is no function, unless it is called.
+    :raises PlanError: it may give something else in another attempt, or is no expression over one tuple.
+    """
+    for found in _WORD.finditer(text):
+        word, call = (found[1] or "").lower(), (found[2] or "").replace(" ", "")
+        if found[1] in fields and not call:
+            continue
+        if _CHANGING.fullmatch(word) or (word == _READS_THE_CLOCK and call == "()"):
+            raise PlanError(
+                f"spark_sql: {text!r} has {word}, which may give something else in another attempt",
+                "Take :transaction_time for the time, and a field or a hash of fields, as in xxhash64(id), for what is "
+                "drawn by lot.",
+            )
+        if _OF_MANY_ROWS.fullmatch(word):
+            raise PlanError(
+                f"spark_sql: {text!r} has {word}, and an expression gives one value for one tuple",
+                'Put explode() of this package around an array; for queries there is stream.sql("SELECT ...", fields).',
+            )
