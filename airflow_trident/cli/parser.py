@@ -213,6 +213,12 @@ ARG_GROUP = Arg(
 ARG_REPLAY_DRY_RUN = Arg(
     ("--dry-run",), help="Required: nothing is committed (use `backfill` for that)", action="store_true", required=True
 )
+ARG_REPLAY_SHAKE = Arg(
+    ("--shake",),
+    help="Under other partitions, adaptive execution the other way, and another order of the input: finds what depends "
+    "on them, too",
+    action="store_true",
+)
 ARG_BISECT_ENGINE = Arg(
     ("--engine",),
     help="What the parts are processed with (default: local)",
@@ -249,8 +255,9 @@ _REPLAY = _command(
     "replay",
     "Run a transaction again without committing, and compare with what was staged. Finds sources that do not give the "
     "same batch again, and functions that depend on more than their input. Exit code 1 on a difference.",
-    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_REPLAY_DRY_RUN, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_REPLAY_DRY_RUN, ARG_REPLAY_SHAKE, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "replay word_count --txid 42 --dry-run",
+    "replay word_count --txid 42 --dry-run --shake",
 )
 _BISECT = _command(
     "bisect",

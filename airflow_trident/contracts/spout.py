@@ -58,11 +58,11 @@ class TextFiles:
 class ScriptBatch:
     """A batch that a script reads, and not its emitter.
 
-    `given`: what the script is told, as JSON: a list of URLs of files. `require_same`: raises SourceChangedError if the
+    `given`: what the script is told, URLs of files. `require_same`: raises SourceChangedError if the
     source does not hold what the transaction recorded; called before the script runs and after it.
     """
 
-    given: Json
+    given: list[str]
     require_same: Callable[[], None]
 
 

@@ -48,6 +48,7 @@ class Job:
 
     `staging_root`: folder of staged batches. `progress` gets lines for people. `trial`: not the attempt's own work but
     a run beside it (a dry replay), which must neither end what the attempt runs in Spark nor be taken for it.
+    `shaken`: of a trial, run under other settings that mean nothing: partitions, order of splits, ways that Spark goes.
     `time_ms`: the transaction's, see `TxRecord.time_ms`.
     """
 
@@ -57,6 +58,7 @@ class Job:
     staging_root: str
     progress: Callable[[str], None] = quiet
     trial: bool = False
+    shaken: bool = False
     time_ms: int = 0
 
 

@@ -17,6 +17,7 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming, manifest_of_each, require_group, stage_each
 from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
+from airflow_trident.engine.shaking import MORE, turned
 from airflow_trident.engine.spout_reader import conform, emitter_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema
@@ -98,7 +99,7 @@ class LocalEngine(Engine):
         require_known(job.plan, LOCAL_NODES)
         results: list[list[pa.Table]] = []
         for stage in job.plan.stages:
-            count = stage.count(self._partitions)
+            count = stage.count(self._partitions + (MORE if job.shaken else 0))
             partitions = self._begin(stage, results, job, count)
             if stage.source is not None and rows_read is not None:
                 rows_read[stage.source.name] += sum(part.num_rows for part in partitions)
@@ -149,7 +150,8 @@ def _read(source: SourceNode, job: Job, count: int) -> list[pa.Table]:
     wanted = arrow_schema(source.schema)
     if source.name in job.metadata:
         emitter = emitter_of(source)
-        for split in emitter.splits(job.metadata[source.name]):
+        splits = emitter.splits(job.metadata[source.name])
+        for split in turned(splits) if job.shaken else splits:
             for batch in emitter.read(split):
                 batches[split.index % count].append(conform(batch, source.name, source.spout.schema, wanted))
     return [pa.Table.from_batches(part, wanted) for part in batches]

@@ -103,6 +103,7 @@ def script_engine(
         application.application,
         application.arguments,
         lambda own, modules: HookSubmit(conn_id, {**settings, **own}, app_name, py_files=modules),
+        settings,
     )
 
 

@@ -229,6 +229,8 @@ def test_a_dry_replay_compares_with_what_was_staged_and_changes_nothing(site: Si
     equal = site.trident("replay", "words", "--txid", "1", "--dry-run", "--engine", "local")
     assert equal.code == 0, equal.err
     assert "state counts: equal (2 rows were staged, 2 replayed)" in equal.out
+    shaken = site.trident("replay", "words", "--txid", "1", "--dry-run", "--shake", "--engine", "local")
+    assert "state counts: equal (2 rows were staged, 2 replayed)" in shaken.out
     before = site.counts()
     (site.home.folder / "changed").touch()
     different = site.trident("replay", "words", "--txid", "1", "--dry-run", "--engine", "local")

@@ -118,13 +118,15 @@ def replay(args: Namespace) -> int | None:
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
-        differences = dry_replay(ledger, topology, args.txid, engine, root, say)
+        differences = dry_replay(ledger, topology, args.txid, engine, root, say, shake=args.shake)
     for one in differences:
         rows = f"{one.staged_rows} rows were staged, {one.replayed_rows} replayed"
         if one.equal:
             say(f"state {one.state}: equal ({rows})")
             continue
         say(f"state {one.state}: DIFFERENT ({rows}; {one.missing_rows} missing, {one.extra_rows} extra)")
+        if one.only_reals is not None:
+            say(f"  in real numbers only, by at most {one.only_reals:.1e} of the larger one")
         for sign, examples in (("-", one.missing), ("+", one.extra)):
             for row in examples:
                 say(f"  {sign} {row!r}")

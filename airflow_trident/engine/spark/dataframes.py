@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.base import Job
+from airflow_trident.engine.shaking import MORE, shaken_conf, told
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
 from airflow_trident.engine.spark.no_actions import no_actions
@@ -51,23 +52,43 @@ def is_told_partitions(plan: Plan, first: Stage) -> bool:
 
 
 @contextmanager
-def own_session(attached: Attached, plan: Plan) -> Iterator[Attached]:
+def own_session(attached: Attached, job: Job) -> Iterator[Attached]:
     """A session of this run alone, if the plan hands it to users' functions: what one changes there (views, UDFs) no
-    other attempt sees. A Connect session is the attempt's already."""
-    if not transforms_of(plan):
+    other attempt sees; or if the run is shaken. A Connect session is the attempt's already."""
+    if not transforms_of(job.plan) and not job.shaken:
         yield attached
         return
     if is_connect(attached.session):
         keep_modules_by_value()  # its client pickles functions when a plan is sent, not when a column is made
-        with _active(attached.session):
-            yield attached
+        with _active(attached.session), _shaken(attached, job) as own:
+            yield own
         return
     sibling = Sibling.of(attached.session)
     deactivate = sibling.activated()
     try:
-        yield replace(attached, session=sibling.session)
+        with _shaken(replace(attached, session=sibling.session), job) as own:
+            yield own
     finally:
         deactivate()
+
+
+@contextmanager
+def _shaken(attached: Attached, job: Job) -> Iterator[Attached]:
+    """Under other settings, if the job is; the session may be one that others go on with."""
+    if not job.shaken:
+        yield attached
+        return
+    settings: Any = attached.session.conf
+    conf = shaken_conf(settings.get)
+    before = {name: settings.get(name) for name in conf}
+    job.progress(told(conf))
+    try:
+        for name, value in conf.items():
+            settings.set(name, value)
+        yield replace(attached, partitions=attached.partitions + MORE)
+    finally:
+        for name, value in before.items():
+            settings.set(name, value)
 
 
 @contextmanager

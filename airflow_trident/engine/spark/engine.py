@@ -77,7 +77,7 @@ class SparkEngine(Engine):
     def physical(self, job: Job) -> dict[str, str]:
         """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
         require_known(job.plan, SPARK_NODES)
-        with self._attached(job) as attached, own_session(attached, job.plan) as own:
+        with self._attached(job) as attached, own_session(attached, job) as own:
             return PlanRun(own, job, native=True).physical()
 
     @contextmanager
@@ -139,7 +139,7 @@ class SparkEngine(Engine):
 
 def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
     try:
-        with own_session(attached, job.plan) as own:
+        with own_session(attached, job) as own:
             return manifest(own, True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
         if is_expression_error(error):  # Python evaluates the same expressions, slower, and knows which row it was
@@ -150,7 +150,7 @@ def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool],
             typed = _typed(error, job, what)
             raise typed from _cause(typed, error)
     try:
-        with own_session(attached, job.plan) as own:
+        with own_session(attached, job) as own:
             return manifest(own, False)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
         typed = _typed(error, job, what)

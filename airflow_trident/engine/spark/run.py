@@ -14,6 +14,7 @@ from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.shaking import turned
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
@@ -215,9 +216,10 @@ class PlanRun:
         if source.name in self._job.metadata:
             emitter = emitter_of(source)
             splits = tuple(emitter.splits(self._job.metadata[source.name]))
+            splits = tuple(turned(splits)) if self._job.shaken else splits
         if emitter is None or not splits:
             return self._nothing(source, nodes)
-        if self._native:
+        if self._native and not self._job.shaken:
             data = self._sources.read(stage, source, emitter, self._job.metadata[source.name])
             if data is not None:
                 return Flow(data, source.schema, len(splits)), nodes

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from airflow_trident.contracts.spout import ScriptBatch
 from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.shaking import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.engine.spark.written import written_by
@@ -58,6 +59,7 @@ class _Given:
 
 class ScriptEngine(Engine):
     """:param application, arguments: what spark-submit starts.
+    :param conf: its settings, which `submitter` knows; for runs under other ones.
     :param submitter: ``submitter(settings, modules)`` makes what starts it once, with these settings and modules (files
         that the driver can import, divided by commas).
     """
@@ -65,11 +67,16 @@ class ScriptEngine(Engine):
     name = "script"
 
     def __init__(
-        self, application: str, arguments: tuple[str, ...], submitter: Callable[[dict[str, str], str], Submitter]
+        self,
+        application: str,
+        arguments: tuple[str, ...],
+        submitter: Callable[[dict[str, str], str], Submitter],
+        conf: Mapping[str, str] | None = None,
     ) -> None:
         self._application = application
         self._arguments = arguments
         self._submitter = submitter
+        self._conf = dict(conf or {})
         self._running: list[tuple[Slot, Submitter]] = []
         self._lock = Lock()
 
@@ -118,7 +125,7 @@ class ScriptEngine(Engine):
                 "attempt": slot.attempt,
                 "time_ms": job.time_ms,
             },
-            "inputs": {name: batch.given for name, batch in batches.items()},
+            "inputs": {name: batch.given[::-1] if job.shaken else batch.given for name, batch in batches.items()},
             "outputs": {name: f"file://{one}" for name, one in folders.items()},
         }
         path = os.path.join(folder, f"{run}.script.json")
@@ -131,7 +138,12 @@ class ScriptEngine(Engine):
 
     def _submit(self, job: Job, given: _Given) -> None:
         what = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
-        submitter = self._submitter({JOB_CONF: given.job_path}, given.helper)
+        own = {JOB_CONF: given.job_path}
+        if job.shaken:
+            conf = shaken_conf(self._conf.get)
+            own |= conf
+            job.progress(told(conf))
+        submitter = self._submitter(own, given.helper)
         with self._lock:
             self._running.append((job.slot, submitter))
         try:

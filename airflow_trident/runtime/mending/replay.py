@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from airflow_trident.engine.base import Engine, Job, quiet
@@ -25,7 +26,8 @@ EXAMPLES_ROWS = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
     """How the replay of one state's batch differs. `missing`: rows staged and not replayed; `extra`: the reverse; at
-    most a few examples of each, with the numbers of all in `missing_rows` and `extra_rows`."""
+    most a few examples of each, with the numbers of all in `missing_rows` and `extra_rows`. `only_reals`: if they
+    differ in real numbers alone, by how much at most, as a part of the larger one; else None."""
 
     state: str
     staged_rows: int
@@ -34,6 +36,7 @@ class StateDifference:
     extra_rows: int = 0
     missing: tuple[tuple[Any, ...], ...] = ()
     extra: tuple[tuple[Any, ...], ...] = ()
+    only_reals: float | None = None
 
     @property
     def equal(self) -> bool:
@@ -41,9 +44,19 @@ class StateDifference:
 
 
 def dry_replay(
-    ledger: Ledger, topology: Topology, txid: int, engine: Engine, staging_root: str, progress: Progress = quiet
+    ledger: Ledger,
+    topology: Topology,
+    txid: int,
+    engine: Engine,
+    staging_root: str,
+    progress: Progress = quiet,
+    *,
+    shake: bool = False,
 ) -> list[StateDifference]:
     """Run transaction `txid` again into a temporary folder; one comparison per state.
+
+    :param shake: under other settings that mean nothing (:mod:`airflow_trident.engine.shaking`): under the same ones
+        most code that depends on them gives the same again.
 
     The ledger and the states are only read.
 
@@ -65,6 +78,7 @@ def dry_replay(
             staging_root=folder,
             progress=progress,
             trial=True,
+            shaken=shake,
             time_ms=record.time_ms,
         )
         replayed = engine.run(job)
@@ -93,7 +107,30 @@ def _compare(state: str, staged: Any, replayed: Any) -> StateDifference:
         extra_rows=extra.total(),
         missing=tuple(sorted(missing, key=repr)[:EXAMPLES_ROWS]),
         extra=tuple(sorted(extra, key=repr)[:EXAMPLES_ROWS]),
+        only_reals=_real_difference(missing, extra),
     )
+
+
+def _real_difference(missing: Counter[tuple[Any, ...]], extra: Counter[tuple[Any, ...]]) -> float | None:
+    """The largest difference, if each row has one on the other side that is equal but for its real numbers. Rows that
+    are equal but for these on one side are taken in the order of the numbers."""
+    one, other = _by_the_rest(missing), _by_the_rest(extra)
+    if not one or {key: len(rows) for key, rows in one.items()} != {key: len(rows) for key, rows in other.items()}:
+        return None
+    rows = [pair for key in one for pair in zip(one[key], other[key], strict=True)]
+    pairs = [(a, b) for left, right in rows for a, b in zip(left, right, strict=True) if a != b]
+    if not pairs or not all(isfinite(a) and isfinite(b) for a, b in pairs):
+        return None
+    return max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
+
+
+def _by_the_rest(rows: Counter[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[float, ...]]]:
+    """What else is in a row -> the real numbers of these rows, in order."""
+    found: dict[tuple[Any, ...], list[tuple[float, ...]]] = {}
+    for row in rows.elements():
+        rest = tuple(float if isinstance(value, float) else value for value in row)
+        found.setdefault(rest, []).append(tuple(value for value in row if isinstance(value, float)))
+    return {rest: sorted(numbers) for rest, numbers in found.items()}
 
 
 def _hashable(table: Any) -> list[tuple[Any, ...]]:
