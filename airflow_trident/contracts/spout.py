@@ -113,7 +113,8 @@ class Coordinator(ABC):
 
     def size_bytes(self, metadata: Json) -> int | None:
         """About how much there is to read of a batch, from its metadata alone; None: that cannot be said. By it a drain
-        decides how many transactions it processes together."""
+        decides how many transactions it processes together; where it cannot be said, by what the last ones had to
+        read."""
         return None
 
     def success(self, txid: int, metadata: Json) -> None:

@@ -18,6 +18,7 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.drains import group_size
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.staging.manifest import Manifest
@@ -126,7 +127,6 @@ ALL = tuple(range(1, 41))
 @pytest.mark.parametrize(
     ("limits", "largest"),
     [
-        ({}, 8),  # nobody knows how much there is to read
         ({"group": 40}, 40),
         ({"group": 7}, 7),
         ({"group": 1}, 1),
@@ -143,6 +143,16 @@ def test_everything_is_committed_once_whatever_goes_together(
     assert max(map(len, engine.passes)) == largest
     assert place.holds()
     assert place.drain(**limits).committed == ()
+
+
+def test_a_source_that_does_not_say_how_much_there_is_is_known_by_what_was_read_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two passes of 8 begin before anything is known."""
+    monkeypatch.setattr(group_size, "LONG_S", 1e9)  # no machine is too busy for this
+    engine = Passes()
+    assert place.drain(engine).committed == ALL
+    assert [len(group) for group in engine.passes] == [8, 8, 24]
 
 
 def test_each_transaction_keeps_its_claim_and_its_attempt(place: Place) -> None:

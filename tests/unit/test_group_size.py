@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain_passes import parts_of
-from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, GroupSize, next_size
+from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, REMEMBERED, GroupSize, next_size
 from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
 
 MB = 1 << 20
 
@@ -84,11 +85,38 @@ def test_a_pass_reads_no_more_than_its_bytes() -> None:
     assert size.now == GROUP_BYTES // MB
 
 
-def test_of_what_nobody_knows_the_size_there_are_few() -> None:
+def staged(rows_read: list[int], staged_bytes: int = 0) -> Manifest:
+    slots = [Slot(topology="any", incarnation="one", txid=number, attempt=0) for number in range(1, len(rows_read) + 1)]
+    members = [
+        StagedMember(txid=slot.txid, attempt=0, rows_read=rows, rows={})
+        for slot, rows in zip(slots, rows_read, strict=True)
+    ]
+    file = StagedFile(state="any", path="any", rows=1, bytes=staged_bytes)
+    return Manifest(slot=slots[-1], files=(file,), rows_read=sum(rows_read), group=tuple(members))
+
+
+def test_where_spouts_do_not_say_it_there_are_few_until_passes_have_read_some() -> None:
     size = GroupSize(DrainLimits(), together=True)
     size.passed(8, 0.1)
     assert cut(size, [None] * 20) == [8, 8, 4]
     assert size.now == 8
+    size.staged(staged([10, 20_000, 10]))
+    assert cut(size, [None] * 20) == [16, 4]  # 16 times 2 MB, as the largest
+    assert size.now == 16
+    size.staged(staged([10, 10], staged_bytes=32 * MB))
+    assert cut(size, [None] * 3) == [2, 1]  # what they stage is more than what was thought of their rows
+    for _ in range(REMEMBERED):
+        size.staged(staged([10]))
+        size.passed(size.now, 0.1)
+    assert cut(size, [None] * 40)[0] > 16  # the large ones are long ago
+    assert cut(size, [None, 40, None]) == [1, 1, 1]  # what is known counts
+
+
+def test_a_pass_whose_rows_nobody_counted_teaches_nothing() -> None:
+    size = GroupSize(DrainLimits(), together=True)
+    size.passed(8, 0.1)
+    size.staged(staged([-1, -1]))
+    assert cut(size, [None] * 20) == [8, 8, 4]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,7 @@ class Passes:
         except TridentError as error:
             return error
         self.rows_read += max(manifest.rows_read, 0)
+        self.size.staged(manifest)
         self.size.passed(len(records), passed.took_s)
         return None
 

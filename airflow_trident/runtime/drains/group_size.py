@@ -7,20 +7,24 @@ away), twice what it would without rows; and it is bounded by what there is to r
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import linear_regression
 
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
+from airflow_trident.staging.manifest import Manifest
 
 FIRST = 8
-"""The first group; also the most of which nobody knows how much there is to read."""
+"""The first group; also the most while nobody knows how much there is to read."""
 GROUP_BYTES = 32 << 20
 """So much is read by one pass, if it is of more than one transaction."""
 LONG_S = 5.0
 """A pass that takes longer is halved the next time, unless most of it is what every pass costs."""
 REMEMBERED = 6
 """Passes of so many sizes tell what a pass costs."""
+ROW_BYTES = 100
+"""A row of a source that does not say how much there is to read."""
 GROWS = 4
 """So many times as many the next time, at most."""
 
@@ -40,13 +44,14 @@ class GroupSize:
             self._fixed = 1
         self.together = self._fixed != 1
         self._now = self._fixed or min(FIRST, self._most)
-        self._by_bytes = MOST_IN_GROUP
+        self._sizes: list[int | None] = []
         self._passes = 0
         self._took: list[tuple[int, float]] = []
+        self._read: deque[int] = deque(maxlen=REMEMBERED)
 
     @property
     def now(self) -> int:
-        return self._now if self._fixed is not None else max(1, min(self._now, self._by_bytes))
+        return self._now if self._fixed is not None else max(1, min(self._now, self._room()))
 
     def passed(self, members: int, took_s: float) -> None:
         """A pass of so many went well. The first one of a process takes longer than all others."""
@@ -56,6 +61,14 @@ class GroupSize:
             self._took = [*others[1 - REMEMBERED :], (members, took_s)]
             self._now = min(self._most, next_size(self._now, self._took))
 
+    def staged(self, manifest: Manifest) -> None:
+        """What a pass read and staged: the next transactions whose spout does not say their size are taken to be as
+        large as the largest of the last passes."""
+        members = manifest.members
+        rows = max(one.rows_read for one in members)
+        if rows >= 0:
+            self._read.append(max(rows * ROW_BYTES, sum(file.bytes for file in manifest.files) // len(members)))
+
     def failed(self) -> None:
         if self._fixed is None:
             self._now = max(1, self._now // 2)
@@ -63,23 +76,30 @@ class GroupSize:
     def cut(self, records: Sequence[TxRecord], size_of: Callable[[TxRecord], int | None]) -> list[list[TxRecord]]:
         """Passes of at most `now` transactions, and of at most GROUP_BYTES where there are more than one.
 
-        :param size_of: how much there is to read of one; None: nobody knows.
+        :param size_of: how much there is to read of one; None: its spout does not say.
         """
         if self._fixed is not None:
             return [list(records[at : at + self._fixed]) for at in range(0, len(records), self._fixed)]
-        sizes = [size_of(record) for record in records]
-        known = [size for size in sizes if size is not None]
-        self._by_bytes = FIRST if len(known) < len(sizes) else _room(known)
+        self._sizes = [size_of(record) for record in records]
         passes: list[list[TxRecord]] = []
         total = 0
-        for record, size in zip(records, sizes, strict=True):
-            share = size if size is not None else GROUP_BYTES // FIRST
+        for record, share in zip(records, self._shares(), strict=True):
             if not passes or len(passes[-1]) >= self._now or total + share > GROUP_BYTES:
                 passes.append([])
                 total = 0
             passes[-1].append(record)
             total += share
         return passes
+
+    def _shares(self) -> list[int]:
+        """About how much there is to read of each of those that were looked at last."""
+        usual = max(self._read, default=GROUP_BYTES // FIRST)
+        return [usual if size is None else size for size in self._sizes]
+
+    def _room(self) -> int:
+        """How many transactions of these sizes one pass takes."""
+        total = sum(self._shares())
+        return MOST_IN_GROUP if total == 0 else max(1, GROUP_BYTES * len(self._sizes) // total)
 
 
 def next_size(now: int, took: Sequence[tuple[int, float]]) -> int:
@@ -106,9 +126,3 @@ def _line(took: Sequence[tuple[int, float]]) -> tuple[float, float | None]:
         return 0.0, None
     each_s, by_itself_s = linear_regression(sizes, seconds)
     return max(by_itself_s, 0.0), each_s
-
-
-def _room(sizes: Sequence[int]) -> int:
-    """How many transactions of these sizes one pass takes."""
-    total = sum(sizes)
-    return MOST_IN_GROUP if total == 0 else max(1, GROUP_BYTES * len(sizes) // total)
