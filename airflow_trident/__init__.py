@@ -97,6 +97,14 @@ if TYPE_CHECKING:
     from airflow_trident.operations.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
     from airflow_trident.operations.stateful_bolts import BasicOutputCollector as BasicOutputCollector
     from airflow_trident.operations.stateful_bolts import FieldsDeclarer as FieldsDeclarer
+    from airflow_trident.operations.summaries import Average as Average
+    from airflow_trident.operations.summaries import CollectList as CollectList
+    from airflow_trident.operations.summaries import CollectSet as CollectSet
+    from airflow_trident.operations.summaries import CountDistinct as CountDistinct
+    from airflow_trident.operations.summaries import MaxBy as MaxBy
+    from airflow_trident.operations.summaries import MinBy as MinBy
+    from airflow_trident.operations.summaries import StandardDeviation as StandardDeviation
+    from airflow_trident.operations.summaries import Variance as Variance
     from airflow_trident.operations.transform_context import TransformContext as TransformContext
     from airflow_trident.operations.vectors import VectorFilter as VectorFilter
     from airflow_trident.operations.vectors import VectorFunction as VectorFunction

@@ -146,3 +146,7 @@ class Aggregator(Operation, ABC, Generic[A]):
     @abstractmethod
     def complete(self, state: A, collector: Collector) -> None:
         """There are no more tuples."""
+
+    def result_type(self, input_types: tuple[str, ...]) -> str | None:
+        """DDL types of what it emits, as in `output_types`, which None means."""
+        return None

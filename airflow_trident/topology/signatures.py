@@ -117,7 +117,8 @@ def _aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregatio
     reads = parse_names(what[0]) if len(what) == 3 else ()
     given = tuple(field.type for field in select(schema, reads, verb))
     if isinstance(aggregator, Aggregator):
-        written = [parse_type(part) for part in split_spec(aggregator.output_types)]
+        known = aggregator.result_type(given)
+        written = [parse_type(part) for part in split_spec(known or aggregator.output_types)]
         return Aggregation(aggregator=aggregator, reads=reads, output=parse_declared(output, written))
     declared = parse_declared(output, [_result_type(aggregator, given)])
     if len(declared) != 1:

@@ -8,15 +8,30 @@ looks at; `rows` are the values of those three, whatever the order.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cmp_to_key
 from typing import Any
 
 from hypothesis import strategies as st
 
-from airflow_trident import Count, FixedBatchSpout, Max, Min, Stream, Sum, Topology
+from airflow_trident import (
+    Average,
+    CollectSet,
+    Count,
+    CountDistinct,
+    FixedBatchSpout,
+    Max,
+    MaxBy,
+    Min,
+    Stream,
+    Sum,
+    Topology,
+    Variance,
+)
 from airflow_trident.operations.expr.tree import coalesce, col, concat, explode, length, split, when
 from tests.fixtures.engine import keep
 from tests.generated.operations import (
@@ -105,6 +120,33 @@ def groups_of(rows: list[Row], *places: int) -> list[list[Row]]:
 
 def total(rows: list[Row]) -> int:
     return sum(row[1] or 0 for row in rows)
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return sorted({row[1] for row in rows if row[1] is not None})
+
+
+def spread(rows: list[Row]) -> int | None:
+    """A hundred times the variance, without what is behind the point."""
+    known = [Fraction(row[1]) for row in rows if row[1] is not None]
+    return int(float(statistics.variance(known)) * 100) if len(known) > 1 else None
+
+
+def mean(rows: list[Row]) -> float | None:
+    known = [row[2] for row in rows if row[2] is not None]
+    if not all(map(math.isfinite, known)):
+        return sum(known)
+    return float(sum(map(Fraction, known)) / len(known)) if known else None
+
+
+def pairs(rows: list[Row]) -> int:
+    return len({(row[1], key_of(row[2])) for row in rows if row[1] is not None and row[2] is not None})
+
+
+def of_the_largest(rows: list[Row]) -> float | None:
+    """The smallest x of those with the largest n."""
+    most = max(numbers(rows), default=None)
+    return smallest([row for row in rows if most is not None and row[1] == most])
 
 
 def largest(rows: list[Row]) -> Any:
@@ -198,6 +240,10 @@ def repeating(topology: Topology, one: Made, other: Made, variant: int) -> Made:
 
 def aggregate(topology: Topology, one: Made, other: Made, variant: int) -> Made:
     stream = one.stream
+    if variant % 4 == 3:
+        summed_up = stream.aggregate(("x, n", MaxBy(), "x"), ("n", CollectSet(), "all"), ("n", Variance(), "v"))
+        made = summed_up.map(lambda x, all, v: (str(all), None if v is None else int(v * 100), x), SCHEMA)
+        return Made(made, [(str(numbers(one.rows)), spread(one.rows), of_the_largest(one.rows))])
     if variant % 3 == 0:
         several = stream.aggregate((Count(), "c"), ("n", Sum(), "s"), ("x", Max(), "m"))
         rows = [("all", len(one.rows) + total(one.rows), largest(one.rows))]
@@ -218,6 +264,9 @@ def _odds(rows: list[Row]) -> list[tuple[str, int]]:
 
 def group_aggregate(topology: Topology, one: Made, other: Made, variant: int) -> Made:
     stream = one.stream
+    if variant % 5 == 4:
+        summed_up = stream.group_by("k").aggregate(("n, x", CountDistinct(), "n"), ("x", Average(), "x"))
+        return Made(summed_up, [(rows[0][0], pairs(rows), mean(rows)) for rows in groups_of(one.rows, 0)])
     if variant % 4 == 0:
         several = stream.group_by("k").aggregate(("n", Sum(), "n"), ("x", Min(), "x"))
         return Made(several, [(rows[0][0], total(rows), smallest(rows)) for rows in groups_of(one.rows, 0)])

@@ -1,0 +1,153 @@
+"""Averages, distinct counts and collections: what they mean, and that the order of tuples does not matter."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import statistics
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_trident import (
+    Aggregator,
+    Average,
+    CollectList,
+    CollectSet,
+    CountDistinct,
+    FixedBatchSpout,
+    MaxBy,
+    MinBy,
+    StandardDeviation,
+    Topology,
+    TransactionAttempt,
+    Variance,
+)
+from airflow_trident.errors import FieldError, PlanError
+from tests.fixtures.plan import PaperState
+
+INF, NAN = math.inf, math.nan
+
+
+class Emitted:
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+
+    def emit(self, *values: Any) -> None:
+        self.rows.append(values)
+
+
+def of(aggregator: Aggregator[Any], *rows: Any) -> Any:
+    """Its value, in the order given and in others."""
+    found = []
+    for turn in range(4):
+        collector = Emitted()
+        state = aggregator.init(TransactionAttempt(1, 0), collector)
+        for row in rows if turn == 0 else random.Random(turn).sample(rows, len(rows)):
+            aggregator.aggregate(state, collector, *(row if isinstance(row, tuple) else (row,)))
+        aggregator.complete(state, collector)
+        ((value,),) = collector.rows
+        found.append(value)
+    assert {repr(value) for value in found} == {repr(found[0])}, "the order of tuples matters"
+    return found[0]
+
+
+@given(st.lists(st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**63 - 1))))
+def test_moments_are_the_doubles_nearest_to_the_exact_ones(values: list[Any]) -> None:
+    exact = list(map(Fraction, values))
+    if not values:
+        assert of(Average(), None) is of(Variance(population=True), None) is None
+        return
+    assert of(Average(), *values, None) == float(sum(exact) / len(exact))
+    mean = sum(exact) / len(exact)
+    spread = sum(((value - mean) ** 2 for value in exact), Fraction(0))
+    for aggregator, below in ((Variance(), len(values) - 1), (Variance(population=True), len(values))):
+        try:
+            expected = float(spread / below) if below else None
+        except OverflowError:
+            expected = INF
+        assert of(aggregator, *values) == expected
+
+
+def test_moments_of_what_is_no_finite_number() -> None:
+    assert of(Average(), 1.0, INF) == INF
+    assert of(Average(), -INF, 2) == -INF
+    assert math.isnan(of(Average(), INF, -INF, 1.0))
+    assert math.isnan(of(Average(), NAN, 1.0, INF))
+    assert math.isnan(of(Variance(), INF, 1.0))
+    assert of(Average(), 1.7e308, 1.7e308) == 1.7e308, "their sum is no double"
+    assert of(Average(), Decimal("0.10"), Decimal("0.20")) == 0.15
+    assert of(StandardDeviation(), 1, 2, 3, 4) == math.sqrt(statistics.variance([1, 2, 3, 4]))
+    assert of(StandardDeviation(), 5) is of(Variance(), 5, None) is None
+    assert of(StandardDeviation(population=True), 5) == 0.0
+
+
+def test_what_is_different_and_what_there_is() -> None:
+    assert of(CountDistinct(), 1, 2, 2, None) == 2
+    assert of(CountDistinct(), ("a", NAN), ("a", NAN), ("a", 0.0), ("a", -0.0), ("b", None)) == 2
+    assert of(CountDistinct()) == 0
+    assert repr(of(CollectList(), 0.0, NAN, -0.0, None, 2.5, -INF)) == "[-inf, -0.0, 0.0, 2.5, nan]"
+    assert repr(of(CollectSet(), 0.0, NAN, -0.0, NAN, 0.0)) == "[0.0, nan]"
+    assert of(CollectSet(), "b", "", "b", "ä", None) == ["", "b", "ä"]
+    assert of(CollectList(), None) == []
+    days = [datetime.date(2024, 1, 2), datetime.date(2024, 1, 1)]
+    assert of(CollectList(), *days) == days[::-1]
+
+
+def test_the_value_of_the_best_tuple() -> None:
+    rows = [("a", 2), ("b", 1), ("c", 3), ("x", None), (None, 3)]
+    assert of(MinBy(), *rows) == "b"
+    assert of(MaxBy(), *rows) == "c", "a value goes before null"
+    assert of(MaxBy(), ("b", 3), ("a", 3), ("c", 1)) == of(MinBy(), ("b", 0.0), ("a", -0.0)) == "a"
+    assert of(MaxBy(), ("a", NAN), ("b", INF)) == of(MinBy(), ("b", NAN), ("a", INF)) == "a"
+    assert of(MaxBy(), (None, 3), ("a", 2)) is of(MinBy(), ("a", None)) is None
+
+
+def stream() -> Any:
+    return Topology("t").new_stream("s", FixedBatchSpout("k string, n int, p decimal(9,2), many array<int>", []))
+
+
+def test_types_are_inferred() -> None:
+    made = (
+        stream()
+        .group_by("k")
+        .aggregate(
+            ("p", Average(), "mean"),
+            ("n, p", CountDistinct(), "c"),
+            ("p", CollectSet(), "all"),
+            ("p, n", MaxBy(), "top"),
+            ("n", StandardDeviation(), "off"),
+        )
+    )
+    assert ", ".join(map(str, made.schema)) == (
+        "k string, mean double, c long, all array<decimal(9,2)>, top decimal(9,2), off double"
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "aggregator", "said"),
+    [
+        ("k", Average(), "Average cannot add fields of type string"),
+        ("k, n", Average(), "Average takes exactly one input field and got 2"),
+        ("many", CollectSet(), r"CollectSet cannot compare fields of type array<int>"),
+        ("n, many", CountDistinct(), "CountDistinct cannot compare"),
+        ("n", MinBy(), "MinBy takes two input fields, the value and what it is chosen by and got 1"),
+    ],
+)
+def test_wrong_inputs_are_refused_when_the_topology_is_built(
+    inputs: str, aggregator: Aggregator[Any], said: str
+) -> None:
+    with pytest.raises(FieldError, match=said):
+        stream().aggregate(inputs, aggregator, "x")
+
+
+def test_they_need_inputs_and_a_batch() -> None:
+    with pytest.raises(FieldError, match="CountDistinct takes at least one input field and got 0"):
+        stream().aggregate(CountDistinct(), "x")
+    with pytest.raises(PlanError, match="persistent_aggregate cannot keep Average"):
+        stream().persistent_aggregate(PaperState(), "n", Average(), "x")
