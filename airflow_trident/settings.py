@@ -10,8 +10,9 @@ import os
 from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.object_stores import require_place
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.staging.storage import absolute_root
 
 SECTION = "trident"
 
@@ -136,13 +137,14 @@ def flag(option: Option) -> bool:
 
 
 def staging_root(given: str | None = None) -> str:
-    """The folder of staged batches: as given to the task, else as configured, else below AIRFLOW_HOME.
+    """Where staged batches are, as given to the task, else as configured, else below AIRFLOW_HOME: an absolute path or
+    the URI of an object store.
 
-    :raises ConfigurationError: it is no path of a file system.
+    :raises ConfigurationError: it is neither.
     """
     configured = given or text(STAGING_DIR)
     if configured:
-        return os.path.abspath(os.path.expanduser(require_local_path("staging_dir", configured)))
+        return absolute_root(require_place("staging_dir", configured))
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
     return os.path.join(os.path.abspath(home), "trident", "staging")
 

@@ -51,8 +51,11 @@ class Result:
 # ---- ours ------------------------------------------------------------------------------------------------------
 
 
-def ours(name: str, factory_of: Callable[[Path], StateFactory]) -> list[Result]:
-    """Four places where the old attempt may be when the new one overtakes it."""
+def ours(name: str, factory_of: Callable[[Path], StateFactory], staging: str = "") -> list[Result]:
+    """Four places where the old attempt may be when the new one overtakes it.
+
+    :param staging: where to stage, instead of a folder.
+    """
     results = []
     for case, run in (
         ("old emitter ends after the new attempt's commit", _late_emitter),
@@ -61,7 +64,7 @@ def ours(name: str, factory_of: Callable[[Path], StateFactory]) -> list[Result]:
         ("old committer was killed after it applied, before it said so", _applied_not_said),
     ):
         with tempfile.TemporaryDirectory() as folder:
-            results.append(run(name, case, World(Path(folder), factory_of(Path(folder)))))
+            results.append(run(name, case, World(Path(folder), factory_of(Path(folder)), staging)))
     return results
 
 
@@ -86,10 +89,10 @@ def rows_in(counts: StateSpec) -> int:
 class World:
     """One transaction of ROWS rows, in a ledger of its own."""
 
-    def __init__(self, folder: Path, factory: StateFactory) -> None:
+    def __init__(self, folder: Path, factory: StateFactory, staging: str = "") -> None:
         self.topology = counting([f"k{number % KEYS}" for number in range(ROWS)], ROWS, factory)
         self.ledger = MemoryLedger(self.topology.name)
-        self.staging = str(folder / "staging")
+        self.staging = staging or str(folder / "staging")
         self.said: list[str] = []
         coordinate(self.ledger, self.topology, Claim(key="run"))
 

@@ -6,12 +6,13 @@ import base64
 import hashlib
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -20,6 +21,7 @@ from airflow_trident.cli.console import text_of
 from airflow_trident.cli.outcomes import outcome_text
 from airflow_trident.errors import TridentError
 from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.storage import Storage, storage_at
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
@@ -176,7 +178,40 @@ def _is_changed(option: settings.Option) -> bool:
 
 
 def _staging(staging_dir: str | None) -> Finding:
-    folder = Path(settings.staging_root(staging_dir))
+    try:
+        storage = storage_at(settings.staging_root(staging_dir))
+    except TridentError as error:
+        return Finding(Level.FAIL, "staging", str(error))
+    return _staging_folder(Path(storage.where)) if storage.is_local else _staging_objects(storage)
+
+
+def _staging_objects(storage: Storage) -> Finding:
+    """Each verb once, which may be allowed one by one."""
+    folder = f".doctor-{uuid.uuid4().hex}"
+    try:
+        storage.require_usable()
+        storage.put(f"{folder}/probe", _put_x)
+        found = storage.get(f"{folder}/probe"), storage.sizes(folder, [f"{folder}/probe"])
+        storage.delete(folder)
+        left = list(storage.list(folder))
+    except (TridentError, FileNotFoundError) as error:
+        return Finding(Level.FAIL, "staging", str(error))
+    if found != (b"x", {f"{folder}/probe": 1}):
+        return Finding(Level.FAIL, "staging", f"{storage.where} gives back something else than was put into it.")
+    if left:
+        return Finding(
+            Level.WARN,
+            "staging",
+            f"{storage.where} deletes nothing: staged batches stay. Give the right s3:DeleteObject.",
+        )
+    return Finding(Level.OK, "staging", f"{storage.where} takes names once, and is read, listed and deleted from")
+
+
+def _put_x(file: BinaryIO) -> None:
+    file.write(b"x")
+
+
+def _staging_folder(folder: Path) -> Finding:
     try:
         make_folder(str(folder))
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:

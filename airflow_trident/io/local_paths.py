@@ -41,11 +41,6 @@ def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
     )
 
 
-def require_local_unless_template(what: str, path: str | os.PathLike[str] | None) -> None:
-    """As :func:`require_local_path`, while a DAG is built: None and a text that Airflow has yet to render pass; whoever
-    uses the rendered path checks it then.
-
-    :raises ConfigurationError: see there.
-    """
-    if path is not None and not (isinstance(path, str) and _TEMPLATE in path):
-        require_local_path(what, path)
+def is_template(path: str | os.PathLike[str]) -> bool:
+    """Is it a text that Airflow has yet to render?"""
+    return isinstance(path, str) and _TEMPLATE in path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import require_local_unless_template
+from airflow_trident.io.object_stores import require_place_unless_template
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.operators.base import TridentOperator, owner
 from airflow_trident.runtime.phases import Attempts, OnFailure
@@ -35,7 +35,8 @@ class EngineOperator(TridentOperator):
         session in the task's own process (templated).
     :param engine: ``spark``, or ``local`` for plain Python without Java: small batches and tests.
     :param spark_conf: settings of the session, on top of the connection's (templated).
-    :param staging_dir: folder of staged batches, the same for every task; None: ``[trident] staging_dir`` (templated).
+    :param staging_dir: folder of staged batches, or ``s3://[connection@]bucket/prefix``, the same for every task; None:
+        ``[trident] staging_dir`` (templated).
     :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
         attempt is failed. None: no limit.
     """
@@ -68,7 +69,7 @@ class EngineOperator(TridentOperator):
             raise ConfigurationError("the local engine has no Spark connection", "Leave out spark_conn_id or engine.")
         self.spark_conn_id = spark_conn_id
         self.spark_conf = dict(spark_conf or {})
-        require_local_unless_template(f"staging_dir of {self.task_id}", staging_dir)
+        require_place_unless_template(f"staging_dir of {self.task_id}", staging_dir)
         self.staging_dir = staging_dir
         self.spark_ui_url = ""
         self._running: Engine | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import is_template, require_local_path
 from airflow_trident.operators.drain import TridentDrainOperator
 from airflow_trident.tasks.engines import require_submitted, script_engine
 from airflow_trident.topology.script import Script, ScriptApplication
@@ -64,6 +65,9 @@ class TridentSparkSubmitOperator(TridentDrainOperator):
                 f"{topology!r} is no Script, and this task runs a script",
                 "Give it Script(name, inputs=..., outputs=...), or use TridentDrainOperator.",
             )
+        staging_dir = kwargs.get("staging_dir")
+        if staging_dir is not None and not is_template(staging_dir):
+            require_local_path("staging_dir of TridentSparkSubmitOperator", staging_dir)
         super().__init__(topology=topology, spark_conn_id=spark_conn_id, max_pending=max_pending, **kwargs)
         require_submitted(self.engine, self.spark_conn_id)
         self.application = application

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.object_stores import require_place
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner
@@ -51,8 +51,8 @@ class LocalRunner:
     progress: Progress = quiet
 
     def __post_init__(self) -> None:
-        """:raises ConfigurationError: `staging_root` is no path of a file system."""
-        require_local_path("the staging folder", self.staging_root)
+        """:raises ConfigurationError: `staging_root` is neither a path of a file system nor s3://bucket."""
+        require_place("the staging folder", self.staging_root)
 
     def run(self, *, max_transactions: int | None = None) -> list[int]:
         """Commit everything that is there, at most `max_transactions` new transactions; their txids.

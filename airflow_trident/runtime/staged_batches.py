@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode) -> pa.Table | StagedFiles:
-    """The rows of one transaction; its files, where the state takes those and nobody else's rows are in them.
+    """The rows of one transaction; its files, where the state takes those, nobody else's rows are in
+    them, and they are on a file system.
 
     :raises StagingError: they cannot be read.
     """
     slot, alone = manifest.slot, not manifest.group
     taken = isinstance(sink, PersistNode) and sink.state.factory.capabilities.by_reference
-    if taken and alone and (slot.txid, slot.attempt) == (ticket.txid, ticket.attempt):
+    if taken and alone and area.storage.is_local and (slot.txid, slot.attempt) == (ticket.txid, ticket.attempt):
         files = area.files(manifest, sink.name, sink.schema)
         return StagedFiles(paths=tuple(file.path for file in files), num_rows=sum(file.rows for file in files))
     return area.read_each(manifest, {ticket.txid: ticket.attempt}, sink.name, sink.schema)[0]

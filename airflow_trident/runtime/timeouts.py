@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import AttemptTimeoutError
 from airflow_trident.staging.manifest import Manifest
+from airflow_trident.staging.storage import storage_at
 
 AGAIN_S = 1.0
 """How long after one cancelling comes the next: a job may have begun in between."""
@@ -24,11 +25,13 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     hangs. That is interrupted by a signal, in a main thread only. A time-out of Airflow's own comes first.
 
     :raises AttemptTimeoutError: it took longer.
+    :raises ConfigurationError: nothing can be staged, which is asked before any work.
     """
     group = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
     job = group[-1]
 
     def run() -> Manifest:
+        storage_at(job.staging_root).require_usable()
         return engine.run(job) if len(group) == 1 else engine.run_group(group)
 
     if limit_s is None:

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.protocol.records import StagedRef
-from airflow_trident.staging.files import (
-    make_folder,
-    put_if_absent,
-    stays_inside,
-    storage_error,
-    sync_folder,
-    write_durably,
-)
+from airflow_trident.staging.files import make_folder, stays_inside
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
+from airflow_trident.staging.storage import Storage, absolute_root, storage_at
 from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:
@@ -36,11 +27,12 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 _AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
-_TXID = re.compile(r"\d{19}\Z")
+_BEHIND_NUMBERS = ":"
+"""Sorts behind all digits."""
 _NAME = re.compile(r"[^/\\\0]+\Z")
 
 
-def write_part(root: str, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
+def write_part(storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
     """Write one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
 
     A plain function of picklable arguments, so that a worker elsewhere can call it. The file counts only if its
@@ -55,11 +47,7 @@ def write_part(root: str, slot: Slot, state: str, table: pa.Table | Sequence[pa.
     _require_names(slot.topology, slot.incarnation, state)
     whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
     relative = f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
-    path = os.path.join(_absolute(root), relative)
-    with _storage_errors(root):
-        # The manifest's publication syncs the folders with all names in them.
-        make_slot_folder(root, slot)
-        size = write_durably(path, lambda file: pq.write_table(whole, file, compression="zstd"), name_too=False)
+    size = storage.put(relative, lambda file: pq.write_table(whole, file, compression="zstd"))
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
 
 
@@ -68,7 +56,7 @@ def make_slot_folder(root: str, slot: Slot) -> str:
 
     :raises OSError: it cannot be made.
     """
-    folder = os.path.join(_absolute(root), slot.path)
+    folder = os.path.join(absolute_root(root), slot.path)
     if not os.path.isdir(folder):
         make_folder(os.path.dirname(os.path.dirname(folder)))
         make_folder(folder, durably=False)
@@ -77,15 +65,21 @@ def make_slot_folder(root: str, slot: Slot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagingArea:
-    """A folder of staged batches, seen by every task. `root` may begin with ``~``; nothing is opened before use."""
+    """Staged batches, seen by every task. `root`: a folder, which may begin with ``~``, or the URI of an object store;
+    nothing is opened before use."""
 
     root: str
+
+    @property
+    def storage(self) -> Storage:
+        """:raises ConfigurationError: `root` is neither."""
+        return storage_at(self.root)
 
     # ---- the processing phase ----------------------------------------------------------------------------------
 
     def write(self, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
         """See :func:`write_part`."""
-        return write_part(self.root, slot, state, table)
+        return write_part(self.storage, slot, state, table)
 
     def publish(self, manifest: Manifest) -> StagedRef:
         """Make the staged batch of an attempt visible, once.
@@ -100,21 +94,14 @@ class StagingArea:
         _require_names(manifest.slot.topology, manifest.slot.incarnation)
         if why := manifest.damage():
             raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", _AGAIN)
-        content = encode(manifest)
-        relative = f"{manifest.slot.path}/{MANIFEST}"
-        path = os.path.join(_absolute(self.root), relative)
-        with _storage_errors(self.root):
-            folder = make_slot_folder(self.root, manifest.slot)
-            self._require_seen(manifest)
-            absent = put_if_absent(path, content)
-            for above in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
-                sync_folder(above)  # whoever made the folders of the attempt and the transaction may be dead
-            if not absent and _read(path) != content:
-                raise StagingError(
-                    f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid} of topology "
-                    f"{manifest.slot.topology!r} has published another staged batch already ({path})",
-                    "An attempt has one owner: start a new attempt.",
-                )
+        storage, name = self.storage, f"{manifest.slot.path}/{MANIFEST}"
+        self._require_seen(manifest)
+        if not storage.put_if_absent(name, encode(manifest)):
+            raise StagingError(
+                f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid} of topology "
+                f"{manifest.slot.topology!r} has published another staged batch already ({storage.at(name)})",
+                "An attempt has one owner: start a new attempt.",
+            )
         return reference(manifest)
 
     def publish_group(self, manifest: Manifest) -> dict[int, StagedRef]:
@@ -134,17 +121,16 @@ class StagingArea:
         return {**found, last: replace(found[last], rows=rows, bytes=whole.bytes)}
 
     def _require_seen(self, manifest: Manifest) -> None:
+        names = [self._inside(file.path) for file in manifest.files]
+        sizes = self.storage.sizes(manifest.slot.path, names) if names else {}
         for file in manifest.files:
-            path = self._inside(file.path)
-            try:
-                bytes_ = os.path.getsize(path)
-            except (FileNotFoundError, NotADirectoryError):
-                bytes_ = None
+            bytes_ = sizes.get(file.path)
             if bytes_ == file.bytes:
                 continue
             found = "is not there" if bytes_ is None else f"has {bytes_} bytes instead of {file.bytes}"
             raise UnseenFilesError(
-                f"the staged file {path!r} of transaction {manifest.slot.txid} of topology {manifest.slot.topology!r} "
+                f"the staged file {self.storage.at(file.path)!r} of transaction {manifest.slot.txid} of topology "
+                f"{manifest.slot.topology!r} "
                 f"was written, and on {socket.gethostname()} it {found}: executors write to another staging folder",
                 "Mount one shared folder under the same path on the workers, the driver and all executors, and name it "
                 "in [trident] staging_dir.",
@@ -159,16 +145,14 @@ class StagingArea:
         :raises NewerRecordError: a newer version of the package wrote it.
         """
         relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
-        path = self._inside(relative)
+        storage, name = self.storage, self._inside(relative)
         try:
-            content = _read(path)
-        except (FileNotFoundError, NotADirectoryError) as error:
+            content = storage.get(name)
+        except FileNotFoundError as error:
             raise StagingError(
-                f"the staged batch {relative!r} is not in the staging folder {_absolute(self.root)!r}", _AGAIN
+                f"the staged batch {relative!r} is not in the staging folder {storage.where!r}", _AGAIN
             ) from error
-        except OSError as error:
-            raise storage_error(error, _absolute(self.root), "the staging folder") from error
-        return decode(content, path)
+        return decode(content, storage.at(name))
 
     def read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
         """The rows staged for one state, of all its files. Those of a group: :meth:`read_each`.
@@ -220,38 +204,31 @@ class StagingArea:
         return pa.concat_tables(parts) if parts else target.empty_table()
 
     def files(self, manifest: Manifest, state: str, schema: Schema) -> tuple[StagedFile, ...]:
-        """What is staged for one state, by absolute paths; only the files' sizes are looked at.
+        """What is staged for one state, by absolute paths on a file system; only the files' sizes are looked at.
 
         :raises StagingError: one is missing or has another size, or the batch was staged with other fields.
         """
         _require_staged(manifest, state, schema)
-        found = []
-        for file in manifest.files:
-            if file.state == state and file.rows:
-                path = self._inside(file.path)
-                self._require_size(file, path)
-                found.append(replace(file, path=path))
-        return tuple(found)
-
-    def _require_size(self, file: StagedFile, path: str) -> None:
-        try:
-            size = os.path.getsize(path)
-        except FileNotFoundError as error:
-            raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
-        except OSError as error:
-            raise StagingError(f"the staged file {path!r} cannot be read ({error})", _AGAIN) from error
-        if size != file.bytes:
-            raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
+        storage = self.storage
+        found = [file for file in manifest.files if file.state == state and file.rows]
+        sizes = storage.sizes(manifest.slot.path, [self._inside(file.path) for file in found])
+        for file in found:
+            if file.path not in sizes:
+                raise StagingError(f"the staged file {storage.at(file.path)!r} is missing", _AGAIN)
+            _require_size(file, storage.at(file.path), sizes[file.path])
+        return tuple(replace(file, path=storage.at(file.path)) for file in found)
 
     def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        path = self._inside(file.path)
+        storage, name = self.storage, self._inside(file.path)
+        path = storage.at(name)
         try:
-            self._require_size(file, path)
-            with open(path, "rb") as source, pq.ParquetFile(source) as parquet:
-                table = parquet.read()
+            with storage.open(name) as source:
+                _require_size(file, path, source.seek(0, os.SEEK_END))
+                with pq.ParquetFile(source) as parquet:
+                    table = parquet.read()
             if sorted(table.column_names) != sorted(names_of(schema)):
                 found = ", ".join(table.column_names)
                 raise StagingError(
@@ -268,10 +245,9 @@ class StagingArea:
 
     def _inside(self, relative: str) -> str:
         """:raises StagingError: a record or manifest names something outside of this folder."""
-        root = _absolute(self.root)
         if not stays_inside(relative):
-            raise StagingError(f"the path {relative!r} is not below the staging folder {root!r}", _AGAIN)
-        return os.path.join(root, relative)
+            raise StagingError(f"the path {relative!r} is not below the staging folder {self.storage.where!r}", _AGAIN)
+        return relative
 
     # ---- cleaning ----------------------------------------------------------------------------------------------
 
@@ -280,21 +256,19 @@ class StagingArea:
 
         :returns: how many transactions had something to delete.
         """
-        return self._remove(topology, incarnation, lambda found: found < txid)
+        return self.storage.delete(f"{topology}/{incarnation}", "0", f"{txid:019d}") if txid > 0 else 0
 
     def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
         """Delete the staged batches of this and higher transactions: after a repair their numbers are given out again.
 
         :returns: how many transactions had something to delete.
         """
-        return self._remove(topology, incarnation, lambda found: found >= txid)
+        return self.storage.delete(f"{topology}/{incarnation}", f"{txid:019d}", _BEHIND_NUMBERS)
 
-    def _remove(self, topology: str, incarnation: str, goes: Callable[[int], bool]) -> int:
-        folder = os.path.join(_absolute(self.root), topology, incarnation)
-        old = [name for name in _names(folder) if _TXID.match(name) and goes(int(name))]
-        for name in old:
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        return len(old)
+
+def _require_size(file: StagedFile, path: str, size: int) -> None:
+    if size != file.bytes:
+        raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
 
 
 def _listed(manifest: Manifest) -> str:
@@ -337,31 +311,7 @@ def reference(manifest: Manifest) -> StagedRef:
     )
 
 
-def _absolute(root: str) -> str:
-    return os.path.abspath(os.path.expanduser(require_local_path("the staging folder", root)))
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _require_names(*names: str) -> None:
     for name in names:
         if not _NAME.match(name) or name in (".", ".."):
             raise ConfigurationError(f"{name!r} cannot be part of a staging path", "Use letters, digits, '-' and '_'.")
-
-
-@contextmanager
-def _storage_errors(root: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, _absolute(root), "the staging folder") from error

@@ -12,6 +12,7 @@ from airflow_trident import settings
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.errors import SparkJobError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import (
     DrainFiles,
@@ -45,6 +46,9 @@ def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
     if EngineKind(engine) is not EngineKind.SPARK or not conn_id:
         return False
     return BaseHook.get_connection(conn_id).conn_type == "spark"
+
+
+_STAGING = "the staging folder of a submitted drain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,7 @@ class SubmittedDrain:
                 topology=self.topology,
                 zookeeper=ZooKeeperHook(self.zookeeper_conn_id or None).zookeeper_settings(),
                 root=settings.text(settings.ROOT),
-                staging_root=os.path.abspath(self.staging_root),
+                staging_root=os.path.abspath(require_local_path(_STAGING, self.staging_root)),
                 attempts=attempts,
                 claim=claim,
                 limits=limits,

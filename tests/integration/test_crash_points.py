@@ -12,6 +12,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.milestones import Milestone
+from tests.fixtures.object_store import Bucket
 from tests.fixtures.program import run_program
 from tests.programs.word_count import LINES, TRANSACTIONS, contents, topology
 from tools.kills import VARIABLE
@@ -22,8 +23,17 @@ pytestmark = pytest.mark.zookeeper
 EXPECTED_WORDS = sum(len(line.split()) for (line,) in LINES)
 
 
-def run(hosts: str, root: str, folder: Path, crash: str = "", *more: str) -> int:
-    return run_program("word_count", hosts, root, folder, *more, **{VARIABLE: crash})
+def run(hosts: str, root: str, folder: Path, crash: str = "", *more: str, staging: str = "") -> int:
+    where = {"STAGING": staging} if staging else {}
+    return run_program("word_count", hosts, root, folder, *more, **{VARIABLE: crash}, **where)
+
+
+@pytest.fixture(params=["a folder", "S3"])
+def staging(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "S3":
+        bucket: Bucket = request.getfixturevalue("bucket")
+        return f"{bucket.uri}/staging"
+    return str(tmp_path / "staging")
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +66,11 @@ def test_p9_killed_at_a_point_and_run_again_ends_like_a_run_that_was_not_killed(
 
 
 def test_p9_killed_at_every_point_one_after_the_other_ends_the_same(
-    zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path, undisturbed: dict[str, list[object]]
+    zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path, staging: str, undisturbed: dict[str, list[object]]
 ) -> None:
     points = ",".join(f"{point}@4:{tmp_path}/{point}" for point in Milestone)
     kills = 0
-    while run(zookeeper.hosts, ledger_root, tmp_path, points) != 0:
+    while run(zookeeper.hosts, ledger_root, tmp_path, points, staging=staging) != 0:
         kills += 1
         assert kills <= len(Milestone)
     assert kills == len(Milestone)
@@ -73,11 +83,12 @@ def test_p9_a_drain_killed_at_every_point_while_others_are_under_way_ends_the_sa
     zookeeper: EmbeddedZooKeeper,
     ledger_root: str,
     tmp_path: Path,
+    staging: str,
     undisturbed: dict[str, list[object]],
 ) -> None:
     points = ",".join(f"{point}@3:{tmp_path}/{point}" for point in Milestone)
     kills = 0
-    while run(zookeeper.hosts, ledger_root, tmp_path, points, pending) != 0:
+    while run(zookeeper.hosts, ledger_root, tmp_path, points, pending, staging=staging) != 0:
         kills += 1
         assert kills <= len(Milestone)
     assert kills >= len(Milestone) - 1  # its first attempt begins with the transaction

@@ -1,5 +1,6 @@
 """Run a small word count in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER [PENDING]``;
-with PENDING by a drain that has so many transactions under way.
+with PENDING by a drain that has so many transactions under way. STAGING in the environment is where it stages, instead
+of below FOLDER.
 
 Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with
 windows over counts and times: what the crash tests kill and run again.
@@ -7,6 +8,7 @@ windows over counts and times: what the crash tests kill and run again.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -69,20 +71,20 @@ def contents(folder: Path) -> dict[str, list[object]]:
 
 
 def main(hosts: str, root: str, folder: str, pending: str = "") -> None:
-    made = topology(Path(folder))
+    made, staging = topology(Path(folder)), os.environ.get("STAGING", f"{folder}/staging")
     with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
         if pending:
             Drain(
                 ledger=ledger,
                 topology=made,
                 engine=engine,
-                staging_root=f"{folder}/staging",
+                staging_root=staging,
                 attempts=Attempts(owner="drain"),
                 claim=Claim(key="drain"),
                 limits=DrainLimits(max_pending=int(pending)),
             ).run()
             return
-        LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=f"{folder}/staging").run()
+        LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=staging).run()
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def test_states_are_kept_apart(area: StagingArea) -> None:
 
 def test_record_batches_are_written_like_a_table(area: StagingArea) -> None:
     batches = [*words(("a", 1)).to_batches(), *words(("b", 2)).to_batches()]
-    manifest = Manifest(slot=SLOT, files=(write_part(area.root, SLOT, "counts", batches),), rows_read=2)
+    manifest = Manifest(slot=SLOT, files=(write_part(area.storage, SLOT, "counts", batches),), rows_read=2)
     assert table_to_rows(area.read(manifest, "counts", WORDS)) == [("a", 1), ("b", 2)]
 
 

@@ -8,9 +8,6 @@ them, where users' code runs; there each transaction has the partitions of a pas
 
 from __future__ import annotations
 
-import os
-import shutil
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -25,7 +22,8 @@ from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import Exchanges
 from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
-from airflow_trident.engine.spark.run import plain, require_made_once, told
+from airflow_trident.engine.spark.notes import FolderNotes, MadeNotes, Notes, notes_of
+from airflow_trident.engine.spark.run import plain, told
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import linked, read_linked
@@ -33,7 +31,6 @@ from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     FEW_PARTITIONS,
     PARTITION_BYTES,
-    MadeNotes,
     ReadSplits,
     WorkerPass,
     dealt,
@@ -45,8 +42,6 @@ from airflow_trident.plan.coalescing import in_place, merged_by
 from airflow_trident.plan.graph import Node, SinkNode
 from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, ProjectNode, SourceNode
 from airflow_trident.plan.stages import Coalescing, Stage
-from airflow_trident.staging.area import make_slot_folder
-from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, StagedFile
 from airflow_trident.types import Schema, names_of
 
@@ -89,25 +84,21 @@ class GroupRun:
         self._texts: list[list[TextFiles | None]] = []
         self._reads: list[ReadUnits] = []
         self._folders = ExitStack()
-        self._root = os.path.abspath(os.path.expanduser(self._last.staging_root))
-        self._counts = os.path.join(self._root, self._last.slot.path, f"rows-read-{uuid.uuid4().hex}")
+        self._notes: Notes = FolderNotes("")
 
     def manifest(self) -> Manifest:
         """Run it, and stage what the sinks get."""
-        with suppress(OSError):  # what cannot be written to is told by whoever writes data
-            make_slot_folder(self._root, self._last.slot)
-            make_folder(self._counts, durably=False)
         try:
-            with self._folders:
-                files, counts = self._staged()
-            self._require_same()
-            require_made_once(self._counts)
-            rows_read = self._rows_read()
+            with notes_of(self._last, local=self._attached.local) as self._notes:
+                with self._folders:
+                    files, counts = self._staged()
+                self._require_same()
+                self._notes.require_made_once()
+                rows_read = self._rows_read()
         except Exception:
             self._require_same()  # else Spark would say it in its own way
             raise
         finally:
-            shutil.rmtree(self._counts, ignore_errors=True)
             for kept in self._kept:
                 with suppress(Exception):
                     kept.unpersist()
@@ -143,7 +134,7 @@ class GroupRun:
         if not stage.forks:
             return flow
         if not self._attached.local:
-            made = MadeNotes(folder=self._counts, stage=len(self._results))
+            made = MadeNotes(notes=self._notes, stage=len(self._results))
             flow = self._passed(flow, flow.schema, flow.tags, f"stage {made.stage}", made=made)
         kept = flow.data.persist()
         self._kept.append(kept)
@@ -228,7 +219,7 @@ class GroupRun:
             splits=(),
             schema=source.schema,
             given=source.spout.schema,
-            counts=self._counts,
+            notes=self._notes,
             say_every_s=progress.COUNT_EVERY_S,
         )
         read = ReadUnits(reading, packed(units, tasks))
@@ -317,7 +308,7 @@ class GroupRun:
             for read in self._reads:
                 for member, many in read.rows_read().items():
                     rows[member] += many
-        except (OSError, ValueError):
+        except (KeyError, ValueError):
             return [-1] * len(self._jobs)
         return rows
 

@@ -6,11 +6,8 @@ have columns more that say whose they are, as far as somebody behind it wants to
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby, pairwise
@@ -20,7 +17,8 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming
-from airflow_trident.engine.spark.worker import COUNTED, MadeNotes, ReadSplits, as_spark_has_it
+from airflow_trident.engine.spark.notes import COUNTED, MadeNotes
+from airflow_trident.engine.spark.worker import ReadSplits, as_spark_has_it
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.manifest import Slot
@@ -66,7 +64,7 @@ def packed(units: Sequence[Unit], tasks: int) -> tuple[tuple[Unit, ...], ...]:
 
 @dataclass(frozen=True)
 class ReadUnits:
-    """Reads packs of units by their numbers; leaves a file for each pack with the rows read of each transaction.
+    """Reads packs of units by their numbers; leaves a note for each pack with the rows read of each transaction.
 
     :param reading: how splits of the stream are read.
     """
@@ -89,24 +87,22 @@ class ReadUnits:
                 yield batch
 
     def _leave(self, pack: int, rows: Counter[int]) -> None:
-        path = _count_path(self.reading, pack)
-        with suppress(OSError), open(path, "w", encoding="ascii") as file:
-            json.dump(dict(rows), file)
+        self.reading.notes.leave(self._counted(pack), ",".join(f"{member}:{many}" for member, many in rows.items()))
 
     def rows_read(self) -> Counter[int]:
         """Place in the group -> rows.
 
-        :raises OSError, ValueError: nobody knows them all: another machine's folder, perhaps.
+        :raises KeyError, ValueError: nobody knows them all: workers may not see where notes are left.
         """
-        whole = Counter[int]()
+        whole, found = Counter[int](), self.reading.notes.all()
         for pack in range(len(self.packs)):
-            with open(_count_path(self.reading, pack), encoding="ascii") as file:
-                whole.update({int(member): rows for member, rows in json.load(file).items()})
+            for said in filter(None, found[self._counted(pack)].split(",")):
+                member, many = map(int, said.split(":"))
+                whole[member] += many
         return whole
 
-
-def _count_path(reading: ReadSplits, pack: int) -> str:
-    return os.path.join(reading.counts, f"{reading.stream}-of-all-{pack}{COUNTED}")
+    def _counted(self, pack: int) -> str:
+        return f"{self.reading.stream}-of-all-{pack}{COUNTED}"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import shutil
-import uuid
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,25 +17,21 @@ from airflow_trident.engine.spark.dataframes import is_told_partitions, transfor
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.jvm_sources import JvmSources
+from airflow_trident.engine.spark.notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     MARKER,
     PARTS,
-    MadeNotes,
     ReadSplits,
     Work,
     WorkerPass,
     WriteParts,
-    count_path,
     dealt,
-    made_twice,
     partitions_for,
-    rows_so_far,
 )
 from airflow_trident.engine.spout_reader import emitter_of
-from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.plan.graph import Node, SinkNode, ordered
 from airflow_trident.plan.groupings import Grouping
@@ -51,9 +44,9 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.plan.stages import Stage
 from airflow_trident.plan.transform_node import TransformNode
-from airflow_trident.staging.area import StagingArea, make_slot_folder
-from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, StagedFile
+from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -95,48 +88,46 @@ class PlanRun:
         self._exchanges = Exchanges(attached.session, self._columns)
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
-        self._splits: dict[str, tuple[Split, ...]] = {}
+        self._reads: dict[str, ReadSplits] = {}
         self._sources = JvmSources(attached, job, self._columns)
-        self._root = os.path.abspath(os.path.expanduser(job.staging_root))
-        self._counts = os.path.join(self._root, job.slot.path, f"rows-read-{uuid.uuid4().hex}")
+        self._storage = storage_at(job.staging_root)
+        self._notes: Notes = FolderNotes("")
 
     def manifest(self) -> Manifest:
         """Run it, and stage what the sinks get."""
-        files: list[StagedFile] = []
-        with suppress(OSError):  # what cannot be written to is told by whoever writes data
-            make_slot_folder(self._root, self._job.slot)
-            make_folder(self._counts, durably=False)
         try:
-            count = sum(len(stage.sinks) for stage in self._job.plan.stages)
-            done = 0
-            for stage in self._job.plan.stages:
-                flow = self._stage(stage)
-                self._results.append(flow)
-                for sink in stage.sinks:
-                    done += 1
-                    self._attached.describe(told(sink))
-                    what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
-                    with progress.watched(what, self._so_far, self._job.progress):
-                        staged = self._stage_rows(sink, flow)
-                    rows = sum(file.rows for file in staged)
-                    self._job.progress(f"staged {rows} rows for state {sink.name}")
-                    files += staged
-            self._sources.require_same()
-            require_made_once(self._counts)
-            return Manifest(
-                slot=self._job.slot,
-                files=tuple(files),
-                rows_read=self._rows_read(),
-                sinks=self._job.plan.staged_fields,
-            )
+            with notes_of(self._job, local=self._attached.local) as self._notes:
+                files = self._staged()
+                self._sources.require_same()
+                self._notes.require_made_once()
+                rows_read = self._rows_read()
         except Exception:
             self._sources.require_same()  # else Spark would say it in its own way
             raise
         finally:
-            shutil.rmtree(self._counts, ignore_errors=True)
             for kept in self._kept:
                 with suppress(Exception):
                     kept.unpersist()
+        sinks = self._job.plan.staged_fields
+        return Manifest(slot=self._job.slot, files=tuple(files), rows_read=rows_read, sinks=sinks)
+
+    def _staged(self) -> list[StagedFile]:
+        """The files of all sinks."""
+        files: list[StagedFile] = []
+        count, done = sum(len(stage.sinks) for stage in self._job.plan.stages), 0
+        for stage in self._job.plan.stages:
+            flow = self._stage(stage)
+            self._results.append(flow)
+            for sink in stage.sinks:
+                done += 1
+                self._attached.describe(told(sink))
+                what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
+                with progress.watched(what, self._so_far, self._job.progress):
+                    staged = self._stage_rows(sink, flow)
+                rows = sum(file.rows for file in staged)
+                self._job.progress(f"staged {rows} rows for state {sink.name}")
+                files += staged
+        return files
 
     def physical(self) -> dict[str, str]:
         """State -> the plan that Spark makes of what is staged for it; nothing runs."""
@@ -168,7 +159,7 @@ class PlanRun:
 
     def _noted(self, flow: Flow) -> Flow:
         """With notes of what was made. Not where executors live and die with this process."""
-        made = MadeNotes(folder=self._counts, stage=len(self._results))
+        made = MadeNotes(notes=self._notes, stage=len(self._results))
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return replace(flow, work=replace(work, made=made), what=flow.what or f"stage {made.stage}")
 
@@ -223,22 +214,23 @@ class PlanRun:
             data = self._sources.read(stage, source, emitter, self._job.metadata[source.name])
             if data is not None:
                 return Flow(data, source.schema, len(splits)), nodes
-        self._splits[source.name] = splits
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = with_tail(nodes, last + 1)
         partitions = min(stage.count(partitions_for(splits)), len(splits))
+        reading = ReadSplits(
+            stream=source.name,
+            emitter=emitter,
+            splits=dealt(splits, partitions),
+            schema=source.schema,
+            given=source.spout.schema,
+            notes=self._notes,
+            say_every_s=progress.COUNT_EVERY_S,
+        )
+        self._reads[source.name] = reading
         work = Work(
             slot=self._job.slot,
             partitions=partitions,
-            read=ReadSplits(
-                stream=source.name,
-                emitter=emitter,
-                splits=dealt(splits, partitions),
-                schema=source.schema,
-                given=source.spout.schema,
-                counts=self._counts,
-                say_every_s=progress.COUNT_EVERY_S,
-            ),
+            read=reading,
             nodes=FusedPass.of(fused, source.schema) if fused else None,
         )
         numbers = session.range(0, len(splits), 1, partitions)
@@ -333,7 +325,7 @@ class PlanRun:
         return [area.write(self._job.slot, sink.name, plain(table, sink.schema))]
 
     def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
-        write = WriteParts(root=self._root, slot=self._job.slot, state=sink.name, schema=sink.schema)
+        write = WriteParts(storage=self._storage.resolved(), slot=self._job.slot, state=sink.name, schema=sink.schema)
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
 
@@ -343,34 +335,21 @@ class PlanRun:
 
     def _so_far(self) -> str:
         """How far it is, for people."""
-        rows = rows_so_far(self._counts)
+        rows = self._notes.rows_so_far()
         return ", ".join(filter(None, (f"{rows:,} rows read so far" if rows else "", self._attached.tasks())))
 
     def _rows_read(self) -> int:
-        """The sum of the counts that the workers left; -1 if one is missing: another machine's folder, perhaps."""
+        """The sum of the counts that the workers left; -1 if one is missing: they may not see where notes are left."""
         total = self._sources.rows()
         if total is None:
             return -1
-        for stream, splits in self._splits.items():
-            for split in splits:
-                try:
-                    with open(count_path(self._counts, stream, split.index), encoding="ascii") as file:
-                        total += int(file.read())
-                except (OSError, ValueError):
-                    return -1
+        found = self._notes.all()
+        try:
+            for reading in self._reads.values():
+                total += sum(int(found[reading.counted(split.index)]) for split in reading.splits)
+        except (KeyError, ValueError):
+            return -1
         return total
-
-
-def require_made_once(counts: str) -> None:
-    """:param counts: the folder of an attempt's notes.
-    :raises SparkJobError: something that several states are made of was made twice.
-    """
-    lost = made_twice(counts)
-    if lost:
-        raise SparkJobError(
-            f"an executor was lost, and Spark made {lost} partitions again that several states are made of",
-            "Nothing of this attempt counts, for the two results may differ; a retry begins anew.",
-        )
 
 
 def is_aggregate(sink: SinkNode) -> bool:

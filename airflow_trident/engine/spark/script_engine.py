@@ -22,6 +22,7 @@ from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.engine.spark.written import written_by
 from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.script_node import ScriptOutputNode, require_script
 from airflow_trident.plan.stages import Plan
@@ -87,7 +88,9 @@ class ScriptEngine(Engine):
         :raises SourceChangedError: its input is not, or not any more, what the transaction recorded.
         """
         require_script(job.plan)
-        root = os.path.abspath(os.path.expanduser(job.staging_root))
+        root = os.path.abspath(
+            os.path.expanduser(require_local_path("the staging folder of a script", job.staging_root))
+        )
         make_slot_folder(root, job.slot)
         if not any(source.name in job.metadata for source in job.plan.sources):
             return self._manifest(job, {})

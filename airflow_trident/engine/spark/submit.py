@@ -23,6 +23,7 @@ from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
+from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
@@ -36,6 +37,8 @@ APPLICATION = os.path.abspath(spark_app.__file__)
 
 Submit = Callable[[str, list[str]], None]
 """``submit(application, arguments)``: run it to its end; raise if it failed."""
+
+_STAGING = "the staging folder of a submitted application"
 
 _ANSWER = Format(
     noun="the result of the Spark application",
@@ -81,7 +84,7 @@ class SubmitEngine(Engine):
     def _run(self, jobs: Sequence[Job], about: str) -> Manifest:
         last = jobs[-1]
         require_known(last.plan, SPARK_NODES)
-        root = os.path.abspath(os.path.expanduser(last.staging_root))
+        root = os.path.abspath(os.path.expanduser(require_local_path(_STAGING, last.staging_root)))
         folder = os.path.join(root, last.slot.path)
         make_folder(folder)
         name = uuid.uuid4().hex

@@ -5,13 +5,9 @@ Everything is pickled once, on the driver, with what users wrote; a worker needs
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
-import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -19,12 +15,14 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
+from airflow_trident.engine.spark.notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
 from airflow_trident.engine.spout_reader import conform
 from airflow_trident.errors import ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
+from airflow_trident.staging.storage import Storage
 from airflow_trident.types import Field, Schema, has_times
 from airflow_trident.version import VERSION
 
@@ -40,8 +38,6 @@ PARTITION_BYTES = 32 * 2**20
 
 PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
 """What :class:`WriteParts` gives: one row per file."""
-
-COUNTED, SO_FAR = ".rows", ".so-far"
 
 MARKER = "is a row"
 """A last column that is false for a row that only keeps its partition alive. No field can have this name."""
@@ -87,7 +83,7 @@ class Work:
             stream = self.read(stream)
         if self.nodes is not None:
             context = OperationContext(
-                partition_index=_partition(),
+                partition_index=partition_here(),
                 num_partitions=self.partitions,
                 txid=self.slot.txid,
                 attempt=self.slot.attempt,
@@ -114,24 +110,14 @@ def as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
     return (batch.cast(wanted) for batch in batches)
 
 
-def _partition() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context.partitionId() if context is not None else 0
-
-
 # ---- reading ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ReadSplits:
-    """Reads splits of a batch by their numbers; counts the rows of each into a file of its own below `counts`.
+    """Reads splits of a batch by their numbers; leaves a note with the rows of each.
 
-    A counter of Spark's would count a recomputed split twice, and Connect has none; a file that is written again holds
-    the same number. A folder that workers do not see only means that nobody knows the count.
-
-    While a split is read another file says now and then how far it is, for people: two tasks may read the same split,
+    While a split is read another note says now and then how far it is, for people: two tasks may read the same split,
     and what the slower one says of itself must not replace the count.
     """
 
@@ -140,7 +126,7 @@ class ReadSplits:
     splits: tuple[Split, ...]
     schema: Schema
     given: Schema
-    counts: str
+    notes: Notes
     say_every_s: float
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,9 +151,11 @@ class ReadSplits:
             yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
 
     def _count(self, split: Split, rows: int, ending: str = "") -> None:
-        path = count_path(self.counts, self.stream, split.index) + ending
-        with suppress(OSError), open(path, "w", encoding="ascii") as file:
-            file.write(str(rows))
+        self.notes.leave(f"{self.counted(split.index)}{ending}", str(rows))
+
+    def counted(self, split: int) -> str:
+        """The note about one."""
+        return f"{self.stream}-{split}{COUNTED}"
 
 
 def partitions_for(splits: Sequence[Split]) -> int:
@@ -197,52 +185,6 @@ def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
     return tuple(split for part in parts for split in sorted(part, key=lambda one: one.index))
 
 
-def count_path(folder: str, stream: str, split: int) -> str:
-    return os.path.join(folder, f"{stream}-{split}{COUNTED}")
-
-
-def rows_so_far(folder: str) -> int:
-    """The sum of what was read of all splits by now, as far as it was said."""
-    rows: dict[str, int] = {}
-    for name in sorted(os.listdir(folder), reverse=True):  # the count of a whole split comes after what was said before
-        with suppress(OSError, ValueError), open(os.path.join(folder, name), encoding="ascii") as file:
-            rows[name.removesuffix(SO_FAR)] = int(file.read())
-    return sum(rows.values())
-
-
-# ---- what several use ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MadeNotes:
-    """Leaves a file in `folder` each time that a partition of a stage was made to its end.
-
-    Spark keeps what several states are made of. A kept partition that is lost with its executor is made again, and code
-    that is not deterministic then gives something else than the states before were made of: nothing but such a note
-    tells the driver.
-    """
-
-    folder: str
-    stage: int
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        with suppress(OSError), open(os.path.join(self.folder, f"{self._partition}{uuid.uuid4().hex}.made"), "x"):
-            pass
-
-    @property
-    def _partition(self) -> str:
-        return f"{self.stage}-{_partition()}-"
-
-
-def made_twice(folder: str) -> int:
-    """Of how many partitions there is more than one note."""
-    with suppress(OSError):
-        notes = [name for name in os.listdir(folder) if name.endswith(".made")]
-        return sum(count > 1 for count in Counter(name.rpartition("-")[0] for name in notes).values())
-    return 0
-
-
 # ---- writing ---------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +192,7 @@ def made_twice(folder: str) -> int:
 class WriteParts:
     """Stages the rows of a partition; gives the files, of which only those that the driver gets count."""
 
-    root: str
+    storage: Storage
     slot: Slot
     state: str
     schema: Schema
@@ -272,7 +214,7 @@ class WriteParts:
         import pyarrow as pa
 
         table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
-        file = write_part(self.root, self.slot, self.state, table)
+        file = write_part(self.storage, self.slot, self.state, table)
         return pa.RecordBatch.from_pylist(
             [{"path": file.path, "rows": file.rows, "bytes": file.bytes}], schema=arrow_schema(PARTS)
         )

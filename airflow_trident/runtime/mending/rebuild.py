@@ -7,8 +7,6 @@ once. Nothing commits meanwhile: every committer refuses until the states are wh
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -38,6 +36,7 @@ from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
+from airflow_trident.staging.storage import temporary_root
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -260,8 +259,7 @@ class Rebuild:
             return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in wanted}
         except StagingError:
             self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")
-        os.makedirs(os.path.expanduser(self.staging_root), exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="rebuild-", dir=os.path.expanduser(self.staging_root)) as folder:
+        with temporary_root(self.staging_root, "rebuild-") as folder:
             manifest = self._run(record, engine, folder)
             again = StagingArea(folder)
             return {sink.name: again.read(manifest, sink.name, sink.schema) for sink in wanted}

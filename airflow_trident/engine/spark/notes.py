@@ -1,0 +1,155 @@
+"""What workers leave for the driver: rows read, and which partitions were made.
+
+A counter of Spark's would count a recomputed split twice, and Connect has none; a note that is left again says the
+same. Where the driver does not see the notes, nobody knows the count, and that is all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.engine.base import Job
+from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.staging.area import make_slot_folder
+from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.storage import Storage, storage_at
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COUNTED, SO_FAR, _MADE = ".rows", ".so-far", ".made"
+
+
+class Notes(ABC):
+    """Best effort: no note is worth a failed attempt."""
+
+    @abstractmethod
+    def leave(self, name: str, text: str = "") -> None:
+        """Instead of an older one of this name. `text`: few letters, without ``/``; of numbers it may be the largest
+        that was ever left."""
+
+    @abstractmethod
+    def all(self) -> dict[str, str]:
+        """Name -> text."""
+
+    def rows_so_far(self) -> int:
+        """The sum of what was read of all splits by now, as far as it was said."""
+        rows: dict[str, int] = {}
+        for name, text in sorted(self.all().items(), reverse=True):  # a whole split's count comes after what was before
+            with suppress(ValueError):
+                rows[name.removesuffix(SO_FAR)] = int(text)
+        return sum(rows.values())
+
+    def made_twice(self) -> int:
+        """Of how many partitions there is more than one note."""
+        made = Counter(name.rpartition("-")[0] for name in self.all() if name.endswith(_MADE))
+        return sum(count > 1 for count in made.values())
+
+    def require_made_once(self) -> None:
+        """:raises SparkJobError: something that several states are made of was made twice."""
+        lost = self.made_twice()
+        if lost:
+            raise SparkJobError(
+                f"an executor was lost, and Spark made {lost} partitions again that several states are made of",
+                "Nothing of this attempt counts, for the two results may differ; a retry begins anew.",
+            )
+
+
+@dataclass(frozen=True)
+class FolderNotes(Notes):
+    """Files in a folder that workers see."""
+
+    folder: str
+
+    def leave(self, name: str, text: str = "") -> None:
+        with suppress(OSError), open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
+            file.write(text)
+
+    def all(self) -> dict[str, str]:
+        found = {}
+        with suppress(OSError):
+            for name in os.listdir(self.folder):
+                with suppress(OSError, ValueError), open(os.path.join(self.folder, name), encoding="ascii") as file:
+                    found[name] = file.read()
+        return found
+
+
+@dataclass(frozen=True)
+class ObjectNotes(Notes):
+    """Empty objects: their names say it all, so that one look tells everything."""
+
+    storage: Storage
+    folder: str
+
+    def leave(self, name: str, text: str = "") -> None:
+        with suppress(TridentError):
+            self.storage.put(f"{self.folder}/{name}={text}", lambda _: None)
+
+    def all(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with suppress(TridentError):
+            for path, _ in self.storage.list(self.folder):
+                name, _, text = path.rpartition("/")[2].rpartition("=")
+                found[name] = max(found.get(name, ""), text, key=lambda one: (len(one), one))
+        return found
+
+
+@contextmanager
+def notes_of(job: Job, *, local: bool) -> Iterator[Notes]:
+    """For one pass; removed afterwards.
+
+    :param local: workers see the file system of this process.
+    """
+    storage, name = storage_at(job.staging_root), f"rows-read-{uuid.uuid4().hex}"
+    if not storage.is_local and not local:
+        folder = f"{job.slot.path}/{name}"
+        try:
+            yield ObjectNotes(storage.resolved(), folder)
+        finally:
+            storage.delete(folder)
+        return
+    if storage.is_local:
+        folder = storage.at(f"{job.slot.path}/{name}")
+        with suppress(OSError):  # what cannot be written to is told by whoever writes data
+            make_slot_folder(job.staging_root, job.slot)
+            make_folder(folder, durably=False)
+    else:
+        folder = tempfile.mkdtemp(prefix=name)
+    try:
+        yield FolderNotes(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class MadeNotes:
+    """Leaves a note each time that a partition of a stage was made to its end.
+
+    Spark keeps what several states are made of. A kept partition that is lost with its executor is made again, and code
+    that is not deterministic then gives something else than the states before were made of: nothing but such a note
+    tells the driver.
+    """
+
+    notes: Notes
+    stage: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        self.notes.leave(f"{self.stage}-{partition_here()}-{uuid.uuid4().hex}{_MADE}")
+
+
+def partition_here() -> int:
+    """The number of the partition that this task of Spark works on."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0

@@ -1,0 +1,343 @@
+"""Where files and objects lie that several processes share: five verbs, on file systems and on object stores.
+
+Nothing that must be right needs a rename or a link between two names: what counts is a name that was taken once, by
+`put_if_absent`, and that the ledger knows. What else is there was put under names that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.object_stores import EXTRA, ObjectPlace, is_object_uri
+from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder, write_durably
+
+PROBE = ".airflow-trident-takes-names-once"
+"""An object that is put once for a place: the second try must be refused."""
+_PAGE = 1000
+"""Objects in an answer of S3, and in a request to delete them."""
+
+_BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
+"""What S3 and obstore say of a range that begins where the content has ended."""
+
+WriteTo = Callable[[BinaryIO], None]
+
+
+class Storage(ABC):
+    """Names are relative, with ``/`` between their parts; a folder is what names begin with, up to a ``/``.
+
+    All verbs raise StoreUnavailableError if the storage does not answer or is full, and ConfigurationError if this user
+    may not or it is another than it should be.
+    """
+
+    is_local: bool
+    """Is it a file system, which others may be given paths of?"""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """For people."""
+
+    @abstractmethod
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        """Take the name, in one atomic step, durably, and with it the names of all that was put into its folder.
+
+        :returns: whether it holds this content now. It may have done so before: an answer that was lost is one.
+        """
+
+    @abstractmethod
+    def put(self, name: str, write: WriteTo) -> int:
+        """Put what `write(file)` writes under a name that nobody else uses. The content is durable; the name is when
+        one of the same folder is taken by :meth:`put_if_absent`.
+
+        :returns: its size in bytes.
+        """
+
+    @abstractmethod
+    def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
+        """Content from byte `start` on, `size` bytes or to the end; fewer where it ends before.
+
+        :raises FileNotFoundError: it is not there.
+        """
+
+    @abstractmethod
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Names below the folder, at any depth, with their sizes; nothing if there is none. An object store gives them
+        in the order of their names."""
+
+    @abstractmethod
+    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+        """Best effort, since what is left is garbage: all names below the folder whose next part is `first` or sorts
+        behind it, and before `end`, if there is one.
+
+        :returns: how many such parts there were.
+        """
+
+    def at(self, name: str) -> str:
+        """A name for people; on file systems its absolute path."""
+        return f"{self.where}/{name}"
+
+    def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
+        """Of those of the names, all below the folder, that are there."""
+        there, wanted = dict(self.list(folder)), set(names)
+        return {name: size for name, size in there.items() if name in wanted}
+
+    def open(self, name: str) -> BinaryIO:
+        """For reading; it can be sought in.
+
+        :raises FileNotFoundError: it is not there.
+        """
+        return io.BytesIO(self.get(name))
+
+    def require_usable(self) -> None:
+        """Is it there, may this user write to it, and does it take names once? Asked when an attempt begins.
+
+        :raises ConfigurationError: no; it says what to change.
+        """
+
+    def resolved(self) -> Storage:
+        """As it can be sent to executors, which have no connections."""
+        return self
+
+
+def storage_at(root: str) -> Storage:
+    """The storage of a folder, or of ``s3://[connection@]bucket[/prefix]``; nothing is opened.
+
+    :raises ConfigurationError: `root` is neither.
+    """
+    if is_object_uri(root) and not root.strip().lower().startswith("file:"):
+        return ObjectStorage(ObjectPlace.parse("the staging folder", root))
+    return PosixStorage(root)
+
+
+def absolute_root(root: str) -> str:
+    """A folder by its absolute path; a URI as it is.
+
+    :raises ConfigurationError: `root` is neither.
+    """
+    storage = storage_at(root)
+    return storage.folder if isinstance(storage, PosixStorage) else root.strip()
+
+
+@contextmanager
+def temporary_root(root: str, name: str) -> Iterator[str]:
+    """A root of its own below `root`, which all who see that one see; removed afterwards."""
+    storage, own = storage_at(root), f"{name}{uuid.uuid4().hex}"
+    try:
+        yield f"{absolute_root(root).rstrip('/')}/{own}"
+    finally:
+        storage.delete(own)
+
+
+@dataclass(frozen=True)
+class PosixStorage(Storage):
+    """A folder. `root` may begin with ``~``.
+
+    Of a name's folders the two lowest are made without a sync of their own, for speed: `put_if_absent` syncs them,
+    whoever made them.
+    """
+
+    root: str
+    is_local = True
+
+    @property
+    def folder(self) -> str:
+        return os.path.abspath(os.path.expanduser(require_local_path("the staging folder", self.root)))
+
+    @property
+    def where(self) -> str:
+        return self.folder
+
+    def at(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
+        """Asked one by one: what a server of files lists may be some seconds old."""
+        found = {}
+        for name in names:
+            with suppress(FileNotFoundError, NotADirectoryError), self._errors(may_miss=True):
+                found[name] = os.path.getsize(self.at(name))
+        return found
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        with self._errors():
+            path = self.at(name)
+            folder = self._folder_of(path)
+            absent = put_if_absent(path, content)
+            for above in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
+                sync_folder(above)  # whoever made the two lowest folders may be dead
+        return absent or self.get(name) == content
+
+    def put(self, name: str, write: WriteTo) -> int:
+        with self._errors():
+            path = self.at(name)
+            self._folder_of(path)
+            return write_durably(path, write, name_too=False)
+
+    def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
+        with self._errors(may_miss=True), self.open(name) as file:
+            file.seek(start)
+            return file.read(-1 if size is None else size)
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            return open(self.at(name), "rb")
+        except NotADirectoryError as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.at(name)) from error
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        root = self.folder
+        for above, _, names in os.walk(os.path.join(root, folder)):
+            for name in names:
+                path = os.path.join(above, name)
+                try:
+                    size = os.path.getsize(path)
+                except FileNotFoundError:
+                    continue
+                yield os.path.relpath(path, root), size
+
+    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+        try:
+            parts = os.listdir(self.at(folder))
+        except OSError:
+            return 0
+        gone = [part for part in parts if first <= part and (not end or part < end)]
+        for part in gone:
+            shutil.rmtree(os.path.join(self.at(folder), part), ignore_errors=True)
+            with suppress(OSError):
+                os.unlink(os.path.join(self.at(folder), part))
+        if not first and not end:
+            with suppress(OSError):
+                os.rmdir(self.at(folder))
+        return len(gone)
+
+    def _folder_of(self, path: str) -> str:
+        folder = os.path.dirname(path)
+        if not os.path.isdir(folder):
+            make_folder(os.path.dirname(os.path.dirname(folder)))
+            make_folder(folder, durably=False)
+        return folder
+
+    @contextmanager
+    def _errors(self, *, may_miss: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if may_miss and isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise
+            raise storage_error(error, self.folder, "the staging folder") from error
+
+
+@dataclass(frozen=True)
+class ObjectStorage(Storage):
+    """A place in an object store."""
+
+    place: ObjectPlace
+    is_local = False
+
+    @property
+    def where(self) -> str:
+        return self.place.where
+
+    def resolved(self) -> Storage:
+        return ObjectStorage(self.place.resolved())
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        try:
+            return self.takes(name, content) or self._holds(name, content)
+        except StoreUnavailableError:  # its answer may be what was lost
+            with suppress(TridentError, FileNotFoundError):
+                if self.get(name) == content:
+                    return True
+            raise
+
+    def takes(self, name: str, content: bytes) -> bool:
+        """Has this call, or one of which the answer was lost, not found the name taken?"""
+        client = _obstore()
+        with self.place.errors(f"put {name!r}"):
+            try:
+                client.put(self.place.store(), name, content, mode="create", use_multipart=False)
+            except client.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def _holds(self, name: str, content: bytes) -> bool:
+        try:
+            return self.get(name) == content
+        except FileNotFoundError:  # somebody took it at the same moment, as S3 says, and has not ended yet
+            raise StoreUnavailableError(
+                f"{name!r} is being put into {self.where!r} by another one", "Run the task again."
+            ) from None
+
+    def put(self, name: str, write: WriteTo) -> int:
+        buffer = io.BytesIO()
+        write(buffer)
+        with self.place.errors(f"put {name!r}"):
+            _obstore().put(self.place.store(), name, buffer.getbuffer())
+        return buffer.getbuffer().nbytes
+
+    def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
+        client = _obstore()
+        with self.place.errors(f"read {name!r}"):
+            if start == 0 and size is None:
+                return bytes(client.get(self.place.store(), name).bytes())
+            if size == 0:
+                return b""
+            try:
+                options = {"range": {"offset": start} if size is None else (start, start + size)}
+                return bytes(client.get(self.place.store(), name, options=options).bytes())
+            except client.exceptions.GenericError as error:
+                if not any(word in str(error) for word in _BEHIND_THE_END):
+                    raise
+                return b""
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        with self.place.errors(f"list {folder!r}"):
+            for page in _obstore().list(self.place.store(), folder, chunk_size=_PAGE):
+                yield from ((one["path"], one["size"]) for one in page)
+
+    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+        gone, parts, begin = list[str](), set[str](), len(f"{folder}/")
+        with suppress(TridentError):
+            for name, _ in self.list(folder):
+                part = name[begin:].split("/", 1)[0]
+                if end and part >= end:
+                    break
+                if part >= first:
+                    gone.append(name)
+                    parts.add(part)
+            with self.place.errors(f"delete from {folder!r}"):
+                for place in range(0, len(gone), _PAGE):
+                    _obstore().delete(self.place.store(), gone[place : place + _PAGE])
+        return len(parts)
+
+    def require_usable(self) -> None:
+        """One request where it was asked before. A store that knows no conditions takes the name twice."""
+        _require_conditions(self, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _require_conditions(storage: ObjectStorage, _process: int) -> None:
+    """Once for each process, if it goes well."""
+    if storage.takes(PROBE, b"") and storage.takes(PROBE, b""):
+        raise ConfigurationError(
+            f"{storage.where!r} takes a name twice: this object store ignores `If-None-Match`, so that two attempts "
+            "could both publish",
+            "Use a store with conditional writes (Amazon S3 has them), or a folder.",
+        )
+
+
+def _obstore() -> Any:
+    return require_extra("obstore", EXTRA)

@@ -1,0 +1,361 @@
+"""What the five verbs of a storage promise: a folder, objects in memory, and a real S3 server that fails, too."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from obstore.store import MemoryStore
+
+from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
+from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.staging.storage import (
+    ObjectStorage,
+    PosixStorage,
+    Storage,
+    absolute_root,
+    storage_at,
+    temporary_root,
+)
+from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
+from tests.fixtures.object_store import VARIABLE, Bucket
+
+
+@dataclass(frozen=True, kw_only=True)
+class InMemory(ObjectPlace):
+    """obstore's own store in the memory of this process."""
+
+    def store(self) -> Any:
+        return _memory(self.bucket)
+
+
+@cache
+def _memory(bucket: str) -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(params=["posix", "memory", "s3", "s3 with a prefix"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    if request.param == "posix":
+        yield PosixStorage(str(tmp_path / "root"))
+    elif request.param == "memory":
+        yield ObjectStorage(InMemory(bucket=tmp_path.name))
+    else:
+        bucket: Bucket = request.getfixturevalue("bucket")
+        yield storage_at(bucket.uri + ("" if request.param == "s3" else "/some/prefix/"))
+
+
+def put(storage: Storage, name: str, content: bytes) -> int:
+    return storage.put(name, lambda file: _write(file, content))
+
+
+def _write(file: Any, content: bytes) -> None:
+    file.write(content)
+
+
+def names(storage: Storage, folder: str) -> list[str]:
+    return sorted(name for name, _ in storage.list(folder))
+
+
+# ---- the verbs -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_put_is_read_whole_and_in_ranges(storage: Storage) -> None:
+    assert put(storage, "a/b/c/f", b"0123456789") == 10
+    assert put(storage, "a/b/c/nothing", b"") == 0
+    assert storage.get("a/b/c/f") == b"0123456789"
+    assert storage.get("a/b/c/f", 3, 4) == b"3456"
+    assert storage.get("a/b/c/f", 8) == b"89"
+    assert storage.get("a/b/c/f", 8, 5) == b"89"
+    assert storage.get("a/b/c/f", 10, 1) == b""
+    assert storage.get("a/b/c/f", 2, 0) == b""
+    assert storage.get("a/b/c/nothing") == b""
+
+
+def test_a_name_is_taken_once_and_the_first_content_stands(storage: Storage) -> None:
+    assert storage.put_if_absent("t/i/1/0/manifest.json", b"one")
+    assert not storage.put_if_absent("t/i/1/0/manifest.json", b"two")
+    assert storage.put_if_absent("t/i/1/0/manifest.json", b"one")
+    assert storage.get("t/i/1/0/manifest.json") == b"one"
+
+
+def test_of_many_who_take_a_name_at_once_one_has_it(storage: Storage) -> None:
+    barrier = Barrier(6)
+
+    def take(number: int) -> bool:
+        barrier.wait()
+        return storage.put_if_absent("t/i/1/0/m", b"%d" % number)
+
+    with ThreadPoolExecutor(6) as pool:
+        taken = list(pool.map(take, range(6)))
+    assert taken.count(True) == 1
+    assert storage.get("t/i/1/0/m") == b"%d" % taken.index(True)
+
+
+def test_what_is_not_there_is_said_so_by_one_error(storage: Storage) -> None:
+    put(storage, "a/f", b"x")
+    for missing in ("a/g", "b/f", "a/f/g"):
+        with pytest.raises(FileNotFoundError):
+            storage.get(missing)
+        with pytest.raises(FileNotFoundError):
+            storage.open(missing)
+    assert storage.sizes("a", ["a/f", "a/g"]) == {"a/f": 1}
+    assert names(storage, "c") == []
+
+
+def test_a_list_is_of_what_lies_below_the_folder_at_any_depth(storage: Storage) -> None:
+    for name in ("a/b/1", "a/b/2/3", "a/bc/4", "a/5", "z"):
+        put(storage, name, b"x" * len(name))
+    assert sorted(storage.list("a/b")) == [("a/b/1", 5), ("a/b/2/3", 7)]
+    assert names(storage, "a") == ["a/5", "a/b/1", "a/b/2/3", "a/bc/4"]
+
+
+def test_deleted_is_what_lies_between_two_parts(storage: Storage) -> None:
+    for part in ("01", "02", "03", "notes"):
+        for file in ("f", "g/h"):
+            put(storage, f"t/i/{part}/{file}", b"x")
+    put(storage, "t/i2/01/f", b"x")
+    assert storage.delete("t/i", "0", "03") == 2
+    assert names(storage, "t/i") == ["t/i/03/f", "t/i/03/g/h", "t/i/notes/f", "t/i/notes/g/h"]
+    assert storage.delete("t/i", "03", ":") == 1
+    assert storage.delete("t/i", "03", ":") == 0
+    assert storage.delete("nowhere") == 0
+    assert storage.delete("t/i") == 1
+    assert names(storage, "t") == ["t/i2/01/f"]
+
+
+@pytest.mark.parametrize("name", ["with blank", "ü ñ 日", "a=b,c:d", "100%41", "#?&+~[]{}^|<>'\"`"])
+def test_names_come_back_as_they_were_given(storage: Storage, name: str) -> None:
+    put(storage, f"folder/{name}/{name}", b"1")
+    assert storage.put_if_absent(f"folder/{name}/m", b"2")
+    assert names(storage, "folder") == sorted([f"folder/{name}/{name}", f"folder/{name}/m"])
+    assert names(storage, f"folder/{name}") == names(storage, "folder")
+    assert storage.get(f"folder/{name}/{name}") == b"1"
+    assert storage.delete("folder") == 1
+    assert names(storage, "folder") == []
+
+
+def test_what_is_opened_can_be_sought_in(storage: Storage) -> None:
+    table = pa.table({"n": list(range(1000))})
+    storage.put("t/i/1/0/f.parquet", lambda file: pq.write_table(table, file))
+    with storage.open("t/i/1/0/f.parquet") as file:
+        assert file.seek(0, io.SEEK_END) == storage.sizes("t/i/1/0", ["t/i/1/0/f.parquet"])["t/i/1/0/f.parquet"]
+        assert pq.read_table(file) == table
+
+
+def test_content_of_many_pieces_is_whole(storage: Storage) -> None:
+    """More than one request can carry: objects go in parts then."""
+    content = bytes(range(256)) * 50_000
+    put(storage, "t/large", content)
+    assert storage.get("t/large") == content
+    assert storage.get("t/large", 6_000_000, 1000) == content[6_000_000:6_001_000]
+
+
+# ---- a store that fails ----------------------------------------------------------------------------------------
+
+VERBS: dict[str, tuple[str, Callable[[Storage], object], object]] = {
+    "put_if_absent": ("PUT", lambda one: one.put_if_absent("t/new", b"mine"), True),
+    "put": ("PUT", lambda one: put(one, "t/unique", b"mine"), 4),
+    "get": ("GET", lambda one: one.get("t/there"), b"12345"),
+    "range": ("GET", lambda one: one.get("t/there", 1, 2), b"23"),
+    "list": ("GET", lambda one: sorted(one.list("t")), [("t/other", 1), ("t/there", 5)]),
+    "delete": ("POST", lambda one: (one.delete("t", "other", "p"), names(one, "t")), (1, ["t/there"])),
+}
+"""Name -> method of the request that is harmed, the call, and what it gives."""
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE, Verdict.HOLD], ids=lambda one: one.name)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_same(
+    verb: str, verdict: Verdict, bucket: Bucket
+) -> None:
+    method, call, expected = VERBS[verb]
+    storage = storage_at(bucket.uri)
+    put(storage, "t/there", b"12345")
+    put(storage, "t/other", b"x")
+    bucket.proxy.rule = first(method, verdict, times=1 if verdict is Verdict.HOLD else 2)
+    assert call(storage) == expected
+    assert bucket.proxy.harmed >= 1
+    if method == "PUT":
+        bucket.proxy.rule = first("none", Verdict.PASS)
+        assert storage.get("t/new" if verb == "put_if_absent" else "t/unique") == b"mine"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE], ids=lambda one: one.name)
+def test_of_two_who_take_a_name_while_every_second_answer_is_lost_one_has_it(verdict: Verdict, bucket: Bucket) -> None:
+    storage, asked = storage_at(bucket.uri), iter(range(10_000))
+    bucket.proxy.rule = lambda request: verdict if next(asked) % 2 == 0 else Verdict.PASS
+    for number in range(5):
+        taken = [storage.put_if_absent(f"t/{number}", content) for content in (b"one", b"two")]
+        assert taken == [True, False]
+        assert storage.get(f"t/{number}") == b"one"
+
+
+@pytest.mark.parametrize("verb", ["put_if_absent", "put", "get", "list"])
+def test_a_store_that_stays_away_is_one_error_that_is_tried_again(verb: str, bucket: Bucket) -> None:
+    bucket.proxy.rule = lambda request: Verdict.UNAVAILABLE
+    with pytest.raises(StoreUnavailableError, match=rf"in '{bucket.uri}' .*run the task again") as caught:
+        VERBS[verb][1](storage_at(bucket.uri))
+    assert caught.value.outcome is Outcome.RETRY
+
+
+def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(bucket: Bucket) -> None:
+    storage, other = storage_at(bucket.uri), b"another one's"
+    stolen: list[bool] = []
+
+    def rule(request: Request) -> Verdict:
+        if request.method == "PUT" and not stolen:
+            stolen.append(True)  # before the rule answers: the other's own request passes
+            assert storage.put_if_absent("t/m", other)
+            return Verdict.UNAVAILABLE
+        return Verdict.PASS
+
+    bucket.proxy.rule = rule
+    assert not storage.put_if_absent("t/m", b"mine")
+    assert storage.get("t/m") == other
+
+
+# ---- what is found when an attempt begins ----------------------------------------------------------------------
+
+
+def s3_error(status: int, code: str) -> Rule:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>said {code}</Message></Error>".encode()
+    return lambda request: Answer(status, body)
+
+
+def test_a_place_that_works_costs_two_requests_once_and_one_in_other_processes(bucket: Bucket) -> None:
+    for _ in range(3):
+        storage_at(bucket.uri).require_usable()
+    assert bucket.proxy.asked == {"PUT": 2}
+    script = (
+        "import sys; from airflow_trident.staging.storage import storage_at; storage_at(sys.argv[1]).require_usable()"
+    )
+    before = bucket.proxy.asked.total()
+    subprocess.run([sys.executable, "-c", script, bucket.uri], check=True)
+    assert bucket.proxy.asked.total() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (s3_error(403, "InvalidAccessKeyId"), "InvalidAccessKeyId: .*access key of the connection"),
+        (s3_error(403, "SignatureDoesNotMatch"), "SignatureDoesNotMatch.*secret key"),
+        (s3_error(403, "AccessDenied"), "AccessDenied.*the right to list, read, write and delete"),
+        (s3_error(403, "Unheard"), "Unheard.*Give this user the right"),
+        (s3_error(400, "ExpiredToken"), "ExpiredToken.*Renew the session token"),
+        (s3_error(403, "RequestTimeTooSkewed"), "RequestTimeTooSkewed.*Set the clock"),
+        (s3_error(301, "PermanentRedirect"), "bucket's region.*region_name"),
+        (s3_error(400, "AuthorizationHeaderMalformed"), "AuthorizationHeaderMalformed.*bucket's region"),
+        (lambda request: Verdict.UNCONDITIONAL, "takes a name twice.*conditional writes"),
+    ],
+)
+def test_a_place_that_cannot_work_is_one_error_with_its_cure(rule: Rule, text: str, bucket: Bucket) -> None:
+    bucket.proxy.rule = rule
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        storage_at(bucket.uri).require_usable()
+    assert bucket.uri in str(caught.value)
+    assert "a-secret-key" not in str(caught.value)
+    assert caught.value.outcome is Outcome.FAIL
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket: Bucket) -> None:
+    storage = storage_at("s3://objects@no-such-bucket/x")
+    with pytest.raises(ConfigurationError, match=r"'s3://objects@no-such-bucket/x' \(NoSuchBucket.*Make the bucket"):
+        storage.require_usable()
+    for verb in (lambda: storage.get("a"), lambda: list(storage.list("a")), lambda: put(storage, "a", b"")):
+        with pytest.raises(ConfigurationError, match="NoSuchBucket"):
+            verb()
+
+
+def test_no_credentials_at_all_is_one_error_with_its_cure(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.proxy.rule = lambda request: Answer(404)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", bucket.proxy.url)
+    with pytest.raises(
+        ConfigurationError, match=r"no credentials for 's3://.*AWS_ACCESS_KEY_ID.*connection of type aws"
+    ):
+        storage_at(f"s3://{bucket.name}").require_usable()
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (None, "there is no connection 'objects'"),
+        ('{"conn_type": "postgres"}', "'objects' is of type 'postgres'.*needs one of type 'aws'"),
+        ('{"conn_type": "aws", "extra": {"role_arn": "arn:x"}}', "has the extra 'role_arn', which is not followed"),
+        (
+            '{"conn_type": "aws", "login": "a", "password": "b", "extra": {"endpoint_url": "no url"}}',
+            "'no url' of 's3://obj.*no URL",
+        ),
+    ],
+)
+def test_a_connection_that_does_not_fit_is_refused(
+    written: str | None, text: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if written is None:
+        monkeypatch.delenv(VARIABLE)
+    else:
+        monkeypatch.setenv(VARIABLE, written)
+    with pytest.raises(TridentError, match=text):
+        storage_at(bucket.uri).require_usable()
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("s3://", "it is no s3://bucket/prefix"),
+        ("s3://UPPER/x", "it is no s3://bucket/prefix"),
+        ("s3://b/x", "it is no s3://bucket/prefix"),
+        ("s3://bucket/a/../b", "it is no s3://bucket/prefix"),
+        ("s3://bucket//b", "it is no s3://bucket/prefix"),
+        ("s3://bucket/x?versionId=1", "it is no s3://bucket/prefix"),
+        ("s3://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*connection of type aws"),
+        ("gs://bucket/x", "mounted file systems and s3:// only"),
+        ("hdfs://host/x", "mounted file systems and s3:// only"),
+    ],
+)
+def test_what_is_no_place_is_refused_before_anything_is_opened(uri: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        storage_at(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_place_that_was_resolved_needs_no_connection_any_more(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = pickle.dumps(storage_at(bucket.uri).resolved())
+    monkeypatch.delenv(VARIABLE)
+    there: Storage = pickle.loads(sent)
+    assert there.put_if_absent("t/m", b"x")
+    assert "a-secret-key" not in repr(there)
+
+
+def test_without_a_connection_the_environment_is_asked(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.direct)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    assert storage_at(f"s3://{bucket.name}").put_if_absent("t/m", b"x")
+
+
+def test_a_temporary_root_is_below_the_root_and_gone_afterwards(bucket: Bucket, tmp_path: Path) -> None:
+    for root in (f"{bucket.uri}/p", str(tmp_path / "p")):
+        with temporary_root(root, "rebuild-") as own:
+            assert own.startswith(f"{absolute_root(root)}/rebuild-")
+            put(storage_at(own), "t/f", b"x")
+            assert len(names(storage_at(root), "")) == 1
+        assert names(storage_at(root), "") == []

@@ -1,0 +1,150 @@
+"""An HTTP proxy before an object store, to refuse, hold or lose what a test says. It also counts what was asked.
+
+Client -> proxy -> server. What happens to a request is decided by a rule that a test sets.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Verdict(StrEnum):
+    PASS = "pass it on"
+    UNAVAILABLE = "answer 503, and do nothing"
+    LOSE = "do it, and cut the connection instead of answering"
+    HOLD = "do it, and answer only when the client has gone away"
+    UNCONDITIONAL = "pass it on without its condition, as a store does that knows none"
+
+
+@dataclass(frozen=True)
+class Request:
+    """`path`: with the bucket, and without a query."""
+
+    method: str
+    path: str
+    query: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Instead of the server's."""
+
+    status: int
+    body: bytes = b""
+
+
+Rule = Callable[[Request], "Verdict | Answer"]
+
+
+def pass_all(request: Request) -> Verdict:
+    return Verdict.PASS
+
+
+def first(method: str, verdict: Verdict | Answer, *, times: int = 1, containing: str = "") -> Rule:
+    """So many requests of the method, of paths that contain the text; all others pass."""
+    left = threading.Semaphore(times)
+
+    def rule(request: Request) -> Verdict | Answer:
+        wanted = request.method == method and containing in request.path
+        return verdict if wanted and left.acquire(blocking=False) else Verdict.PASS
+
+    return rule
+
+
+class HttpProxy:
+    """Listens on a free port of this machine. `rule` may be changed at any time; `asked` counts requests by method, and
+    `harmed` those that did not just pass."""
+
+    def __init__(self, target: str) -> None:
+        """:param target: ``host:port``."""
+        self.target = target
+        self.rule: Rule = pass_all
+        self.asked = Counter[str]()
+        self.harmed = 0
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def __enter__(self) -> HttpProxy:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    proxy: HttpProxy
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is what some tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _serve(self) -> None:
+        proxy = self.server.proxy
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path, _, query = self.path.partition("?")
+        verdict = proxy.rule(Request(self.command, path, query))
+        proxy.asked[self.command] += 1
+        proxy.harmed += verdict is not Verdict.PASS
+        if isinstance(verdict, Answer):
+            self._answer(verdict.status, verdict.body, {})
+            return
+        if verdict is Verdict.UNAVAILABLE:
+            self._answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>", {})
+            return
+        status, headers, content = self._forwarded(body, unconditional=verdict is Verdict.UNCONDITIONAL)
+        if verdict is Verdict.HOLD:
+            self.connection.recv(1)  # a client that has sent its request sends nothing more until it goes away
+        if verdict in (Verdict.LOSE, Verdict.HOLD):
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self._answer(status, content, headers)
+
+    def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
+        headers = dict(self.headers.items())
+        if unconditional:
+            headers = {name: value for name, value in headers.items() if name.lower() != "if-none-match"}
+        server = http.client.HTTPConnection(self.server.proxy.target)
+        try:
+            server.request(self.command, self.path, body, headers)
+            answer = server.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            server.close()
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        size = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
+        self.send_header("Content-Length", size)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - so they are called

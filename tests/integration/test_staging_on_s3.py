@@ -1,0 +1,221 @@
+"""Topologies whose results lie on S3 between the phases: on each engine, with the phases in processes of their own,
+and with a store that is away or refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_trident import Count, FileSpout, Function, SqliteState, Topology
+from airflow_trident.cli.doctor_checks import machine_checks
+from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError, StoreUnavailableError
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.staging.manifest import Manifest
+from airflow_trident.staging.storage import storage_at
+from tests.faults.http_proxy import Request, Verdict, first
+from tests.fixtures.object_store import Bucket
+
+LINES = ["the cow jumped", "over the moon", "the man went"]
+WORDS = {"the": 3, "cow": 1, "jumped": 1, "over": 1, "moon": 1, "man": 1, "went": 1}
+
+
+class Split(Function):
+    def execute(self, line: str) -> Iterator[str]:
+        yield from line.split()
+
+
+def topology(folder: Path, *, max_files: int = 1) -> Topology:
+    """Counts, which the driver stages, and raw rows, which executors stage."""
+    source = folder / "in"
+    source.mkdir(exist_ok=True)
+    for number, line in enumerate(LINES):
+        (source / f"{number}.txt").write_text(f"{line}\n")
+    made = Topology("on_s3")
+    words = made.new_stream("lines", FileSpout(str(source), max_files=max_files)).each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(SqliteState(str(folder / "c.db")), Count(), "count", name="counts")
+    raw = words.each("word", Split(), "key")
+    raw.partition_persist(SqliteState(str(folder / "r.db")), "key, line", keys="key", name="last")
+    return made
+
+
+def contents(made: Topology, name: str) -> dict[object, object]:
+    spec = made.states[name]
+    with spec.factory.make_state(spec) as state:
+        return {key[0]: value[0] for key, value in state.items()}
+
+
+def run(made: Topology, engine: Engine, uri: str) -> list[int]:
+    with MemoryLedger(made.name) as ledger:
+        done = LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=uri).run()
+        rows = [tx.staged.rows_read for tx in ledger.transactions() if tx.staged is not None]
+        assert rows == [1] * len(done)
+    return done
+
+
+def test_the_local_engine_stages_on_s3(bucket: Bucket, tmp_path: Path) -> None:
+    made = topology(tmp_path)
+    assert run(made, LocalEngine(), f"{bucket.uri}/some/prefix") == [1, 2, 3]
+    assert contents(made, "counts") == WORDS
+    staged = [name for name, _ in storage_at(bucket.uri).list("some/prefix/on_s3")]
+    assert sum(name.endswith("/manifest.json") for name in staged) == 3
+    assert sum(name.endswith(".parquet") for name in staged) == 6
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["spark_engine", "connect_engine"])
+def test_spark_stages_on_s3_and_knows_what_it_read(
+    engine: str, bucket: Bucket, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    made = topology(tmp_path)
+    assert run(made, request.getfixturevalue(engine), f"{bucket.uri}/p") == [1, 2, 3]
+    assert contents(made, "counts") == WORDS
+    assert set(contents(made, "last")) == set(WORDS)
+    assert not [name for name, _ in storage_at(bucket.uri).list("p") if "rows-read" in name]
+
+
+def test_every_request_may_fail_once_and_nothing_else_comes_of_it(bucket: Bucket, tmp_path: Path) -> None:
+    made, seen = topology(tmp_path), set[tuple[str, str]]()
+
+    def rule(request: Request) -> Verdict:
+        if (request.method, request.path + request.query) in seen:
+            return Verdict.PASS
+        seen.add((request.method, request.path + request.query))
+        return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
+
+    bucket.proxy.rule = rule
+    assert run(made, LocalEngine(), bucket.uri) == [1, 2, 3]
+    assert bucket.proxy.harmed == len(seen) > 10
+    assert contents(made, "counts") == WORDS
+
+
+@pytest.mark.parametrize(("retention", "more"), [(50, {}), (1, {"GET": 1, "POST": 1})])
+def test_a_transaction_costs_five_requests_and_two_where_something_is_pruned(
+    retention: int, more: dict[str, int], bucket: Bucket, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    made = Topology("costs")
+    for number in range(3):
+        (tmp_path / "in" / str(number)).write_text("a line\n")
+    lines = made.new_stream("lines", FileSpout(str(tmp_path / "in"), max_files=1))
+    lines.persistent_aggregate(SqliteState(str(tmp_path / "c.db")), Count(), "count", name="counts")
+    with MemoryLedger(made.name) as ledger:
+        runner = LocalRunner(
+            ledger=ledger, topology=made, engine=LocalEngine(), staging_root=bucket.uri, retention=retention
+        )
+        runner.run(max_transactions=2)
+        before = bucket.proxy.asked.copy()
+        runner.run()
+        assert bucket.proxy.asked - before == Counter({"PUT": 2, "GET": 3}) + Counter(more)
+
+
+# ---- phases in processes of their own --------------------------------------------------------------------------
+
+PHASE = """
+import sys
+from pathlib import Path
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.phases import Attempts, coordinate, process
+from tests.integration.test_staging_on_s3 import topology
+phase, hosts, root, folder, uri = sys.argv[1:]
+made = topology(Path(folder))
+with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger:
+    if phase == "coordinate":
+        coordinate(ledger, made, Claim(key="run"))
+    elif phase == "emit":
+        process(ledger, made, 1, LocalEngine(), uri, Attempts(owner="emitter"))
+    else:
+        Committer(
+            ledger=ledger, topology=made, staging_root=uri, attempts=Attempts(owner="c"), engine=LocalEngine
+        ).commit(1)
+"""
+
+
+@pytest.mark.zookeeper
+def test_phases_in_processes_of_their_own_share_nothing_but_the_store(
+    zookeeper: object, ledger_root: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    hosts: str = zookeeper.hosts  # type: ignore[attr-defined]
+    for phase in ("coordinate", "emit", "commit"):
+        where = tmp_path / phase  # nothing relative is shared, either
+        where.mkdir()
+        command = [sys.executable, "-c", PHASE, phase, hosts, ledger_root, str(tmp_path), f"{bucket.uri}/p"]
+        environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(
+            command, check=False, cwd=where, env={**os.environ, **environment}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert not list(where.iterdir())
+    assert contents(topology(tmp_path), "counts") == {"the": 1, "cow": 1, "jumped": 1}
+
+
+# ---- a store that cannot be used -------------------------------------------------------------------------------
+
+
+class Watched(LocalEngine):
+    ran = False
+
+    def run(self, job: Job) -> Manifest:
+        self.ran = True
+        return super().run(job)
+
+
+@pytest.mark.parametrize("uri", ["s3://objects@no-such-bucket/p", "unconditional"])
+def test_what_cannot_be_staged_is_said_before_any_work_and_the_transaction_waits_for_its_cure(
+    uri: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    made, engine = topology(tmp_path), Watched()
+    if uri == "unconditional":
+        bucket.proxy.rule, uri = (lambda request: Verdict.UNCONDITIONAL), bucket.uri
+    with MemoryLedger(made.name) as ledger:
+        coordinate(ledger, made, Claim(key="run"))
+        with pytest.raises(ConfigurationError, match=r"NoSuchBucket|takes a name twice"):
+            process(ledger, made, 1, engine, uri, Attempts(owner="t"))
+        assert not engine.ran
+        tx = ledger.view(1).tx
+        assert tx is not None
+        assert tx.status is Status.FAILED
+        assert "NoSuchBucket" in tx.error or "takes a name twice" in tx.error
+        bucket.proxy.rule = first("none", Verdict.PASS)
+        process(ledger, made, 1, engine, f"{bucket.uri}/another", Attempts(owner="t", replays=True))
+        assert ledger.view(1).tx.status is Status.PROCESSED  # type: ignore[union-attr]
+
+
+def test_a_store_that_goes_away_is_tried_again_by_the_next_attempt(bucket: Bucket, tmp_path: Path) -> None:
+    made = topology(tmp_path)
+    with MemoryLedger(made.name) as ledger:
+        coordinate(ledger, made, Claim(key="run"))
+        bucket.proxy.rule = lambda request: Verdict.UNAVAILABLE
+        with pytest.raises(StoreUnavailableError, match="SlowDown"):
+            process(ledger, made, 1, LocalEngine(), bucket.uri, Attempts(owner="t"))
+        bucket.proxy.rule = first("none", Verdict.PASS)
+        result = process(ledger, made, 1, LocalEngine(), bucket.uri, Attempts(owner="t"))
+        assert result.attempt == 1
+
+
+def test_the_doctor_asks_the_store(bucket: Bucket, tmp_path: Path) -> None:
+    def said(uri: str) -> tuple[str, str]:
+        (found,) = [one for one in machine_checks(uri) if one.subject == "staging"]
+        return found.level.name, found.text
+
+    assert said(bucket.uri) == ("OK", f"{bucket.uri} takes names once, and is read, listed and deleted from")
+    assert [name for name, _ in storage_at(bucket.uri).list("")] == [".airflow-trident-takes-names-once"]
+    level, text = said("s3://objects@no-such-bucket")
+    assert level == "FAIL"
+    assert "Make the bucket" in text
+    assert said("gs://bucket")[0] == "FAIL"
