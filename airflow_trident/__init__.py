@@ -163,6 +163,8 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
     from airflow_trident.task_group import trident_transaction as trident_transaction
+    from airflow_trident.tasks.deadline import OldestUncommittedDeadline as OldestUncommittedDeadline
+    from airflow_trident.tasks.retry_policy import TridentRetryPolicy as TridentRetryPolicy
     from airflow_trident.topology.script import Script as Script
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology

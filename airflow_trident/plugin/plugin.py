@@ -10,7 +10,7 @@ from airflow_trident.links.transaction import APP_PREFIX, VIEW_ROUTE, base_path
 
 
 class TridentPlugin(AirflowPlugin):
-    """A "Transactions" page: in the navigation, on every DAG and on every task."""
+    """A "Transactions" page: in the navigation, on every DAG and on every task; and the reference of deadlines."""
 
     name = "trident"
 
@@ -35,3 +35,10 @@ class TridentPlugin(AirflowPlugin):
         from airflow_trident.plugin.web_app import app
 
         return [{"app": app, "url_prefix": APP_PREFIX, "name": "Trident"}]
+
+    @property
+    def deadline_references(self) -> list[type[Any]]:  # type: ignore[override]
+        # Read by the scheduler, where a DAG has such a deadline.
+        from airflow_trident.tasks.deadline import OldestUncommittedDeadline
+
+        return [OldestUncommittedDeadline]

@@ -25,6 +25,7 @@ from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun
 from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.spans import phase_spans, trace
 
 PREFIX = "trident."
 
@@ -117,7 +118,9 @@ def _between(record: TxRecord, first: str, last: str) -> int:
 
 
 def listen(ledger: Any, verb: str, answer: object) -> None:
-    """The listener of ledgers that tasks, the page and commands open."""
+    """The listener of ledgers that tasks, the page and commands open: metrics, and spans."""
+    records = (part for part in _parts(answer) if isinstance(part, TxRecord))
+    trace(ledger.topology_name, (span for record in records for span in phase_spans(verb, record)))
     found = metrics_of(verb, answer)
     if not found:
         return

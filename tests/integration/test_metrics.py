@@ -11,6 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.fixtures.airflow import AirflowHome
 from tests.integration.test_airflow_tasks import PROGRAM, write_words
@@ -28,6 +29,8 @@ class Collector(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.points: Points = {}
+        self.spans: list[tuple[str, dict[str, object], int]] = []
+        """Name, attributes, milliseconds; in the order in which they came."""
 
     def take(self, request: ExportMetricsServiceRequest) -> None:
         for resource in request.resource_metrics:
@@ -39,12 +42,24 @@ class Collector(ThreadingHTTPServer):
                         value = point.count if kind in SPREADS else point.as_double or point.as_int
                         self.points.setdefault(metric.name, {})[tags.get("topology", "")] = value
 
+    def take_spans(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    about = {one.key: one.value.string_value or one.value.int_value for one in span.attributes}
+                    took_ms = (span.end_time_unix_nano - span.start_time_unix_nano) // 1_000_000
+                    self.spans.append((span.name, about, took_ms))
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
-        self.server.take(ExportMetricsServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"]))))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.endswith("/traces"):
+            self.server.take_spans(ExportTraceServiceRequest.FromString(body))
+        else:
+            self.server.take(ExportMetricsServiceRequest.FromString(body))
         body = ExportMetricsServiceResponse().SerializeToString()
         self.send_response(200)
         self.send_header("Content-Type", "application/x-protobuf")
@@ -92,3 +107,33 @@ tell(True)
     airflow_home.python(PROGRAM + skip_all)
     airflow_home.airflow("trident", "skip", "words", "3", "--reason", "withdrawn")
     assert collector.points["airflow.trident.skipped"] == {"words": 1}
+
+
+def test_a_collector_gets_a_span_for_each_phase_of_a_transaction(
+    airflow_home: AirflowHome, collector: Collector
+) -> None:
+    write_words(airflow_home)
+    airflow_home.options |= {
+        "AIRFLOW__TRACES__OTEL_ON": "True",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{collector.server_address[1]}/v1/traces",
+        "OTEL_TRACES_EXPORTER": "otlp_proto_http",
+        "NO_PROXY": "127.0.0.1",
+    }
+    times = airflow_home.python(
+        PROGRAM
+        + """
+Path("fail-2").touch()
+play(dag)
+play(dag)
+with ledger() as one:
+    tell([tx.times_ms for tx in one.transactions()])
+"""
+    )
+    spans = [span for span in collector.spans if span[0].startswith("trident.")]
+    told = sorted((about["trident.txid"], name, about["trident.attempt"]) for name, about, _ in spans)
+    ended = [(1, f"trident.{name}", 0) for name in ("commit", "processing", "waiting")]
+    assert told == [*ended, *((2, "trident.processing", attempt) for attempt in (0, 1))]
+    assert {about["trident.topology"] for _, about, _ in spans} == {"words"}
+    took = {name: ms for name, about, ms in spans if about["trident.txid"] == 1}
+    assert took["trident.commit"] == times[0]["COMMITTED"] - times[0]["COMMITTING"]
+    assert took["trident.processing"] == times[0]["PROCESSED"] - times[0]["PROCESSING"]

@@ -1,0 +1,75 @@
+"""A deadline of Airflow that counts from the oldest transaction that is not committed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.runtime.waiting import lowest_uncommitted
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.deadline import BaseDeadlineReference
+    from sqlalchemy.orm import Session
+
+    from airflow_trident.ledger.base import Ledger
+else:
+    try:
+        from airflow.sdk.definitions.deadline import BaseDeadlineReference
+    except ImportError:  # before 3.2
+        BaseDeadlineReference = object
+
+_log = logging.getLogger(__name__)
+READ_S = 5.0
+"""The scheduler waits for the ledger no longer than that."""
+
+
+@dataclass(eq=False)
+class OldestUncommittedDeadline(BaseDeadlineReference):  # type: ignore[misc,unused-ignore]
+    """``DeadlineAlert(OldestUncommittedDeadline("orders"), timedelta(hours=1), callback)`` is for runs that have not
+    ended an hour after the oldest uncommitted transaction of the topology was begun.
+
+    Airflow's own references count from a run's dates, and know nothing of a batch that has waited since yesterday.
+    Airflow asks when a run is created: where everything is committed, or the ledger does not answer, from then.
+
+    :param topology: its name.
+    :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
+    """
+
+    topology: str = ""
+    zookeeper_conn_id: str | None = None
+
+    def serialize_reference(self) -> dict[str, Any]:
+        if not self.topology:
+            raise ConfigurationError("a deadline of no topology", 'Name it: OldestUncommittedDeadline("orders").')
+        return {
+            "reference_type": self.reference_name,
+            "topology": self.topology,
+            "zookeeper_conn_id": self.zookeeper_conn_id,
+        }
+
+    @classmethod
+    def deserialize_reference(cls, reference_data: dict[str, Any]) -> OldestUncommittedDeadline:
+        return cls(reference_data["topology"], reference_data.get("zookeeper_conn_id"))
+
+    def _evaluate_with(self, *, session: Session, **_kwargs: Any) -> datetime:
+        """What Airflow calls, in the scheduler, while it creates a run."""
+        from airflow_trident.hooks.zookeeper import ZooKeeperHook
+
+        try:
+            with ZooKeeperHook(self.zookeeper_conn_id).get_ledgers(deadline_s=READ_S) as ledgers:
+                since_ms = begun_ms_of_oldest(ledgers.ledger(self.topology))
+        except Exception as error:  # noqa: BLE001 - whatever it was, the run is created all the same
+            _log.warning("the oldest uncommitted transaction of topology %s is not known: %s", self.topology, error)
+            since_ms = None
+        return datetime.now(UTC) if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
+
+
+def begun_ms_of_oldest(ledger: Ledger) -> int | None:
+    """When the lowest transaction was begun that must still commit; None: all are committed."""
+    view = ledger.view(0)
+    lowest = lowest_uncommitted(view, view.next_txid)
+    record = None if lowest is None else ledger.view(lowest).tx
+    return None if record is None else record.times_ms.get("begun")

@@ -1,0 +1,63 @@
+"""The table of errors as a retry policy of Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError, Outcome, TridentError
+
+if TYPE_CHECKING:
+    from airflow.sdk import RetryPolicy
+    from airflow.sdk.definitions.retry_policy import RetryDecision
+else:
+    try:
+        from airflow.sdk import RetryPolicy
+    except ImportError:  # before 3.3
+        RetryPolicy = object
+
+
+class TridentRetryPolicy(RetryPolicy):
+    """Retries what the reference of errors calls retried, and ends the task at once for what only a person can mend.
+
+    Our operators do so by themselves. It is for tasks of your own that call this package, and for another delay:
+    ``retry_policy=TridentRetryPolicy(retry_delay=timedelta(minutes=5))``. Errors of others are left to Airflow.
+
+    :param retry_delay: before a retry of what is retried; None: the task's own.
+    :raises ConfigurationError: this Airflow has no retry policies (before 3.3).
+    """
+
+    def __init__(self, retry_delay: timedelta | None = None) -> None:
+        if RetryPolicy is object:
+            raise ConfigurationError("this Airflow has no retry policies", "Install Airflow 3.3, or leave it out.")
+        self.retry_delay = retry_delay
+
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
+        """By the first error of this package among the error and its causes."""
+        from airflow.sdk.definitions.retry_policy import RetryDecision
+
+        error = next((one for one in causes(exception) if isinstance(one, TridentError)), None)
+        if error is None:
+            return RetryDecision.default()
+        reason = f"{type(error).__name__}: {error.outcome}"
+        if error.outcome is Outcome.RETRY:
+            return RetryDecision.retry(self.retry_delay, reason)
+        return RetryDecision.fail(reason)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"retry_delay": None if self.retry_delay is None else self.retry_delay.total_seconds()}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> TridentRetryPolicy:
+        seconds = data.get("retry_delay")
+        return cls(None if seconds is None else timedelta(seconds=seconds))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it, and so on."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__

@@ -1,0 +1,74 @@
+"""Spans of transactions, through Airflow's OpenTelemetry tracing: children of the span of the task, or command, whose
+write ended the phase.
+
+| span | from | until |
+|---|---|---|
+| ``trident.processing`` | an attempt begins | its batch is staged, or it failed |
+| ``trident.waiting`` | the batch is staged | the commit begins |
+| ``trident.commit`` | the commit begins | the transaction is committed |
+
+Their times are those of the ledger's records, so that a phase which one task began and another one ended is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+
+_PHASES = {
+    "processed": (("processing", Status.PROCESSING, Status.PROCESSED),),
+    "committed": (
+        ("waiting", Status.PROCESSED, Status.COMMITTING),
+        ("commit", Status.COMMITTING, Status.COMMITTED),
+    ),
+}
+"""The status that verbs lead to whose names begin with it -> the phases that they end."""
+_FAILS = ("attempt_failed", "fail")
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """`begin_ms`, `end_ms`: Unix milliseconds; `error`: how it ended, "" if well."""
+
+    name: str
+    begin_ms: int
+    end_ms: int
+    txid: int
+    attempt: int
+    error: str = ""
+
+
+def phase_spans(verb: str, record: TxRecord) -> Iterator[PhaseSpan]:
+    """The phases that the verb has ended, by the record that it wrote. Pure."""
+    if verb in _FAILS:
+        for past in record.attempts[-1:]:
+            if past.attempt == record.attempt and past.begun_ms and past.ended_ms:
+                error = past.error.partition(":")[0]
+                yield PhaseSpan(
+                    "processing", past.begun_ms, past.ended_ms, record.txid, past.attempt, error or "failed"
+                )
+        return
+    for name, first, last in _PHASES.get(record.status.lower(), ()):
+        begin_ms, end_ms = record.times_ms.get(first), record.times_ms.get(last)
+        if verb.startswith(record.status.lower()) and begin_ms is not None and end_ms is not None:
+            yield PhaseSpan(name, begin_ms, max(begin_ms, end_ms), record.txid, record.attempt)
+
+
+def trace(topology: str, spans: Iterator[PhaseSpan]) -> None:
+    """To wherever ``[traces]`` sends those of Airflow; nowhere if that is off."""
+    from opentelemetry.trace import StatusCode, get_tracer
+
+    tracer = get_tracer("airflow_trident")
+    for one in spans:
+        about: dict[str, str | int] = {
+            "trident.topology": topology,
+            "trident.txid": one.txid,
+            "trident.attempt": one.attempt,
+        }
+        span = tracer.start_span(f"trident.{one.name}", start_time=one.begin_ms * 1_000_000, attributes=about)
+        if one.error:
+            span.set_status(StatusCode.ERROR, one.error)
+        span.end(end_time=one.end_ms * 1_000_000)
