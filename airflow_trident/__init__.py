@@ -171,6 +171,7 @@ if TYPE_CHECKING:
     from airflow_trident.topology.transactional.builder import (
         TransactionalTopologyBuilder as TransactionalTopologyBuilder,
     )
+    from airflow_trident.triggers.batch import TridentBatchTrigger as TridentBatchTrigger
 
 
 __version__ = VERSION

@@ -61,7 +61,11 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_trident.triggers.turn", "airflow_trident.triggers.driver"],
+                "python-modules": [
+                    "airflow_trident.triggers.turn",
+                    "airflow_trident.triggers.driver",
+                    "airflow_trident.triggers.batch",
+                ],
             }
         ],
         "extra-links": [

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 
-from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
 from airflow_trident.tasks.liveness import left_to_anybody
-from airflow_trident.types import Json
+from airflow_trident.tasks.source_looks import first_ready, last_position
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -43,19 +42,15 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         with airflow_outcome():
-            last, position = self._position()
+            with self.open_ledger() as ledger:
+                last, position = last_position(ledger)
             if position is None:
                 self.log.info("transaction %d of topology %s has to be emitted again first", last, self.topology_name)
                 return False
-            for stream, spout in self.topology.spouts.items():
-                coordinator = spout.coordinator()
-                try:
-                    ready = coordinator.is_ready(position.get(stream))
-                finally:
-                    coordinator.close()
-                if ready:
-                    self.log.info("stream %s has data after transaction %d", stream, last)
-                    return True
+            stream = first_ready(self.topology, position)
+            if stream is not None:
+                self.log.info("stream %s has data after transaction %d", stream, last)
+                return True
         self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
         return last > 0 and self._is_one_left()
 
@@ -65,15 +60,3 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         if left is not None:
             self.log.info("transaction %d waits to be committed, and %s: the next run commits it", left.by, left.why)
         return left is not None
-
-    def _position(self) -> tuple[int, dict[str, Json] | None]:
-        """The last transaction and where it ends: nothing before the first one, None while it has no batch."""
-        with self.open_ledger() as ledger:
-            try:
-                last = ledger.view(0).next_txid - 1
-            except UnknownTopologyError:
-                return 0, {}
-            record = ledger.view(last).tx if last else None
-        if record is not None and record.invalidated:
-            return last, None
-        return last, record.position if record is not None else {}

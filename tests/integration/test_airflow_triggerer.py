@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -30,8 +31,11 @@ LIMIT_S = 240.0
 DAGS = '''
 import os, time
 from pathlib import Path
-from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology, trident_transaction
+from airflow.sdk import DAG, Asset, AssetWatcher
+from airflow_trident import (
+    Count, FixedBatchSpout, Function, SqliteState, Topology, TridentBatchTrigger, TridentDrainOperator,
+    trident_transaction,
+)
 
 class Held(Function):
     """Says who is there and waits while a file says so."""
@@ -48,11 +52,15 @@ class Held(Function):
     def execute(self, word):
         yield word
 
-def play(name, **arguments):
+def made(name):
     topology = Topology(name)
     words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(10)], 2))
     kept = words.each("word", Held(name), "kept string").group_by("kept")
     kept.persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
+    return topology
+
+def play(name, **arguments):
+    topology = made(name)
     with DAG(name, schedule=None, max_active_runs=4) as dag:
         trident_transaction(topology, engine="local", group_id="t", **{"deferrable": True, **arguments})
     return dag
@@ -60,6 +68,10 @@ def play(name, **arguments):
 runs = play("runs", max_pending=4)
 mapped = play("mapped", max_transactions=3)
 triggerer = play("triggerer", turn_sensor=False, turn_wait_s=0, max_pending=2)
+watched = made("watched")
+there = TridentBatchTrigger("watched", "DAGS/plays.py:watched", poll_s=0.5)
+with DAG("watched", schedule=[Asset("batches", watchers=[AssetWatcher(name="watched", trigger=there)])]) as watching:
+    TridentDrainOperator(task_id="drain", topology=watched, engine="local", max_transactions=2, group=1)
 again = play("again", turn_sensor=False, turn_wait_s=0, max_pending=2, deferrable=False)
 '''
 
@@ -93,7 +105,9 @@ class Stage:
 def stage(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = Folder(tmp_path_factory.mktemp("triggerer"))
     folder.make()
-    (folder.dags / "plays.py").write_text(DAGS.replace("FOLDER", str(folder.root)), encoding="utf-8")
+    (folder.dags / "plays.py").write_text(
+        DAGS.replace("FOLDER", str(folder.root)).replace("DAGS/", f"{folder.dags}/"), encoding="utf-8"
+    )
     kills.write_plugin(folder.airflow)
     extra = {
         "AIRFLOW__TRIDENT__ROOT": ROOT,
@@ -182,3 +196,18 @@ def test_mapped_waits_end_in_the_triggerer_and_a_committer_that_was_killed_is_fo
     with closing(sqlite3.connect(stage.folder / "mapped.db")) as connection:
         counted = Counter(dict(connection.execute("SELECT kept, count FROM mapped_count")))
     assert counted == Counter(f"word{n % 3}" for n in range(10))
+
+
+def test_runs_come_by_themselves_as_long_as_the_source_has_a_batch(stage: Stage) -> None:
+    """Five batches, two a run: three events of the watcher."""
+
+    def statuses() -> list[Status]:
+        with suppress(UnknownTopologyError):  # before its first run
+            return [record.status for record in stage.records("watched").values()]
+        return []
+
+    stage.until(lambda: statuses() == [Status.COMMITTED] * 5, "five transactions are committed")
+    events = stage.airflow.api.call("GET", "/assets/events?limit=100")["asset_events"]
+    payloads = [one["extra"]["payload"] for one in events if one["extra"].get("from_trigger")]
+    assert {(one["topology"], one["stream"]) for one in payloads} == {("watched", "lines")}
+    assert {one["after"] for one in payloads} >= {0, 2, 4}

@@ -1,0 +1,34 @@
+"""Has a source more than its topology's transactions cover? Asked by who waits for that; nothing is begun."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import Json
+
+
+def last_position(ledger: Ledger) -> tuple[int, dict[str, Json] | None]:
+    """The last transaction and where it ends: nothing before the first one, None while it has no batch."""
+    try:
+        last = ledger.view(0).next_txid - 1
+    except UnknownTopologyError:
+        return 0, {}
+    record = ledger.view(last).tx if last else None
+    if record is not None and record.invalidated:
+        return last, None
+    return last, record.position if record is not None else {}
+
+
+def first_ready(topology: Topology, position: dict[str, Json]) -> str | None:
+    """The first stream that has data behind the position.
+
+    :raises TridentError: a source cannot be asked.
+    """
+    for stream, spout in topology.spouts.items():
+        with closing(spout.coordinator()) as coordinator:
+            if coordinator.is_ready(position.get(stream)):
+                return stream
+    return None

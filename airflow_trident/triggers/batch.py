@@ -1,0 +1,104 @@
+"""The trigger for event-driven scheduling: a run when the source has a batch, and none when it has not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_trident import settings
+from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
+from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.source_looks import first_ready, last_position
+from airflow_trident.tasks.topology_search import topology_named
+from airflow_trident.topology.topology import Topology
+from airflow_trident.triggers.shared_watch import Hub, shared_hub
+
+
+class TridentBatchTrigger(BaseEventTrigger):
+    """For an ``AssetWatcher``: an event when a stream has data that no transaction covers yet. All such triggers of a
+    process share one ZooKeeper session with those that wait for a turn.
+
+    An event is a hint, once for each transaction that may begin: if none does, it comes again after `again_s`. A
+    triggerer that starts anew may say it twice; the run that it makes then begins nothing, and is skipped.
+
+    :param topology: name of the topology.
+    :param place: where its code is, as the triggerer finds it: ``module:attribute``, or ``/path/to/file.py:attribute``.
+    :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
+    :param poll_s: seconds between two looks at the sources.
+    :param again_s: seconds after which an event comes again although nothing was begun.
+    :raises ConfigurationError: `place` has no attribute, or a number is not above 0.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        place: str,
+        zookeeper_conn_id: str | None = None,
+        poll_s: float = 30.0,
+        again_s: float = 600.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if ":" not in place:
+            raise ConfigurationError(
+                f"the place {place!r} of topology {topology!r} names no attribute",
+                "Write it like orders_dag:topology, or /dags/orders_dag.py:topology.",
+            )
+        for name, value in (("poll_s", poll_s), ("again_s", again_s)):
+            if value <= 0:
+                raise ConfigurationError(f"{name} = {value!r}", "Give more than 0 seconds.")
+        self.topology = topology
+        self.place = place
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.poll_s = poll_s
+        self.again_s = again_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "topology": self.topology,
+                "place": self.place,
+                "zookeeper_conn_id": self.zookeeper_conn_id,
+                "poll_s": self.poll_s,
+                "again_s": self.again_s,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        install_resolver()
+        conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
+        ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
+        told, told_s = -1, 0.0
+        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+            while True:
+                last, stream = await self._look(hub)
+                if stream and (last != told or time.monotonic() - told_s >= self.again_s):
+                    told, told_s = last, time.monotonic()
+                    self.log.info("stream %s of topology %s has data after transaction %d", stream, self.topology, last)
+                    yield TriggerEvent({"topology": self.topology, "after": last, "stream": stream})
+                await asyncio.sleep(self.poll_s)
+
+    async def _look(self, hub: Hub) -> tuple[int, str | None]:
+        """The last transaction, and a stream that has data behind it. What cannot be asked now is asked again: an event
+        trigger that ends is not begun anew."""
+        try:
+            topology = await asyncio.to_thread(self._topology)
+            last, position = await hub.ledger(self.topology).call(last_position)
+            if position is None:
+                return last, None
+            return last, await asyncio.to_thread(first_ready, topology, position)
+        except TridentError as error:
+            self.log.warning("topology %s: %s", self.topology, error)
+            return 0, None
+
+    def _topology(self) -> Topology:
+        if self._found is None:
+            self._found = topology_named(self.topology, dag_file=self.place)
+        return self._found
+
+    _found: Topology | None = None
