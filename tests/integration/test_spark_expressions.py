@@ -18,6 +18,7 @@ from airflow_trident.engine.spark.expressions import compile_expression
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.expr.conversions import TEXT_PATTERNS
+from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.expr.tree import (
     Expression,
@@ -25,8 +26,10 @@ from airflow_trident.operations.expr.tree import (
     lower,
     split,
     upper,
+    when,
 )
 from airflow_trident.staging.manifest import Slot
+from airflow_trident.types import parse_declared
 from tests.generated.expressions import LEAVES, ROWS, SCHEMA, Trees
 
 pytestmark = pytest.mark.spark
@@ -200,3 +203,67 @@ def test_letters_change_case_alike_in_all_scripts_that_python_knows(attached: At
     newer = {"\u019b", "\u0264", "\u1c89", "\u1c8a"}  # got their capitals after Python 3.11's Unicode 14
     rows = [row for row in rows if row[6] not in newer]
     compare(attached, [lower(col("s")), upper(col("s"))], rows)
+
+
+NESTED = parse_declared(
+    "d decimal(6,2), e decimal(19,19), big decimal(37,0), some decimal(34,17), u decimal(18,9), w decimal(19,10), "
+    "n long, words array<string>, prices map<string,decimal(6,2)>, ages map<byte,int>, "
+    "part struct<a:int,b:array<struct<c:string>>>"
+)
+MOST, LEAST = Decimal(10**37 - 1), Decimal("1E-19")
+SOME, U, W = Decimal("9" * 17 + "." + "9" * 17), Decimal("9" * 9 + "." + "9" * 9), Decimal("9" * 9 + "." + "9" * 10)
+ROWS_OF_NESTED: list[tuple[Any, ...]] = [
+    (
+        *(Decimal("9999.99"), Decimal("0." + "9" * 19), MOST, SOME, U, W, BIG),
+        *(["a", None], {"a": Decimal("1.00")}, {-3: 7}, {"a": None, "b": [None, {"c": "x"}]}),
+    ),
+    (
+        *(Decimal("-9999.99"), -LEAST, Decimal(1 - 10**37), SOME.copy_negate(), -U, W, SMALL),
+        *([], {}, {}, {"a": 1, "b": None}),
+    ),
+    (
+        *(Decimal("0.01"), LEAST, *[Decimal(0)] * 4, -1),
+        *(["b"], {"a": None, "": Decimal(0)}, {3: 1}, None),
+    ),
+    (None,) * len(NESTED),
+]
+
+
+def test_decimals_members_and_elements_are_those_of_python(attached: Attached) -> None:
+    d, e, n, part = col("d"), col("e"), col("n"), col("part")
+    expressions = [
+        *(d * d + n, d - n, n * d, 3 - d * 10, e + e, e - d, -col("some"), abs(col("some")), d * d * d),
+        *(col("big") + col("big"), col("big") - 9, col("u") * col("w"), -col("u") - col("w")),
+        *((d + 1 > 0) & (e * 2 < 1), when(d > 1, d * 2).otherwise(n), (d + e).cast("double")),
+        *(
+            col("words").get_item(0),
+            col("words").get_item(BIG),
+            col("prices").get_item("a"),
+            col("prices").get_item(""),
+        ),
+        *(col("ages").get_item(-3), col("ages").get_item(3) * 2, part.get_field("a") + 1),
+        *(part.get_field("b").get_item(place).get_field("c") for place in (0, 1, 2)),
+    ]
+    names = [field.name for field in NESTED]
+    table = pa.Table.from_pylist(
+        [dict(zip(["row", *names], (place, *row), strict=True)) for place, row in enumerate(as_lists(ROWS_OF_NESTED))],
+        schema=pa.schema([("row", pa.int64()), *arrow_schema(NESTED)]),
+    )
+    columns = [compile_expression(one, NESTED, attached.functions) for one in expressions]
+    named = [column.alias(f"v{place}") for place, column in enumerate(columns)]
+    data = attached.session.createDataFrame(table).repartition(2).select("row", *named)
+    given = sorted(data.toArrow().to_pylist(), key=lambda found: found["row"])
+    for place, one in enumerate(expressions):
+        call = bind(one, NESTED)
+        for found, row in zip(given, ROWS_OF_NESTED, strict=True):
+            assert found[f"v{place}"] == call(*(row[names.index(name)] for name in one.reads)), (str(one), row)
+        assert data.schema[f"v{place}"].dataType.simpleString() == dtype(one, NESTED).replace("long", "bigint")
+
+
+def as_lists(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """With maps as Arrow takes them."""
+    maps = [place for place, field in enumerate(NESTED) if field.type.startswith("map")]
+    return [
+        tuple(list(value.items()) if place in maps and value is not None else value for place, value in enumerate(row))
+        for row in rows
+    ]

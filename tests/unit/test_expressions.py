@@ -39,7 +39,8 @@ from airflow_trident.types import Schema, parse_declared
 
 SCHEMA: Schema = parse_declared(
     "a long, b long, i int, x double, f float, s string, t string, p boolean, q boolean, words array<string>, "
-    "d decimal(6,2), day date, at timestamp, raw binary"
+    "d decimal(6,2), day date, at timestamp, raw binary, big decimal(38,0), some decimal(34,0), "
+    "prices map<string,decimal(6,2)>, ages map<byte,int>, part struct<a:int,b:array<struct<c:string>>>"
 )
 MAX, MIN = 2**63 - 1, -(2**63)
 
@@ -129,6 +130,13 @@ def test_what_cannot_mean_anything_is_refused_when_it_is_written(make: Any, word
         (coalesce(col("d"), col("i")), "decimal(12,2)"),
         (when(col("p"), col("i")).otherwise(1.5), "double"),
         (when(col("p"), col("s")), "string"),
+        (col("d") + 1, "decimal(7,2)"),
+        (col("d") - col("i"), "decimal(13,2)"),
+        (col("d") * col("d") * 10, "decimal(16,4)"),
+        (-col("d"), "decimal(6,2)"),
+        (col("prices").get_item("a"), "decimal(6,2)"),
+        (col("ages").get_item(-128), "int"),
+        (col("part").get_field("b").get_item(0).get_field("c"), "string"),
         (length(col("s")), "long"),
         (split(col("s"), ","), "array<string>"),
         (explode(split(col("s"), ",")), "string"),
@@ -149,7 +157,18 @@ def test_the_type_follows_from_the_fields(expression: Expression, expected: str)
     [
         (col("aa"), "no field 'aa'.*Did you mean 'a'"),
         (col("s") + 1, "cannot take \\(string, long\\)"),
-        (col("d") + 1, "cannot take \\(decimal"),
+        (col("d") / 2, "cannot take \\(decimal.*cast them to double"),
+        (col("d") % col("d"), "cannot take \\(decimal"),
+        (col("d") + col("x"), "cannot take \\(decimal"),
+        (col("big") * col("d"), "at most 38 digits, and here may have 45"),
+        (-col("big"), "at most 34 digits, and here may have 38"),
+        (col("words").get_field("a"), "cannot take.*a struct"),
+        (col("part").get_field("aa"), "no field 'aa'.*Did you mean 'a'"),
+        (col("words").get_item(-1), "no place in an array.*Count from 0"),
+        (col("words").get_item("a"), "no place in an array"),
+        (col("prices").get_item(1), "keys are of type string"),
+        (col("ages").get_item(128), "keys are of type byte"),
+        (col("s").get_item(0), "an array or a map"),
         (lower(col("a")), "string values"),
         (col("s") == 1, "values of one type"),
         (col("d") == col("x"), "values of one type"),
@@ -337,3 +356,28 @@ def test_other_casts() -> None:
     assert value(col("d").cast("decimal(4,1)"), d=Decimal("-1.25")) == Decimal("-1.3")
     assert value(col("p").cast("string"), p=True) == "true"
     assert value(col("a").cast("boolean"), a=2) is True
+
+
+def test_decimals_are_exact_to_the_last_digit() -> None:
+    most = Decimal(10**34 - 1)
+    assert value(0 - col("some"), some=most) == Decimal(1 - 10**34)
+    assert value(-col("some"), some=most) == Decimal(1 - 10**34)
+    assert value(abs(col("some")), some=Decimal(1 - 10**34)) == most
+    assert value(col("d") * col("d") + col("a"), d=Decimal("9999.99"), a=MAX) == Decimal("99999800.0001") + MAX
+    assert value(col("d") - 1, d=None) is None
+
+
+def test_members_elements_and_values_of_keys() -> None:
+    part = {"a": None, "b": [None, {"c": "x"}]}
+    assert value(col("part").get_field("b").get_item(1).get_field("c"), part=part) == "x"
+    assert value(col("part").get_field("b").get_item(0).get_field("c"), part=part) is None
+    assert value(col("part").get_field("b").get_item(2), part=part) is None
+    assert value(col("part").get_field("a"), part=None) is None
+    assert value(col("prices").get_item("a"), prices={"a": Decimal("1.00")}) == Decimal("1.00")
+    assert value(col("ages").get_item(-3), ages={3: 1}) is None
+
+
+def test_a_key_is_a_value_not_an_expression() -> None:
+    for key in (col("i"), 2**63):
+        with pytest.raises(FieldError):
+            col("words").get_item(key)

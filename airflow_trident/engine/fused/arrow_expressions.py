@@ -164,8 +164,9 @@ def _count(name: str) -> _Rule:
 
 
 def _whole_or_real(whole: str, real: str) -> _Rule:
-    """Arrow's functions; that of whole numbers refuses an overflow."""
-    return lambda pc, typed: getattr(pc, whole if typed.type == "long" else real)
+    """Arrow's functions; that of whole numbers refuses an overflow, and those of decimals give other types."""
+    names = {"long": whole, "double": real}
+    return lambda pc, typed: getattr(pc, names[typed.type]) if typed.type in names else None
 
 
 _Rule: TypeAlias = Callable[[Any, Typed], _Function | None]

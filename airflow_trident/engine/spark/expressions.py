@@ -15,7 +15,7 @@ from airflow_trident.engine.spark.versions import try_mod
 from airflow_trident.operations.expr.conversions import TEXT_PATTERNS
 from airflow_trident.operations.expr.dtypes import Typed, resolve
 from airflow_trident.operations.expr.tree import Expression
-from airflow_trident.types import REAL_TYPES, Schema
+from airflow_trident.types import REAL_TYPES, Schema, members
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -49,6 +49,8 @@ class _Compiler:
             return self._case(arguments)
         if typed.op == "cast":
             return self._cast(arguments[0], typed.arguments[0].type, typed.type)
+        if typed.op == "get_item":
+            return self._item(arguments[0], typed.arguments[0].type, typed.options[0])
         return self._direct[typed.op](*arguments, *typed.options)
 
     def _operators(self) -> dict[str, Callable[..., Any]]:
@@ -68,6 +70,7 @@ class _Compiler:
             "|": lambda left, right: left | right,
             "not": lambda value: ~value,
             "negate": lambda value: -value,
+            "get_field": lambda struct, name: struct.getField(name),
         }
 
     def _functions(self) -> dict[str, Callable[..., Any]]:
@@ -97,6 +100,11 @@ class _Compiler:
         elif isinstance(value, datetime.date | datetime.time):
             value = value.isoformat()
         return self._f.lit(value).cast(type_text)
+
+    def _item(self, column: Any, given: str, key: Any) -> Any:
+        if given.startswith("array"):
+            return self._f.get(column, self._f.lit(min(key, _INT_MAX)).cast("int"))
+        return self._f.try_element_at(column, self._literal(key, members(given)[0].type))
 
     def _case(self, arguments: list[Any]) -> Any:
         result = self._f.when(arguments[0], arguments[1])

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from airflow_trident.errors import FieldError
 from airflow_trident.operations.expr.literals import MAX_PRECISION
 from airflow_trident.operations.expr.tree import Expression
-from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, is_nested, select
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, is_nested, members, select
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _DIGITS = {name: len(str(limit)) for name, limit in WHOLE_TYPES.items()}
 
+_JAVA_DIGITS = 34
+"""To so many Spark rounds a decimal that it negates."""
 _OF_WHOLE = ("double", "boolean", "string", "decimal")
 # What can be cast into what so that Python and the JVM agree. Not double to string: Java prints doubles differently.
 CASTS: dict[str, frozenset[str]] = {
@@ -139,12 +142,66 @@ def common_type(left: str, right: str) -> str | None:
 
 
 def _arithmetic(call: _Call) -> Typed:
+    if any(decimal_parts(given) for given in call.types):
+        return _decimal_arithmetic(call)
     if not all(given in (*WHOLE_TYPES, *REAL_TYPES) for given in call.types):
         raise call.wrong("numbers that are no decimals")
     wanted = "long" if all(given in WHOLE_TYPES for given in call.types) else "double"
     if call.expression.op == "/":
         wanted = "double"
     return call.typed(wanted, tuple(to(argument, wanted) for argument in call.arguments))
+
+
+def _decimal_arithmetic(call: _Call) -> Typed:
+    """As in SQL: with room for all digits, so that nothing is rounded and nothing overflows."""
+    arguments = tuple(map(_as_decimal, call.arguments))
+    parts = [found for one in arguments if (found := decimal_parts(one.type)) is not None]
+    op = str(call.expression.op)
+    if len(parts) < len(arguments) or op in ("/", "%"):
+        raise call.wrong("decimals and whole numbers in + - *; for / and % cast them to double")
+    precision, scale = parts[0]
+    if op == "*":
+        precision, scale = sum(digits for digits, _ in parts) + 1, sum(behind for _, behind in parts)
+    elif len(parts) > 1:
+        scale = max(behind for _, behind in parts)
+        precision = max(digits - behind for digits, behind in parts) + scale + 1
+    most = MAX_PRECISION if len(parts) > 1 else _JAVA_DIGITS
+    if precision > most:
+        raise call.wrong(f"decimals whose result has at most {most} digits, and here may have {precision}")
+    return call.typed(f"decimal({precision},{scale})", arguments)
+
+
+def _as_decimal(typed: Typed) -> Typed:
+    """A whole number as a decimal; a literal has no more digits than are written."""
+    if typed.type not in _DIGITS:
+        return typed
+    if typed.op == "literal" and typed.options[0] is not None:
+        value = Decimal(typed.options[0])
+        return Typed("literal", f"decimal({len(value.as_tuple().digits)},0)", (), (value,))
+    return to(typed, f"decimal({_DIGITS[typed.type]},0)")
+
+
+def _get_field(call: _Call) -> Typed:
+    (given,), (name,) = call.types, call.expression.options
+    if kind(given) != "struct":
+        raise call.wrong("a struct")
+    (member,) = select(members(given), (name,), f"expression {call.expression}")
+    return call.typed(member.type)
+
+
+def _get_item(call: _Call) -> Typed:
+    (given,), (key, key_type) = call.types, call.expression.options
+    inner = members(given)
+    if kind(given) == "array":
+        if key_type != "long" or key < 0:
+            raise FieldError(f"{call.expression}: {key!r} is no place in an array", "Count from 0.")
+        return call.typed(inner[0].type)
+    if kind(given) != "map":
+        raise call.wrong("an array or a map")
+    whole = WHOLE_TYPES.get(inner[0].type)
+    if inner[0].type != key_type and not (whole and key_type == "long" and -whole <= key < whole):
+        raise FieldError(f"{call.expression}: the keys are of type {inner[0].type}", "Give a key of this type.")
+    return call.typed(inner[1].type)
 
 
 def _comparison(call: _Call) -> Typed:
@@ -231,5 +288,7 @@ _RULES: dict[str, Callable[[_Call], Typed]] = {
     "case": _case,
     "cast": _cast,
     "is_null": _is_null,
+    "get_field": _get_field,
+    "get_item": _get_item,
     "spark_sql": _spark_sql,
 }

@@ -6,10 +6,12 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from decimal import Context
 from typing import Any, TypeAlias
 
 from airflow_trident.operations.expr.conversions import convert
 from airflow_trident.operations.expr.dtypes import Typed, resolve
+from airflow_trident.operations.expr.literals import MAX_PRECISION
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.types import REAL_TYPES, Schema, names_of
 
@@ -79,9 +81,13 @@ def _function_of(typed: Typed) -> Callable[..., Any]:
     operand = typed.arguments[0].type
     if typed.op == "cast":
         return convert(operand, typed.type)
+    if typed.op in _OF_DECIMALS and typed.type not in ("long", "double"):
+        return _OF_DECIMALS[typed.op]
     if typed.op in _WHOLE_OR_REAL:
         whole, real = _WHOLE_OR_REAL[typed.op]
         return whole if typed.type == "long" else real
+    if typed.op == "get_item":
+        return _item(typed.options[0], is_array=operand.startswith("array"))
     if typed.op in _COMPARE:
         return _COMPARE[typed.op] if operand not in REAL_TYPES else _REAL_COMPARE[typed.op]
     if typed.op in _WITH_OPTIONS:
@@ -176,6 +182,14 @@ _WHOLE_OR_REAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "negate": (lambda value: _long(-value), operator.neg),
     "abs": (lambda value: _long(abs(value)), abs),
 }
+_ALL_DIGITS = Context(prec=MAX_PRECISION * 2)
+_OF_DECIMALS: dict[str, Callable[..., Any]] = {
+    "+": _ALL_DIGITS.add,
+    "-": _ALL_DIGITS.subtract,
+    "*": _ALL_DIGITS.multiply,
+    "negate": lambda value: _ALL_DIGITS.subtract(0, value),
+    "abs": _ALL_DIGITS.abs,
+}
 _COMPARE: dict[str, Callable[..., Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -204,11 +218,25 @@ def _substring(start: int, count: int) -> Callable[[str], str]:
     return lambda text: text[part]
 
 
+def _field(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda struct: struct[name]
+
+
+def _item(key: Any, *, is_array: bool) -> Callable[[Any], Any]:
+    if is_array:
+        return lambda array: array[key] if key < len(array) else None
+    return lambda mapping: mapping.get(key)
+
+
 def _split(delimiter: str) -> Callable[[str], list[str]]:
     return lambda text: text.split(delimiter)
 
 
-_WITH_OPTIONS: dict[str, Callable[..., Callable[..., Any]]] = {"substring": _substring, "split": _split}
+_WITH_OPTIONS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "substring": _substring,
+    "split": _split,
+    "get_field": _field,
+}
 _PLAIN: dict[str, Callable[..., Any]] = {
     "not": operator.not_,
     "lower": str.lower,

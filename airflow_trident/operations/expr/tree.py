@@ -8,6 +8,7 @@ Meaning, in short:
 * Null: an operation on a null is null, except ``coalesce``, ``is_null``, ``when`` and the three-valued ``&`` and ``|``.
 * Whole numbers (byte, short, int, long) are calculated as long; an overflow is an error. Any double or float makes it
   a double.
+* ``+``, ``-`` and ``*`` of decimals, and of these with whole numbers, are exact: the type has all digits that may come.
 * ``/`` always gives a double; division and remainder by zero give null. A remainder has the sign of its left side.
 * NaN equals NaN and is greater than every other number. Text is compared by code points.
 * ``trim`` strips spaces only; ``split_words`` splits at runs of ASCII whitespace; positions count characters from 1.
@@ -76,6 +77,8 @@ class ExpressionOp(StrEnum):
     CONTAINS = "contains"
     STARTS_WITH = "starts_with"
     ENDS_WITH = "ends_with"
+    GET_FIELD = "get_field"
+    GET_ITEM = "get_item"
     SPARK_SQL = "spark_sql"
 
 
@@ -173,6 +176,20 @@ class Expression:
         :raises FieldError: no such type.
         """
         return Expression(ExpressionOp.CAST, (self,), (parse_type(type_text),))
+
+    def get_field(self, name: str) -> Expression:
+        """A member of a struct."""
+        return _call(ExpressionOp.GET_FIELD, self, options=(name,))
+
+    def get_item(self, key: Any) -> Expression:
+        """An element of an array, the first being 0, or the value of a key of a map; null if there is none.
+
+        :raises FieldError: it is neither a number from 0 up nor a value of another type.
+        """
+        known = lit(key)
+        if known.op is not ExpressionOp.LITERAL or (known.options[1] == "long" and not -(2**63) <= key < 2**63):
+            raise FieldError(f"get_item({key!r}) of {self}", "Give a Python value: the place, or the key.")
+        return _call(ExpressionOp.GET_ITEM, self, options=known.options)
 
     def is_null(self) -> Expression:
         return _call(ExpressionOp.IS_NULL, self)
