@@ -76,7 +76,7 @@ def from_environment(conn_id: str) -> Connection:
 
     :raises ConfigurationError: it is not set, or neither a URI nor JSON.
     """
-    name = f"AIRFLOW_CONN_{conn_id.upper()}"
+    name = variable(conn_id)
     written = os.environ.get(name, "").strip()
     if not written:
         raise unknown(conn_id)
@@ -90,11 +90,20 @@ def from_environment(conn_id: str) -> Connection:
         ) from None
 
 
+def variable(conn_id: str) -> str:
+    """Of the environment, that says what a connection is."""
+    return f"AIRFLOW_CONN_{conn_id.upper()}"
+
+
+def as_json(connection: Connection) -> str:
+    """As Airflow takes it from the environment. It holds the secrets."""
+    texts = {name: getattr(connection, name) for name in ("conn_type", "host", "schema", "login", "password")}
+    return json.dumps({**texts, "port": connection.port, "extra": dict(connection.extra)})
+
+
 def unknown(conn_id: str) -> ConfigurationError:
     """The error of an id that nobody knows."""
-    return ConfigurationError(
-        f"there is no connection {conn_id!r}", f"Add it in Airflow, or set AIRFLOW_CONN_{conn_id.upper()}."
-    )
+    return ConfigurationError(f"there is no connection {conn_id!r}", f"Add it in Airflow, or set {variable(conn_id)}.")
 
 
 def parse_extra(written: Any) -> dict[str, Any]:

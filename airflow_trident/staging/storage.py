@@ -309,7 +309,7 @@ class ObjectStorage(Storage):
                 yield from ((one["path"], one["size"]) for one in page)
 
     def delete(self, folder: str, first: str = "", end: str = "") -> int:
-        gone, parts, begin = list[str](), set[str](), len(f"{folder}/")
+        gone, parts, begin = list[str](), set[str](), len(f"{folder}/") if folder else 0
         with suppress(TridentError):
             for name, _ in self.list(folder):
                 part = name[begin:].split("/", 1)[0]

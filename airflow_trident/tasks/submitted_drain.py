@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
+from airflow_trident.engine.spark import orders
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.errors import SparkJobError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
-from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import (
     DrainFiles,
@@ -23,6 +23,7 @@ from airflow_trident.runtime.drains.order import (
     place,
     removing,
 )
+from airflow_trident.staging.storage import absolute_root
 from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.tasks.hook_submit import HookSubmit
 from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
@@ -48,9 +49,6 @@ def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
     return BaseHook.get_connection(conn_id).conn_type == "spark"
 
 
-_STAGING = "the staging folder of a submitted drain"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Submission:
     """What is known of a drain that was submitted, for whoever takes it up. `driver_id` is empty where the submission
@@ -74,7 +72,7 @@ class Submission:
 
         :raises SparkJobError: no master answers.
         """
-        return (self.driver is not None and self.driver.active()) or os.path.exists(self.result)
+        return (self.driver is not None and self.driver.active()) or orders.collect(self.result) is not None
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "masters": list(self.masters)}
@@ -123,7 +121,7 @@ class SubmittedDrain:
                 topology=self.topology,
                 zookeeper=ZooKeeperHook(self.zookeeper_conn_id or None).zookeeper_settings(),
                 root=settings.text(settings.ROOT),
-                staging_root=os.path.abspath(require_local_path(_STAGING, self.staging_root)),
+                staging_root=absolute_root(self.staging_root),
                 attempts=attempts,
                 claim=claim,
                 limits=limits,

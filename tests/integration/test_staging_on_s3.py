@@ -4,10 +4,12 @@ and with a store that is away or refuses."""
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,16 +18,19 @@ from airflow_trident import Count, FileSpout, Function, SqliteState, Topology
 from airflow_trident.cli.doctor_checks import machine_checks
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark import orders
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError
+from airflow_trident.io import connections
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.staging.storage import storage_at
 from tests.faults.http_proxy import Request, Verdict, first
-from tests.fixtures.object_store import Bucket
+from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 
 LINES = ["the cow jumped", "over the moon", "the man went"]
 WORDS = {"the": 3, "cow": 1, "jumped": 1, "over": 1, "moon": 1, "man": 1, "went": 1}
@@ -74,7 +79,7 @@ def test_the_local_engine_stages_on_s3(bucket: Bucket, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["spark_engine", "connect_engine"])
+@pytest.mark.parametrize("engine", ["spark_engine", "connect_engine", "submit_engine"])
 def test_spark_stages_on_s3_and_knows_what_it_read(
     engine: str, bucket: Bucket, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -82,7 +87,8 @@ def test_spark_stages_on_s3_and_knows_what_it_read(
     assert run(made, request.getfixturevalue(engine), f"{bucket.uri}/p") == [1, 2, 3]
     assert contents(made, "counts") == WORDS
     assert set(contents(made, "last")) == set(WORDS)
-    assert not [name for name, _ in storage_at(bucket.uri).list("p") if "rows-read" in name]
+    staged = [name for name, _ in storage_at(bucket.uri).list("p") if "/on_s3/" in name]
+    assert {name.rpartition(".")[2] for name in staged} == {"json", "parquet"}  # no notes, orders and answers are left
 
 
 def test_every_request_may_fail_once_and_nothing_else_comes_of_it(bucket: Bucket, tmp_path: Path) -> None:
@@ -162,6 +168,53 @@ def test_phases_in_processes_of_their_own_share_nothing_but_the_store(
         assert done.returncode == 0, done.stderr
         assert not list(where.iterdir())
     assert contents(topology(tmp_path), "counts") == {"the": 1, "cow": 1, "jumped": 1}
+
+
+# ---- what travels to drivers ------------------------------------------------------------------------------------
+
+
+def test_an_order_comes_as_it_was_placed_and_goes_with_its_answer(bucket: Bucket) -> None:
+    folder = f"{bucket.uri}/drains"
+    order, result = orders.place(folder, "one", ".order", b"pickled"), f"{folder}/one.result"
+    assert orders.read_order(order, "the order") == b"pickled"
+    assert orders.collect(result) is None
+    orders.answer(result, {"committed": [1]})
+    assert orders.collect(result) == b'{"committed": [1]}'
+    orders.remove(order)
+    assert [name for name, _ in storage_at(bucket.uri).list("")] == ["drains/one.result"]
+    orders.remove(result)
+    assert not list(storage_at(bucket.uri).list(""))
+
+
+def test_an_order_that_somebody_else_put_in_its_place_is_not_unpickled(bucket: Bucket, tmp_path: Path) -> None:
+    order = orders.place(bucket.uri, "one", ".order", b"pickled")
+    harm = pickle.dumps(Harm(str(tmp_path / "harm")))
+    storage_at(bucket.uri).put(order.rpartition("/")[2], lambda file: file.write(harm) and None)
+    assert drain_app.main(order, f"{bucket.uri}/one.result") == 1
+    assert b"somebody has changed it" in (orders.collect(f"{bucket.uri}/one.result") or b"")
+    assert not (tmp_path / "harm").exists()
+
+
+@dataclass(frozen=True)
+class Harm:
+    path: str
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (self.path, "w")
+
+
+def test_a_driver_that_this_machine_starts_is_lent_the_connection(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = connections.from_environment(CONN_ID)
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv(VARIABLE)
+    connections.install(lambda conn_id: written)
+    try:
+        orders.place(bucket.uri, "one", ".order", b"x")
+    finally:
+        connections.install(None)
+    assert connections.from_environment(CONN_ID) == written
 
 
 # ---- a store that cannot be used -------------------------------------------------------------------------------

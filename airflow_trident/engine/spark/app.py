@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import sys
@@ -17,35 +16,25 @@ def main(job_path: str, result_path: str) -> int:
 
     from airflow_trident.engine.spark.engine import SparkEngine
     from airflow_trident.engine.spark.errors import to_json, translate
+    from airflow_trident.engine.spark.orders import answer, read_order
     from airflow_trident.engine.spark.sessions.session import GivenSession, send_to_executors
-    from airflow_trident.io.private_files import read_own
     from airflow_trident.staging import manifest as manifests
 
     session = SparkSession.builder.getOrCreate()
     try:
         send_to_executors(session)
-        content = read_own(job_path, "the order of a job")
+        content = read_order(job_path, "the order of a job")
         jobs = pickle.loads(content)  # noqa: S301 - only this user can have written it
         engine = SparkEngine(GivenSession(session))
         manifest = engine.run(jobs[0]) if len(jobs) == 1 else engine.run_group(jobs)
     except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
-        _write(result_path, {"error": to_json(translate(error, "Spark application"))})
+        answer(result_path, {"error": to_json(translate(error, "Spark application"))})
         return 1
     else:
-        _write(result_path, {"manifest": manifests.encode(manifest).decode()})
+        answer(result_path, {"manifest": manifests.encode(manifest).decode()})
         return 0
     finally:
         session.stop()
-
-
-def _write(path: str, answer: dict[str, object]) -> None:
-    """All of it or nothing: the driver may be killed at any point."""
-    from airflow_trident.io.private_files import create_private
-
-    unfinished = f"{path}.unfinished"
-    with create_private(unfinished) as file:
-        file.write(json.dumps(answer).encode())
-    os.replace(unfinished, path)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from airflow_trident.contracts.state import Capabilities, State, StateFactory, StateSpec
@@ -18,27 +17,25 @@ from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark import app as spark_app
+from airflow_trident.engine.spark import orders
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
 from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
-from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.staging import manifest as manifests
-from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, Slot
+from airflow_trident.staging.storage import absolute_root
 
 APPLICATION = os.path.abspath(spark_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
 
 Submit = Callable[[str, list[str]], None]
 """``submit(application, arguments)``: run it to its end; raise if it failed."""
-
-_STAGING = "the staging folder of a submitted application"
 
 _ANSWER = Format(
     noun="the result of the Spark application",
@@ -84,22 +81,19 @@ class SubmitEngine(Engine):
     def _run(self, jobs: Sequence[Job], about: str) -> Manifest:
         last = jobs[-1]
         require_known(last.plan, SPARK_NODES)
-        root = os.path.abspath(os.path.expanduser(require_local_path(_STAGING, last.staging_root)))
-        folder = os.path.join(root, last.slot.path)
-        make_folder(folder)
-        name = uuid.uuid4().hex
-        job_path, result_path = os.path.join(folder, f"{name}.job"), os.path.join(folder, f"{name}.result")
+        root = absolute_root(last.staging_root)
         plan = _without_stores(last.plan)
         travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet) for job in jobs)
         what = f"Spark application of topology {last.slot.topology!r}, {about}"
+        content = ship(travelling, f"the plan of topology {last.slot.topology!r}")
+        folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex
+        job_path, result_path = orders.place(folder, name, ".job", content), f"{folder}/{name}.result"
         try:
-            _write(job_path, ship(travelling, f"the plan of topology {last.slot.topology!r}"))
             self._start(job_path, result_path, what)
             return _result(result_path, what)
         finally:
-            for path in (job_path, result_path):
-                with suppress(OSError):
-                    os.unlink(path)
+            orders.remove(job_path)
+            orders.remove(result_path)
 
     def _start(self, job_path: str, result_path: str, what: str) -> None:
         try:
@@ -117,28 +111,21 @@ class SubmitEngine(Engine):
         self._cancel()
 
 
-def _write(path: str, content: bytes) -> None:
-    """For this user's eyes only: the plan holds the user's code and the spout's settings."""
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content)
-
-
 def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
     """The application's answer.
 
     :param missing_ok: only raise the error that it may hold.
     :raises TridentError: what the application ended with.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError as error:
+    content = orders.collect(path)
+    if content is None:
         if missing_ok:
             return None  # type: ignore[return-value]
         raise SparkJobError(
             f"{what} ended and left no result in {os.path.dirname(path)!r}",
-            "The staging folder must be one that the driver sees too: a shared folder where it is another machine.",
-        ) from error
+            "The staging folder must be one that the driver sees too: a shared folder where it is another machine; on "
+            "s3:// its environment must give the credentials. See its log.",
+        )
     answer = _ANSWER.mapping(_ANSWER.parsed(content, path), path)
     if "error" in answer:
         raise from_json(answer["error"])

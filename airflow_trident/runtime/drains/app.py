@@ -20,10 +20,10 @@ from typing import NoReturn
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.errors import translate
+from airflow_trident.engine.spark.orders import read_order, remove
 from airflow_trident.engine.spark.sessions.session import ApplicationSessions
 from airflow_trident.errors import TridentError
 from airflow_trident.io import connections
-from airflow_trident.io.private_files import read_own
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
@@ -61,9 +61,9 @@ class DriverEngine(SparkEngine):
 def main(order_path: str, result_path: str) -> int:
     """0, and 1 if the drain ended with an error; both are told in the result file."""
     try:
-        content = read_own(order_path, "the order of a drain")
+        content = read_order(order_path, "the order of a drain")
         order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
-        os.unlink(order_path)
+        remove(order_path)
         answer(result_path, _drain(order))
     except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
         answer(result_path, translate(error, "the drain"))

@@ -1,31 +1,29 @@
 """A whole drain as a Spark application of its own: what travels to its driver, and what comes back.
 
-Both are files in the staging folder. The order holds logins, so it is for its user's eyes only, and the driver removes
-it as soon as it is read.
+Both lie in the staging folder (:mod:`airflow_trident.engine.spark.orders`). The order holds logins: the driver
+removes it as soon as it is read.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from airflow_trident.engine.spark import orders
 from airflow_trident.engine.spark.errors import from_json, to_json
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.private_files import create_private
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import DrainLimits, DrainResult
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.staging.files import make_folder
 from airflow_trident.topology.topology import Topology
 
 _FOLDER = "drains"
@@ -99,9 +97,8 @@ def removing(files: DrainFiles) -> Iterator[None]:
     try:
         yield
     finally:
-        for path in (files.order, files.result):
-            with suppress(OSError):
-                os.unlink(path)
+        orders.remove(files.order)
+        orders.remove(files.result)
 
 
 def place(order: DrainOrder) -> DrainFiles:
@@ -110,14 +107,8 @@ def place(order: DrainOrder) -> DrainFiles:
     :raises ConfigurationError: something in the topology cannot be pickled.
     """
     content = ship(order, f"topology {order.topology.name!r}")
-    folder = os.path.join(order.staging_root, _FOLDER)
-    make_folder(folder)
-    path = os.path.join(folder, f"{order.topology.name}-{uuid.uuid4().hex}")
-    files = DrainFiles(order=f"{path}.order", result=f"{path}.result")
-    # whatever the folder is open to: the driver takes it from this user only
-    with open(files.order, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content)
-    return files
+    folder, name = f"{order.staging_root.rstrip('/')}/{_FOLDER}", f"{order.topology.name}-{uuid.uuid4().hex}"
+    return DrainFiles(order=orders.place(folder, name, ".order", content), result=f"{folder}/{name}.result")
 
 
 def answer(path: str, outcome: DrainResult | TridentError) -> None:
@@ -126,10 +117,7 @@ def answer(path: str, outcome: DrainResult | TridentError) -> None:
         said: dict[str, Any] = {"error": to_json(outcome)}
     else:
         said = {"committed": outcome.committed, "rows_read": outcome.rows_read}
-    unfinished = f"{path}.unfinished"
-    with create_private(unfinished) as file:
-        file.write(json.dumps(said).encode())
-    os.replace(unfinished, path)
+    orders.answer(path, said)
 
 
 def collect(files: DrainFiles) -> DrainResult | None:
@@ -137,10 +125,8 @@ def collect(files: DrainFiles) -> DrainResult | None:
 
     :raises TridentError: what the drain ended with.
     """
-    try:
-        with open(files.result, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
+    content = orders.collect(files.result)
+    if content is None:
         return None
     place = repr(files.result)
     said = _RESULT.mapping(_RESULT.parsed(content, place), place)
@@ -155,5 +141,5 @@ def no_answer(files: DrainFiles, what: str, ended: str = "") -> SparkJobError:
     return SparkJobError(
         f"{what} ended{how} and left no result in {os.path.dirname(files.result)!r}",
         "What it committed stays, and a retry goes on from there. See the driver's log; the staging folder must be one "
-        "that the driver sees too.",
+        "that the driver sees too, and on s3:// its environment must give the credentials.",
     )

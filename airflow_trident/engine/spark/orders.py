@@ -1,0 +1,112 @@
+"""What travels to the driver of a submitted application, and what it answers: files in the staging folder, or objects.
+
+An order is unpickled, and may hold logins. A file is for its user's eyes only, and read only if nobody else can have
+written it. An object store says nothing about who wrote an object: there the name, which comes to the driver in its
+arguments, holds the digest of the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.io import connections
+from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
+from airflow_trident.io.private_files import create_private, read_own
+from airflow_trident.staging.files import make_folder
+from airflow_trident.staging.storage import Storage, storage_at
+
+
+def place(folder: str, name: str, ending: str, content: bytes) -> str:
+    """Write an order; where it is.
+
+    :param folder: a path, or a URI.
+    :raises OSError, StoreUnavailableError, ConfigurationError: it cannot be written.
+    """
+    if is_object_uri(folder):
+        _lend(ObjectPlace.parse("the staging folder", folder).conn_id)
+        address = f"{folder}/{name}-{hashlib.sha256(content).hexdigest()}{ending}"
+        storage, own = _split(address)
+        storage.put(own, lambda file: _write(file, content))
+        return address
+    make_folder(folder)
+    path = os.path.join(folder, f"{name}{ending}")
+    # whatever the folder is open to: the driver takes it from this user only
+    with open(path, "xb", opener=lambda one, flags: os.open(one, flags, 0o600)) as file:
+        file.write(content)
+    return path
+
+
+def read_order(address: str, what: str) -> bytes:
+    """
+    :param what: "the order of a drain".
+    :raises ConfigurationError: somebody else may have put it there.
+    :raises OSError: it cannot be read.
+    """
+    if not is_object_uri(address):
+        return read_own(address, what)
+    storage, name = _split(address)
+    content = storage.get(name)
+    if hashlib.sha256(content).hexdigest() not in name:
+        raise ConfigurationError(
+            f"{what} {address!r} is not the one that was placed there: somebody has changed it",
+            "Let nobody else write into the staging folder, and run the task again.",
+        )
+    return content
+
+
+def answer(address: str, said: Mapping[str, Any]) -> None:
+    """All of it or nothing: the driver may be killed at any point."""
+    content = json.dumps(said).encode()
+    if is_object_uri(address):
+        storage, name = _split(address)
+        storage.put(name, lambda file: _write(file, content))
+        return
+    unfinished = f"{address}.unfinished"
+    with create_private(unfinished) as file:
+        file.write(content)
+    os.replace(unfinished, address)
+
+
+def collect(address: str) -> bytes | None:
+    """The answer; None if there is none."""
+    try:
+        if is_object_uri(address):
+            storage, name = _split(address)
+            return storage.get(name)
+        with open(address, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def remove(address: str) -> None:
+    """Best effort."""
+    if is_object_uri(address):
+        with suppress(TridentError):
+            storage, name = _split(address)
+            storage.delete("", name, f"{name}\0")
+        return
+    with suppress(OSError):
+        os.unlink(address)
+
+
+def _split(address: str) -> tuple[Storage, str]:
+    folder, _, name = address.rpartition("/")
+    return storage_at(folder), name
+
+
+def _write(file: Any, content: bytes) -> None:
+    file.write(content)
+
+
+def _lend(conn_id: str) -> None:
+    """To the programs that this process starts: a driver in client mode has no Airflow to ask. One on a cluster has its
+    own environment."""
+    if conn_id:
+        os.environ.setdefault(connections.variable(conn_id), connections.as_json(connections.resolve(conn_id)))
