@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 TABS = {"How-to guides": "how-to", "Reference": "reference", "Concepts": "concepts", "Decisions": "decisions"}
 """Folders with an index page."""
 API = "reference/api"
+EXAMPLES = "examples"
 
 
 # ---- contents --------------------------------------------------------------------------------------------------
@@ -64,6 +65,14 @@ def page_of(room: str, names: list[tuple[str, str]]) -> str:
     return "\n".join([*heads, *(f"::: {place}\n    options: {{ heading_level: 2 }}\n" for _, place in names)])
 
 
+# ---- examples --------------------------------------------------------------------------------------------------
+
+
+def example_page(path: Path) -> str:
+    """An example, which lies outside docs/, as a page."""
+    return f"# `dags/{path.name}`\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
+
+
 # ---- what mkdocs calls -----------------------------------------------------------------------------------------
 
 
@@ -77,7 +86,14 @@ def on_files(files: Any, config: Any) -> Any:
 
     for room, names in public_names().items():
         files.append(File.generated(config, f"{API}/{room}.md", content=page_of(room, names)))
+    for path in (ROOT / "dags").glob("*.py"):
+        files.append(File.generated(config, f"{EXAMPLES}/{path.stem}.md", content=example_page(path)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links to examples lead out of docs/, by one folder more than to their pages in the site."""
+    return re.sub(r"\]\(\.\./((?:\.\./)*)dags/(\w+)\.py\)", rf"](\1{EXAMPLES}/\2.md)", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
