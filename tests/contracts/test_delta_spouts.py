@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -235,3 +237,16 @@ def test_what_cannot_be_read_right_is_refused(tmp_path: Path) -> None:
 def test_arguments_that_cannot_work_are_refused(options: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         DeltaSpout("t", fields="n long", **options)
+
+
+def test_the_last_days_that_spark_wrote_in_its_old_form_are_read(tmp_path: Path) -> None:
+    days = [datetime.datetime(year, 12, 31, 23, 59, 59, 999_999, datetime.UTC) for year in (1, 2024, 9999)]
+    data = pa.table({"t": pa.array(days, pa.timestamp("us", "UTC"))})
+    write_deltalake(tmp_path, data)
+    (path,) = tmp_path.glob("*.parquet")
+    size = path.stat().st_size
+    noted = data.replace_schema_metadata({"org.apache.spark.version": "4.2.0"})
+    pq.write_table(noted, path, use_deprecated_int96_timestamps=True)
+    assert path.stat().st_size != size
+    spout = spout_of(tmp_path, "t timestamp")
+    assert sorted(rows_of(spout, begin(spout))) == [(day,) for day in days]

@@ -109,8 +109,9 @@ def is_expression_error(error: BaseException) -> bool:
 
 
 def is_read_error(error: BaseException) -> bool:
-    """Could Spark itself not read a file?"""
-    return "FAILED_READ_FILE" in str(error)
+    """Could Spark itself not read a file? Before Spark 4.0 such an error has no class."""
+    text = str(error)
+    return "FAILED_READ_FILE" in text or "Encountered error while reading file" in text
 
 
 def root_cause(text: str) -> str:

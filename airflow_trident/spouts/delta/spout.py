@@ -12,6 +12,7 @@ from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import DeltaPlace
+from airflow_trident.io.parquet import parquet_file
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_at_least
@@ -267,14 +268,13 @@ class DeltaEmitter(Emitter):
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         body: Any = split.body
         path, rows = body["path"], 0
         with self.place.errors(SourceUnavailableError):
             try:
                 with self.place.files().open_input_file(path) as file:
-                    parquet = pq.ParquetFile(file)
+                    parquet = parquet_file(file)
                     columns = [name for name in names_of(self.row_schema) if name in parquet.schema_arrow.names]
                     for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
                         rows += batch.num_rows

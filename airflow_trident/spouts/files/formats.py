@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.parquet import parquet_file
 from airflow_trident.spouts.files.columns import fitted, reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.json_maps import with_lists
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 _BROKEN = 'encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
-WRITTEN_BY_SPARK = b"org.apache.spark.version"
-"""What Spark notes in the footers of Parquet files."""
 _CSV_BLOCK_BYTES = 8 << 20
 _NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?:\n|\Z)")
 _DAMAGE = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError, RecursionError)
@@ -227,15 +226,9 @@ def opened_parquet(reading: ReadOptions, path: str) -> Iterator[Any]:
 
     :raises DamagedInputError, OSError: as :func:`read_part`.
     """
-    import pyarrow.parquet as pq
-
-    with _damage(path), open(path, "rb") as file:
-        footer = pq.read_metadata(file)
-        # Spark writes timestamps of microseconds in an old form with nanoseconds, of which Arrow holds 584 years only
-        unit = "us" if WRITTEN_BY_SPARK in (footer.metadata or {}) else None
-        with pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit) as parquet:
-            _require_columns(reading, parquet.schema_arrow.names, path)
-            yield parquet
+    with _damage(path), open(path, "rb") as file, parquet_file(file) as parquet:
+        _require_columns(reading, parquet.schema_arrow.names, path)
+        yield parquet
 
 
 def _read_parquet(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:

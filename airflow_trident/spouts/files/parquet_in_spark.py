@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_type
-from airflow_trident.spouts.files.formats import WRITTEN_BY_SPARK, ReadOptions, opened_parquet
+from airflow_trident.io.parquet import WRITTEN_BY_SPARK
+from airflow_trident.spouts.files.formats import ReadOptions, opened_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
