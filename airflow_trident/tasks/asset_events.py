@@ -128,7 +128,11 @@ def _settled(
     if not over:
         return NO_TXIDS, []
     oldest = datetime.fromtimestamp(min(one.since_ms for one in over) / 1000, UTC)
-    known = _txids_of(asset_events_since(asset, oldest - CLOCKS_DIFFER), ledger)
+    try:
+        known = _txids_of(asset_events_since(asset, oldest - CLOCKS_DIFFER), ledger)
+    except Exception as error:  # noqa: BLE001 - the next task asks again; what is committed is no failure of this one
+        _log.warning("Airflow does not say which events asset %s has (%s: %s)", asset.name, type(error).__name__, error)
+        return NO_TXIDS, []
     announced = Txids.joined(part for one in over for part in one.txids.ranges)
     return known & announced, over
 

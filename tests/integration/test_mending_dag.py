@@ -76,8 +76,12 @@ tell({"found": found, "failed": failed, "moved": moved, "unmoved": unmoved, "not
     assert result["records"][0][0] == Status.COMMITTED
 
 
-def test_a_range_of_what_was_skipped_is_replayed_lowest_first(airflow_home: AirflowHome) -> None:
+def test_a_range_of_what_was_skipped_is_replayed_lowest_first_and_has_its_asset_events(
+    airflow_home: AirflowHome,
+) -> None:
     write_both(airflow_home)
+    file = airflow_home.dags / "words.py"
+    file.write_text(file.read_text().replace('Topology("words")', 'Topology("words", asset="counts")'))
     result = airflow_home.python(
         ORDERS
         + """
@@ -92,12 +96,18 @@ with ledger() as one:
         one.skip(number, "late")
 done = order("backfill", first=2, last=3)
 nothing = order("backfill", first=2, last=3)
-tell({"done": done, "nothing": nothing, "held": held() == HELD})
+from airflow.models.asset import AssetEvent
+with create_session() as session:
+    events = [[one.source_task_id, one.extra["txid"]] for one in session.query(AssetEvent).order_by(AssetEvent.id)]
+tell({"done": done, "nothing": nothing, "held": held() == HELD, "events": events})
 """
     )
     assert result["done"] == ["success", ["committed: 2, 3"]]
     assert result["nothing"] == ["success", ["committed: none"]]
     assert result["held"]
+    assert [txid for _, txid in result["events"]] == [1, 2, 3]
+    assert result["events"][0][0] == "words.commit"
+    assert len({task for task, _ in result["events"][1:]}) == 1
 
 
 def test_a_changed_definition_is_accepted(airflow_home: AirflowHome) -> None:

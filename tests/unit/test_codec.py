@@ -54,11 +54,16 @@ def test_what_any_version_wrote_loads_for_ever(name: str) -> None:
     assert decode((GOLDEN / name).read_bytes(), path) == expected
 
 
-def test_every_golden_record_is_loaded_here_or_where_deployments_are() -> None:
-    of_deployments = {"v1-acknowledgement.json", "v1-deployment.json", "v1-registration.json"}
-    text = Path(__file__).with_name("test_deployments.py").read_text(encoding="utf-8")
-    assert [name for name in of_deployments if name not in text] == []
-    assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "v1-tx-large.chunk-0"} | of_deployments
+def test_every_golden_record_is_loaded_here_or_where_deployments_and_events_are() -> None:
+    elsewhere = {
+        "test_deployments.py": {"v1-acknowledgement.json", "v1-deployment.json", "v1-registration.json"},
+        "test_asset_of_topology.py": {"v1-events.json"},
+    }
+    for file, names in elsewhere.items():
+        text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+        assert [name for name in names if name not in text] == []
+    others = set().union(*elsewhere.values())
+    assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "v1-tx-large.chunk-0"} | others
 
 
 def test_version_2_is_still_what_is_written() -> None:

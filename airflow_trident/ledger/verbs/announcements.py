@@ -63,14 +63,22 @@ def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchang
 
 def events_at(snap: Snapshot) -> AnnouncedEvents | None:
     """None: nobody has asked for events. :raises CorruptRecordError: it is damaged."""
-    path = snap.paths.events
-    data = snap.data(path)
-    return None if data is None else _FORMAT.build(AnnouncedEvents, _FORMAT.load(data, path)[1], path)
+    data = snap.data(snap.paths.events)
+    return None if data is None else decode_events(data, snap.paths.events)
+
+
+def decode_events(data: bytes, path: str) -> AnnouncedEvents:
+    """:raises CorruptRecordError: it is damaged."""
+    return _FORMAT.build(AnnouncedEvents, _FORMAT.load(data, path)[1], path)
+
+
+def encode_events(events: AnnouncedEvents, *, op: str) -> bytes:
+    """:param op: marks it as written by this operation."""
+    return _FORMAT.dump({"op": op, **asdict(events)}, "the list of asset events")
 
 
 def _written(snap: Snapshot, events: AnnouncedEvents, result: T) -> Change[T]:
-    body = {"op": snap.op, **asdict(events)}
-    write: Write = snap.put(snap.paths.events, _FORMAT.dump(body, "the list of asset events"))
+    write: Write = snap.put(snap.paths.events, encode_events(events, op=snap.op))
     # The pointer and the exceptions are checked: of two moments they would call a skipped transaction committed.
     unchecked = frozenset({snap.paths.head, snap.paths.topology})
     return Change(writes=(write,), witness=snap.paths.events, result=result, unchecked=unchecked)
