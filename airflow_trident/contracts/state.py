@@ -190,6 +190,8 @@ class StateSpec:
     batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
     a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
     others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
+    `partition_by`: the fields whose values say which partition of a table a row is in; each staged file has rows of one
+    partition. `overwrites`: a batch replaces what was in its partitions.
     `emits`: the fields of what a `committer` or a `stateful` function emits, which is what streams go on with.
     `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
     that an updater or a stateful function gets, as texts; none where keys and values say it.
@@ -211,12 +213,14 @@ class StateSpec:
     in_order: bool = False
     opaque: bool = False
     told: bool = False
+    partition_by: tuple[str, ...] = ()
+    overwrites: bool = False
     inputs: tuple[str, ...] = ()
 
     @property
     def commutes(self) -> bool:
         """May a late batch be applied out of order?"""
-        if self.in_order:
+        if self.in_order or self.overwrites:
             return False
         if self.factory.capabilities.appends:
             return True
@@ -245,7 +249,7 @@ class StateSpec:
         if callable(described):
             how = described()
         if self.factory.capabilities.appends:
-            how = "appending"
+            how = "overwriting partitions" if self.overwrites else "appending"
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
         if self.committer is not None:
             return self.committer.describe()

@@ -21,6 +21,7 @@ from airflow_trident.engine.shaking import MORE, turned
 from airflow_trident.engine.spout_reader import conform, emitter_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.partitioned import split_by
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.stages import Stage
@@ -53,7 +54,12 @@ class LocalEngine(Engine):
         try:
             rows_read = Counter[str]()
             area = StagingArea(job.staging_root)
-            files = [area.write(job.slot, name, table) for name, table in self.tables(job, rows_read)]
+            split = {sink.name: sink.split_by for sink in job.plan.staged}
+            files = [
+                area.write(job.slot, name, part)
+                for name, table in self.tables(job, rows_read)
+                for part in [part for _, part in split_by(table, split[name])] or [table]
+            ]
         finally:
             self._running.discard(job.slot)
             self._cancelled.discard(job.slot)

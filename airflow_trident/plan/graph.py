@@ -100,6 +100,11 @@ class SinkNode(Node):
     """Where a stream ends: its input's tuples are staged, or handed on, under its name."""
 
     @property
+    def split_by(self) -> tuple[str, ...]:
+        """Fields of which a staged file has one value each."""
+        return ()
+
+    @property
     @abstractmethod
     def end(self) -> str:
         """What becomes of the tuples that come to it."""

@@ -374,6 +374,10 @@ class PersistNode(SinkNode):
         return f"state {self.name}: {self.what}"
 
     @property
+    def split_by(self) -> tuple[str, ...]:
+        return self.state.partition_by
+
+    @property
     def end(self) -> str:
         return f"{'applied to' if self.state.in_order else 'staged for'} state {self.name}"
 

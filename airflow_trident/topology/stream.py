@@ -119,6 +119,7 @@ class Stream(TupleStream):
     def persist_table(self, table: StateFactory, *, mode: str = "append", name: str | None = None) -> TridentState:
         """Append all fields of every tuple to a table that others may write, too: ``persist_table(DeltaTable(...))``.
 
+        :param mode: ``append``; or ``overwrite``: a batch replaces all that is in the partitions of its tuples.
         :param name: of the state; default: ``rows``.
         :raises PlanError: it is no table, or there is no such mode.
         """

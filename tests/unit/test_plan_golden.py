@@ -243,6 +243,9 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
         wide(t).sql("SELECT user, count(*) AS orders -- of all\nFROM {o} GROUP BY user", "user string, orders long")
     ),
     "persist_table": lambda t: _none(wide(t).filter(col("n") > 3).persist_table(DeltaTable("/lake/sales"))),
+    "persist_table_overwrite": lambda t: _none(
+        wide(t).persist_table(DeltaTable("/lake/sales", partition_by="item"), mode="overwrite")
+    ),
     "several_states": several_states,
     "several_streams": several_streams,
     **COMMIT_SHAPES,

@@ -325,7 +325,13 @@ class PlanRun:
         return [area.write(self._job.slot, sink.name, plain(table, sink.schema))]
 
     def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
-        write = WriteParts(storage=self._storage.resolved(), slot=self._job.slot, state=sink.name, schema=sink.schema)
+        write = WriteParts(
+            storage=self._storage.resolved(),
+            slot=self._job.slot,
+            state=sink.name,
+            schema=sink.schema,
+            split_by=sink.split_by,
+        )
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
 

@@ -19,6 +19,7 @@ from airflow_trident.engine.spark.notes import COUNTED, SO_FAR, MadeNotes, Notes
 from airflow_trident.engine.spout_reader import conform
 from airflow_trident.errors import ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.partitioned import split_by
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
@@ -196,6 +197,7 @@ class WriteParts:
     slot: Slot
     state: str
     schema: Schema
+    split_by: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []
@@ -214,7 +216,7 @@ class WriteParts:
         import pyarrow as pa
 
         table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
-        file = write_part(self.storage, self.slot, self.state, table)
+        files = [write_part(self.storage, self.slot, self.state, part) for _, part in split_by(table, self.split_by)]
         return pa.RecordBatch.from_pylist(
-            [{"path": file.path, "rows": file.rows, "bytes": file.bytes}], schema=arrow_schema(PARTS)
+            [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in files], schema=arrow_schema(PARTS)
         )

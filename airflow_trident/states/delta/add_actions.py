@@ -4,28 +4,58 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.tables.new_files import NewFile, nulls_of
 
+_PLAIN = re.compile(r"(?:[\w=/.-]|%25)*", re.ASCII)
 _LONGEST = 32
 """Characters of a text in statistics, as Delta itself keeps them."""
 
 
-def described(footer: Any, path: str, size: int, columns: Collection[str]) -> NewFile:
+def described(footer: Any, path: str, size: int, columns: Collection[str], partition: Mapping[str, Any]) -> NewFile:
     """
     :param footer: `pyarrow.parquet.FileMetaData`.
     :param columns: of the table.
+    :param partition: the value of each partition column.
     """
     transaction: Any = require_extra("deltalake.transaction", EXTRA)
     nulls = nulls_of(footer)
-    stats = json.dumps(_statistics(footer, nulls, columns))
-    entry = transaction.AddAction(path, size, {}, time.time_ns() // 1_000_000, True, stats)
-    return NewFile(path=path, bytes=size, nulls=nulls, entry=entry)
+    stats = json.dumps(_statistics(footer, nulls, set(columns) - set(partition)))
+    entry = transaction.AddAction(path, size, texts(partition), _now_ms(), True, stats)
+    return NewFile(path=path, bytes=size, values=tuple(partition.values()), nulls=nulls, entry=entry)
+
+
+def removed(file: Mapping[str, Any]) -> Any:
+    """
+    :param file: of `DeltaTable.get_add_actions()`, which has paths as the log has them; they are encoded once more in
+        what is removed, and one that came out differently would stay in the table.
+    :raises ConfigurationError: this one might.
+    """
+    transaction: Any = require_extra("deltalake.transaction", EXTRA)
+    if not _PLAIN.fullmatch(file["path"]):
+        raise ConfigurationError(
+            f"the file {file['path']!r} of a partition to be overwritten has a name that cannot be removed safely",
+            "Delete the rows of that partition by the program that wrote it, and run the commit again.",
+        )
+    path = file["path"].replace("%25", "%")
+    return transaction.RemoveAction(path, True, _now_ms(), file["size_bytes"], texts(file["partition"]))
+
+
+def texts(partition: Mapping[str, Any]) -> dict[str, str | None]:
+    """As the log has them."""
+    return {name: None if value is None else str(_json(value)) for name, value in partition.items()}
+
+
+def _now_ms() -> int:
+    """For the log's own times; nothing is decided by them."""
+    return time.time_ns() // 1_000_000
 
 
 def _statistics(footer: Any, nulls: dict[str, int], columns: Collection[str]) -> dict[str, Any]:
@@ -36,7 +66,7 @@ def _statistics(footer: Any, nulls: dict[str, int], columns: Collection[str]) ->
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for place in range(footer.num_columns):
         column = footer.schema.column(place)
-        if column.path != column.name or column.max_repetition_level:
+        if column.path not in columns or column.max_repetition_level:
             continue  # part of another column
         parts = [group.column(place).statistics for group in groups]
         extremes = [(part.min, part.max) for part in parts if part is not None and part.has_min_max]
@@ -56,4 +86,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _json(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
     return value.isoformat() if isinstance(value, datetime.date) else value

@@ -26,14 +26,16 @@ from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
-from airflow_trident.states.delta.add_actions import described
+from airflow_trident.states.delta.add_actions import described, removed
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, bring, file_name, footer_of
+from airflow_trident.states.tables.new_files import NewFile, bring, file_name
+from airflow_trident.states.tables.partitions import require_no_empty_text, require_partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,11 +58,13 @@ class DeltaTable(StateFactory):
     :param path: its folder, or a URI such as ``s3://bucket/sales``.
     :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
     :param storage_options: over those of the connection.
+    :param partition_by: its partition columns.
     """
 
     path: str
     conn_id: str | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
+    partition_by: str | Sequence[str] = field(default=(), hash=False)
 
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
 
@@ -72,6 +76,7 @@ class DeltaTable(StateFactory):
 
     def validate(self, spec: StateSpec) -> None:
         require_delta_columns(spec)
+        require_partitions(spec, self.describe())
         require_short_name(spec, f"{spec.topology}-{spec.name}")
 
     def make_state(self, spec: StateSpec) -> OpenDeltaTable:
@@ -136,6 +141,7 @@ class OpenDeltaTable(AppendingState):
             return module.DeltaTable.create(
                 self.place.where,
                 schema=arrow_schema(self._spec.staged),
+                partition_by=list(self._spec.partition_by) or None,
                 storage_options=dict(self.place.options) or None,
             )
         except errors.DeltaError:
@@ -205,27 +211,39 @@ class OpenDeltaTable(AppendingState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket, staged: str) -> NewFile:
+    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+        require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         local = None if "://" in self.place.where else os.path.join(self.place.where, name)
         with self.place.errors():
-            footer = footer_of(staged)
             bring(staged, local, partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
-            return described(footer, name, os.path.getsize(staged), self._columns())
+            return self._described(footer, name, os.path.getsize(staged), values)
 
-    def _write(self, ticket: CommitTicket, table: pa.Table) -> NewFile:
+    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq
 
+        require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         with self.place.errors():
             with self._files.open_output_stream(name) as file:
                 pq.write_table(table, file, compression="zstd")
                 size = file.tell()
             with self._files.open_input_file(name) as file:
-                return described(pq.read_metadata(file), name, size, self._columns())
+                return self._described(pq.read_metadata(file), name, size, values)
 
-    def _columns(self) -> list[str]:
-        return [one.name for one in self._table.schema().fields]
+    def _described(self, footer: Any, name: str, size: int, values: PartitionValues) -> NewFile:
+        columns = [one.name for one in self._table.schema().fields]
+        return described(footer, name, size, columns, dict(zip(self._spec.partition_by, values, strict=True)))
+
+    def _replaced(self, new: Sequence[NewFile]) -> list[Any]:
+        """What goes where a batch overwrites its partitions: all that is there, whoever wrote it."""
+        import pyarrow as pa
+
+        if not self._spec.overwrites or not new:
+            return []
+        values = {one.values for one in new}
+        files = pa.table(self._table.get_add_actions()).to_pylist()
+        return [removed(one) for one in files if tuple(one["partition"].values()) in values]
 
     def _required(self) -> set[str]:
         return {one.name for one in self._table.schema().fields if not one.nullable}
@@ -242,9 +260,10 @@ class OpenDeltaTable(AppendingState):
             )
             with next_version(self.place):
                 self._table.create_write_transaction(
-                    [one.entry for one in new],
+                    [*(one.entry for one in new), *self._replaced(new)],
                     mode="append",
                     schema=self._table.schema(),
+                    partition_by=list(self._spec.partition_by) or None,
                     commit_properties=properties,
                 )
         del tried[token]

@@ -10,6 +10,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.core.checks import require_columns
+from airflow_trident.states.tables.partitions import not_partitioned_so
 from airflow_trident.types import INTERVAL, has_times
 
 _OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity")
@@ -45,8 +46,10 @@ def _why_not(table: Any, spec: StateSpec) -> tuple[str, str] | None:
     metadata = table.metadata()
     settings = {name: value for name, value in metadata.configuration.items() if value is not None}
     another = "Append to another table."
-    if metadata.partition_columns:
-        return f"it is partitioned by {', '.join(metadata.partition_columns)}", another
+    if why := not_partitioned_so(metadata.partition_columns, spec):
+        return why
+    if spec.overwrites and settings.get("delta.appendOnly", "").lower() == _ON:
+        return "it is append-only, and rows of it would be replaced", another
     for name, value in sorted(settings.items()):
         if name.startswith("delta.constraints."):
             return f"it has the constraint {name.removeprefix('delta.constraints.')} ({value})", another

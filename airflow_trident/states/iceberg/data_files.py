@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from datetime import date
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
+from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.states.tables.new_files import NewFile, nulls_of
+
+_FIRST_DAY = date(1970, 1, 1).toordinal()
 
 
 def local_path(location: str) -> str | None:
@@ -21,7 +25,7 @@ def local_path(location: str) -> str | None:
     return path
 
 
-def described(metadata: Any, footer: Any, location: str, size: int) -> NewFile:
+def described(metadata: Any, footer: Any, location: str, size: int, values: PartitionValues) -> NewFile:
     """
     :param metadata: of the table (`pyiceberg.table.metadata.TableMetadata`), whose columns the file has by name.
     :param footer: `pyarrow.parquet.FileMetaData`.
@@ -44,7 +48,7 @@ def described(metadata: Any, footer: Any, location: str, size: int) -> NewFile:
         content=manifest.DataFileContent.DATA,
         file_path=location,
         file_format=manifest.FileFormat.PARQUET,
-        partition=statistics.partition(metadata.spec(), schema),
+        partition=record_of(values),
         file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,
@@ -52,7 +56,13 @@ def described(metadata: Any, footer: Any, location: str, size: int) -> NewFile:
         key_metadata=None,
         **said,
     )
-    return NewFile(path=location, bytes=size, nulls=nulls_of(footer), entry=entry)
+    return NewFile(path=location, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
+
+
+def record_of(values: PartitionValues) -> Any:
+    """Of a file's partition: dates are days since 1970 there."""
+    typedef: Any = require_extra("pyiceberg.typedef", EXTRA)
+    return typedef.Record(*(value.toordinal() - _FIRST_DAY if isinstance(value, date) else value for value in values))
 
 
 def _is_real(schema: Any, number: int, types: Any) -> bool:

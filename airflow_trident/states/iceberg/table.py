@@ -20,18 +20,20 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
+from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
-from airflow_trident.states.iceberg.data_files import described, local_path
+from airflow_trident.states.iceberg.data_files import described, local_path, record_of
 from airflow_trident.states.iceberg.table_rules import require_iceberg_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, bring, file_name, footer_of
+from airflow_trident.states.tables.new_files import NewFile, bring, file_name
 from airflow_trident.states.tables.overtaken import Overtaken
+from airflow_trident.states.tables.partitions import require_partitions
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
@@ -55,12 +57,14 @@ class IcebergTable(StateFactory):
     :param conn_id: an Airflow connection (``iceberg``): its host is the catalog's `uri`, login and password its
         `credential`, its extras are properties.
     :param properties: of the catalog, over those of the connection: ``{"type": "sql", "uri": ..., "warehouse": ...}``.
+    :param partition_by: the columns whose values are its partitions.
     """
 
     name: str
     catalog: str = "default"
     conn_id: str | None = None
     properties: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
+    partition_by: str | Sequence[str] = field(default=(), hash=False)
 
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
 
@@ -74,6 +78,7 @@ class IcebergTable(StateFactory):
 
     def validate(self, spec: StateSpec) -> None:
         require_iceberg_columns(spec)
+        require_partitions(spec, self.describe())
         require_short_name(spec, f"{spec.topology}/{spec.name}")
 
     def make_state(self, spec: StateSpec) -> OpenIcebergTable:
@@ -125,8 +130,15 @@ class OpenIcebergTable(AppendingState):
             return self._catalog.load_table(self.place.name)
         self._catalog.create_namespace_if_not_exists(self.place.name.rpartition(".")[0])
         with contextlib.suppress(known.TableAlreadyExistsError):  # another process was first
-            self._catalog.create_table(self.place.name, schema=arrow_schema(self._spec.staged))
+            self._create()
         return self._catalog.load_table(self.place.name)
+
+    def _create(self) -> None:
+        schema = arrow_schema(self._spec.staged)
+        made = self._catalog.create_table_transaction(self.place.name, schema=schema)
+        with made, made.update_spec() as partitions:
+            for name in self._spec.partition_by:
+                partitions.add_identity(name)
 
     # ---- what is known -----------------------------------------------------------------------------------------
 
@@ -176,15 +188,14 @@ class OpenIcebergTable(AppendingState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket, staged: str) -> NewFile:
-        footer = footer_of(staged)
+    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
         with self.place.errors():
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
             bring(staged, local_path(location), output.create)
-            return described(self._table.metadata, footer, location, os.path.getsize(staged))
+            return described(self._table.metadata, footer, location, os.path.getsize(staged), values)
 
-    def _write(self, ticket: CommitTicket, table: pa.Table) -> NewFile:
+    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq
 
         with self.place.errors():
@@ -193,7 +204,7 @@ class OpenIcebergTable(AppendingState):
                 pq.write_table(table, file, compression="zstd")
             written = self._table.io.new_input(location)
             with written.open() as file:
-                return described(self._table.metadata, pq.read_metadata(file), location, len(written))
+                return described(self._table.metadata, pq.read_metadata(file), location, len(written), values)
 
     def _required(self) -> set[str]:
         return {one.name for one in self._table.schema().fields if one.required}
@@ -204,7 +215,11 @@ class OpenIcebergTable(AppendingState):
             transaction = self._table.transaction()
             if self._table.metadata.name_mapping() is None:
                 transaction.set_properties({_NAMES: self._table.schema().name_mapping.model_dump_json()})
-            append = transaction.update_snapshot().fast_append()
+            gone = self._replaced(new)
+            update = transaction.update_snapshot()
+            append = update.overwrite() if gone else update.fast_append()
+            for file in gone:
+                append.delete_data_file(file)
             said = json.dumps({**self._content(marker), "snapshot": append.snapshot_id})
             append.snapshot_properties = {self._app: said}
             for one in new:
@@ -222,6 +237,25 @@ class OpenIcebergTable(AppendingState):
                 "Run the task again: the table knows what is applied.",
             ) from None
         del tried[append.snapshot_id]
+
+    def _replaced(self, new: Sequence[NewFile]) -> list[Any]:
+        """What goes where a batch overwrites its partitions: all that is there, whoever wrote it.
+
+        :raises ConfigurationError: a file has rows of several partitions, from before the table had these.
+        """
+        if not self._spec.overwrites or not new:
+            return []
+        records = {tuple(record_of(one.values)._data) for one in new}
+        found = []
+        for task in self._table.scan().plan_files():
+            if task.file.spec_id != self._table.metadata.default_spec_id:
+                raise ConfigurationError(
+                    f"{self._what} has files of another partitioning ({task.file.file_path})",
+                    "Rewrite its files, as by rewrite_data_files of Spark.",
+                )
+            if tuple(task.file.partition._data) in records:
+                found.append(task.file)
+        return found
 
     def _content(self, marker: Marker) -> dict[str, Any]:
         return {

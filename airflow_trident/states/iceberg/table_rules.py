@@ -8,6 +8,7 @@ from typing import Any
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.states.core.checks import require_columns
+from airflow_trident.states.tables.partitions import not_partitioned_so
 from airflow_trident.types import INTERVAL
 
 _SMALL = re.compile(r"(?<!\w)(?:byte|short)(?=[,>]|\Z)")
@@ -54,9 +55,14 @@ def _why_not(metadata: Any, spec: StateSpec) -> tuple[str, str] | None:
             f"it has format version {metadata.format_version}",
             "Upgrade it to version 2 (property format-version)." if metadata.format_version < _VERSION else _ANOTHER,
         )
-    if not metadata.spec().is_unpartitioned():
-        return f"it is partitioned by {', '.join(one.name for one in metadata.spec().fields)}", _ANOTHER
     schema = metadata.schema()
+    partitions = metadata.spec().fields
+    for one in partitions:
+        if str(one.transform) != "identity":
+            of = schema.find_column_name(one.source_id)
+            return f"it is partitioned by {one.transform} of {of}, and files have one value of a column", _ANOTHER
+    if why := not_partitioned_so([schema.find_column_name(one.source_id) for one in partitions], spec):
+        return why
     wanted = {one.name: _SMALL.sub("int", one.type) for one in spec.staged}
     found = {one.name: one for one in schema.fields}
     for one in schema.fields:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_trident.contracts.state import Applied, Marker, StagedFiles, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.tables.new_files import NewFile
+from airflow_trident.states.tables.new_files import NewFile, footer_of
 from airflow_trident.states.tables.overtaken import decided_anew
 
 if TYPE_CHECKING:
@@ -58,11 +59,15 @@ class AppendingState(AdmittingState):
         """
 
     @abstractmethod
-    def _bring(self, ticket: CommitTicket, staged: str) -> NewFile:
-        """:raises StagingError: it is gone."""
+    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+        """
+        :param footer: its `pyarrow.parquet.FileMetaData`.
+        :param values: of all of its rows, in the partition columns.
+        :raises StagingError: it is gone.
+        """
 
     @abstractmethod
-    def _write(self, ticket: CommitTicket, table: pa.Table) -> NewFile: ...
+    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile: ...
 
     @abstractmethod
     def _required(self) -> set[str]:
@@ -91,14 +96,29 @@ class AppendingState(AdmittingState):
         return self._known().marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        def written() -> Iterator[NewFile]:
-            if batch.num_rows:
-                yield self._write(ticket, batch.cast(arrow_schema(self._spec.staged)))
-
-        return self._again(ticket, written)
+        return self._again(ticket, lambda: self._written(ticket, batch))
 
     def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
-        return self._again(ticket, lambda: (self._bring(ticket, path) for path in files.paths))
+        return self._again(ticket, lambda: self._brought(ticket, files))
+
+    def _written(self, ticket: CommitTicket, rows: pa.Table) -> Iterator[NewFile]:
+        table = rows.select([one.name for one in self._spec.staged]).cast(arrow_schema(self._spec.staged))
+        for values, part in split_by(table, self._spec.partition_by):
+            yield self._write(ticket, part, values)
+
+    def _brought(self, ticket: CommitTicket, files: StagedFiles) -> Iterator[NewFile]:
+        """A file with rows of several partitions is written again: a script has staged it, or an older definition."""
+        import pyarrow.parquet as pq
+
+        for path in files.paths:
+            footer = footer_of(path)
+            values = values_in(footer, self._spec.partition_by)
+            if values is not None:
+                yield self._bring(ticket, path, footer, values)
+                continue
+            with open(path, "rb") as source:
+                table = pq.read_table(source)
+            yield from self._written(ticket, table)
 
     def _again(self, ticket: CommitTicket, make: Callable[[], Iterator[NewFile]]) -> Applied:
         """Until nobody is faster: each time, all is decided anew; the files are made once.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.errors import StagingError
+from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
 
 _PIECE_BYTES = 1 << 20
@@ -18,10 +19,12 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """`nulls`: how many each column has, if that is known. `entry`: what the table's log says of the file."""
+    """`values`: of the partition columns. `nulls`: how many each column has, if that is known. `entry`: what the
+    table's log says of the file."""
 
     path: str
     bytes: int
+    values: PartitionValues
     nulls: dict[str, int]
     entry: Any
 

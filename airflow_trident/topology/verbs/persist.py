@@ -122,14 +122,27 @@ def persist_table(stream: S, table: Any, mode: str, name: str | None) -> Persist
             f"persist_table got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
             'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
         )
-    if mode != "append":
+    if mode not in ("append", "overwrite"):
         raise PlanError(
-            f"persist_table got mode={mode!r}", 'There is mode="append"; for upserts use partition_persist().'
+            f"persist_table got mode={mode!r}",
+            'There are mode="append" and mode="overwrite"; for upserts use partition_persist().',
         )
-    return _persist_rows(stream, table, stream.schema, name)
+    if mode == "overwrite" and not getattr(table, "partition_by", ()):
+        raise PlanError(
+            f"persist_table got mode='overwrite' and {table.describe()}, which has no partitions",
+            "Name the columns whose values say what a batch replaces: DeltaTable(..., partition_by='day').",
+        )
+    return _persist_rows(stream, table, stream.schema, name, overwrites=mode == "overwrite")
 
 
-def _persist_rows(stream: S, sink: StateFactory, staged: Schema, name: str | None) -> PersistNode:
+def _persist_rows(
+    stream: S,
+    sink: StateFactory,
+    staged: Schema,
+    name: str | None,
+    *,
+    overwrites: bool = False,
+) -> PersistNode:
     spec = StateSpec(
         topology=stream.topology.name,
         name=name or "rows",
@@ -137,6 +150,8 @@ def _persist_rows(stream: S, sink: StateFactory, staged: Schema, name: str | Non
         values=staged,
         staged=staged,
         factory=sink,
+        partition_by=parse_names(getattr(sink, "partition_by", ())),
+        overwrites=overwrites,
     )
     return persist(keeping(stream, names_of(staged)), spec)
 

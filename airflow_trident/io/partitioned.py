@@ -1,0 +1,53 @@
+"""Rows of a table with partitions: a file has those of one value of each partition column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PartitionValues = tuple[Any, ...]
+"""One of each partition column, as Python has it; None for null."""
+
+
+def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.Table]]:
+    """The rows of each partition; as they are if there are no partitions. Of no rows, none."""
+    if not table.num_rows:
+        return
+    if not names:
+        yield (), table
+        return
+    if table.select(names).group_by(list(names)).aggregate([]).num_rows > 1:
+        table = table.sort_by([(name, "ascending") for name in names])
+    groups = table.select(names).group_by(list(names), use_threads=False).aggregate([([], "count_all")])
+    first = 0
+    for row in groups.to_pylist():  # in the order in which they come
+        yield tuple(row[name] for name in names), table.slice(first, row["count_all"])
+        first += row["count_all"]
+
+
+def values_in(footer: Any, names: Sequence[str]) -> PartitionValues | None:
+    """What all rows of a Parquet file have in these columns, if its footer says that they have the same.
+
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    found = [_only(footer, name) for name in names]
+    return None if any(one is None for one in found) else tuple(one[0] for one in found if one is not None)
+
+
+def _only(footer: Any, name: str) -> tuple[Any] | None:
+    places = [place for place in range(footer.num_columns) if footer.schema.column(place).path == name]
+    values: set[Any] = set()
+    for number in range(footer.num_row_groups if places else 0):
+        part = footer.row_group(number).column(places[0]).statistics
+        if part is None or not part.has_null_count:
+            return None
+        if part.null_count == footer.row_group(number).num_rows:
+            values.add(None)
+        elif part.null_count or not part.has_min_max or part.min != part.max:
+            return None
+        else:
+            values.add(part.min)
+    return (values.pop(),) if len(values) == 1 else None
