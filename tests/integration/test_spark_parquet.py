@@ -26,6 +26,7 @@ from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
 from airflow_trident.types import INTERVAL, parse_declared
 from tests.fixtures.engine import JobOf, keep, run, staged
 from tests.fixtures.plan import PaperState
+from tests.generated.operations import Twice
 from tests.generated.types import VALUES
 
 if TYPE_CHECKING:
@@ -234,7 +235,11 @@ def test_where_python_goes_on_or_one_file_is_unlike_python_reads(
     def grouped(topology: Topology) -> None:
         rows(topology).group_by("a").persistent_aggregate(PaperState(), Count(), "n")
 
-    for build, reader in ((raw, "Python"), (told_of_partitions, "Python"), (united, "Spark"), (grouped, "Spark")):
+    def by_a_grouping_of_its_own(topology: Topology) -> None:
+        keep(rows(topology).partition(Twice()))
+
+    python = dict.fromkeys((raw, told_of_partitions, by_a_grouping_of_its_own), "Python")
+    for build, reader in {**python, united: "Spark", grouped: "Spark"}.items():
         assert reader_of(spark_engine, job_of(build)) == reader, build.__name__
         assert run(spark_engine, job_of(build)) == by_python(spark_engine, job_of(build), monkeypatch)
     pq.write_table(pa.table({"a": pa.array([3], pa.int32())}), folder / "b.parquet")

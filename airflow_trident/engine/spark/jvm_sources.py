@@ -65,7 +65,7 @@ class JvmSources:
         if stage.transform is not None:
             return True
         if stage.exchange is not None:
-            return stage.exchange.grouping is not Grouping.COLOCATED
+            return stage.exchange.grouping not in (Grouping.COLOCATED, Grouping.CUSTOM)
         return _all_in_jvm(stage) and self._goes_on_in_jvm(stage)
 
     def _as_declared(self, source: SourceNode, batch: BatchFrame) -> DataFrame:
