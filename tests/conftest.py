@@ -25,6 +25,7 @@ from tests.fixtures.spark import (  # noqa: F401 - fixtures for all
     spark_engine,
     submit_engine,
 )
+from tests.fixtures.standalone import spark_master  # noqa: F401 - a fixture for all
 
 # How fast a machine is says nothing about whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

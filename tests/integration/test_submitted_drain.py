@@ -4,24 +4,17 @@ of its connections get there, and nowhere else."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from airflow_trident.engine.spark.sessions.java import spark_home, submit_environment
-from tests.fixtures.airflow import PROJECT, AirflowHome
+from tests.fixtures.airflow import AirflowHome
 from tests.fixtures.postgres import PASSWORD, PostgresServer
-from tests.fixtures.spark import free_port, wait_for
+from tests.fixtures.standalone import HERE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
-SOON = "-XX:TieredStopAtLevel=1"
-HERE = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": SOON, "SPARK_SUBMIT_OPTS": SOON}
 DAG = """
 import os, time
 from airflow.sdk import DAG
@@ -103,63 +96,6 @@ for dag in (in_cluster, as_client):
     runs[dag.dag_id] = [ti.state, ti.xcom_pull("drain"), held(dag.dag_id)]
 tell({"said": said, "found": found, "left": left, "runs": runs, "shown": [running, repr(kept), *started]})
 """
-
-
-@pytest.fixture
-def spark_master(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """A standalone cluster: its URL and the port of its REST interface."""
-    port, rest = free_port(), free_port()
-    settings = tmp_path / "master.conf"
-    settings.write_text(f"spark.master.rest.enabled true\nspark.master.rest.port {rest}\n")
-    url = f"spark://127.0.0.1:{port}"
-    path = f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}"
-    environment = {**submit_environment(), **HERE, "PYTHONPATH": path, "SPARK_DAEMON_MEMORY": "256m"}
-    started = []
-
-    def start(name: str, *arguments: str) -> None:
-        command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-        with (tmp_path / f"{name}.log").open("wb") as log:
-            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
-
-    def answers() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{rest}/v1/submissions/status/none", timeout=10):
-                return True
-        except OSError:
-            return False
-
-    try:
-        start(
-            "master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--webui-port",
-            "0",
-            "--properties-file",
-            str(settings),
-        )
-        wait_for(answers)
-        start(
-            "worker.Worker",
-            "--host",
-            "127.0.0.1",
-            "--webui-port",
-            "0",
-            "-c",
-            "2",
-            "-m",
-            "2g",
-            "-d",
-            str(tmp_path / "work"),
-            url,
-        )
-        yield url, rest
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(timeout=30)
 
 
 def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by_the_next(

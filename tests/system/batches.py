@@ -13,6 +13,7 @@ NAMES = (
     "clear_committed",
     "asset_events",
 )
+SCRIPTS = ("script_kills",)
 TRANSACTIONS = 5
 ROWS_OF_A_BATCH = 4
 LINES = [

@@ -36,6 +36,8 @@ OPTIONS = {
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "2",
     "AIRFLOW__CORE__PARALLELISM": "6",
     "AIRFLOW__TRIDENT__POLL_S": "1",
+    "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
+    "SPARK_LOCAL_IP": "127.0.0.1",
 }
 
 
@@ -137,9 +139,9 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAir
     folder = Folder(root)
     folder.make()
     server = EmbeddedZooKeeper(folder.zookeeper)
-    for name in batches.NAMES:
+    for name in (*batches.NAMES, *batches.SCRIPTS):
         (root / name).mkdir()
-    for file in ("dags.py", "batches.py"):
+    for file in ("dags.py", "batches.py", "scripts.py"):
         shutil.copyfile(Path(__file__).parent / file, folder.dags / file)
     extra = {**OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}
     with ExitStack() as stack:
@@ -149,7 +151,8 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAir
         airflow.migrate()
         airflow.start()
         airflow.wait_healthy()
-        airflow.wait_for_dag(batches.NAMES[-1])
+        for name in (batches.NAMES[-1], batches.SCRIPTS[-1]):
+            airflow.wait_for_dag(name)
         yield airflow
 
 
