@@ -33,6 +33,8 @@ def perform(play: Play, folder: DemoFolder, *, keep: bool) -> int:
         screen.line(f"Nothing is left running. Logs: {folder.logs}")
         return 1
     screen.line(f"\n{screen.elapsed_s:.0f} s. Everything is in {folder.root}; run it again and nothing is added.")
+    if not keep:
+        screen.line("With ARGS=--keep Airflow stays up, and its page shows these transactions as they are now.")
     return 0 if equal else 1
 
 

@@ -200,6 +200,7 @@ class Demo:
 
     def _stay(self, airflow: LocalAirflow) -> None:
         self.screen.title(f"Airflow goes on at {airflow.api.url} (no login). Ctrl-C stops it.")
+        self.screen.line(f"The page of these transactions: {page_of(airflow.api.url, self.play.dag)}")
         try:
             while True:
                 time.sleep(1)
@@ -225,6 +226,11 @@ class Demo:
         for line in changes(self.records, now, read=self.play.lines, staged=self.play.staged):
             self.screen.event(f"tx {line.txid}", line.text, line.colour)
         self.records = now
+
+
+def page_of(url: str, topology: str) -> str:
+    """Where an Airflow at `url` shows a topology."""
+    return f"{url}/plugin/transactions/trident/?topology={topology}"
 
 
 def _read(ledger: Ledger) -> dict[int, TxRecord]:

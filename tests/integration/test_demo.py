@@ -235,3 +235,10 @@ def test_nothing_of_the_callers_airflow_and_spark_reaches_the_demonstration(
     assert environment["AIRFLOW_HOME"] == str(folder.airflow)
     assert "AIRFLOW__CORE__FERNET_KEY" not in environment
     assert "SPARK_HOME" not in environment
+
+
+def test_the_demonstration_ends_with_the_page_where_the_plugin_has_it() -> None:
+    from airflow_trident.links.transaction import transaction_url
+    from demo.run import page_of
+
+    assert page_of("http://127.0.0.1:8080", "word_count") == f"http://127.0.0.1:8080{transaction_url('word_count')}"
