@@ -73,6 +73,16 @@ def test_it_comes_to_what_takes_some_seconds_or_pays_for_the_pass() -> None:
     assert settled(20.0, 0.0) == MOST_IN_GROUP
 
 
+def test_a_slow_start_does_not_keep_groups_small_for_ever() -> None:
+    size = GroupSize(DrainLimits(), together=True)
+    for took_s in (60.0, 30.0, 12.0, 6.0):  # the JVM started, on a machine that was busy
+        size.passed(size.now, took_s)
+    assert size.now == 1
+    for _ in range(10):
+        size.passed(size.now, 1.5 + 0.01 * size.now)
+    assert size.now == MOST_IN_GROUP
+
+
 def test_a_pass_reads_no_more_than_its_bytes() -> None:
     size = GroupSize(DrainLimits(), together=True)
     assert cut(size, [10, 10, 10, 10, 40, 1, 1]) == [3, 1, 1, 2]

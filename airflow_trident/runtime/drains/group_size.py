@@ -115,6 +115,8 @@ def next_size(now: int, took: Sequence[tuple[int, float]]) -> int:
         wanted = now * GROWS
     else:
         wanted = int(max(LONG_S - by_itself_s, by_itself_s) / each_s)
+    # What is remembered of larger passes may be old, of a slow start: this one shows what so many take at most.
+    wanted = max(wanted, int(members * LONG_S / max(last_s, 0.001)))
     return max(1, now // 2, min(wanted, now * GROWS if members >= now else now))
 
 
