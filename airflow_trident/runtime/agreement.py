@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_trident.contracts.state import Marker, State
-from airflow_trident.errors import LedgerBehindStateError, TridentError
+from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.refusals import definition_changed
+from airflow_trident.protocol.decide import Commit, decide_commit
 from airflow_trident.protocol.records import LedgerView, Loss
 from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.topology.topology import Topology
 
 BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs to its topology"
@@ -128,3 +131,31 @@ def empty_states(topology: Topology, before: Definition) -> list[str]:
         if marker is None or not marker.high:
             found.append(name)
     return found
+
+
+def may_commit(
+    ledger: Ledger, topology: Topology, view: LedgerView, txid: int, states: OpenStates, *, strictly: bool = False
+) -> LedgerView | None:
+    """What says that its turn has come, and that ledger and states agree; None: it has not come.
+
+    :param strictly: the ledger is read before and after the markers. A ledger only grows: where it agrees with
+        markers that were read after it, it would agree with them now, so that is done only where it does not.
+    :raises DefinitionChangedError: a committer of a former definition would not know of a state that was accepted
+        meanwhile.
+    """
+    if not isinstance(decide_commit(view, txid), Commit):
+        return None
+    differences = view.topology.definition.differences(topology.definition())
+    if differences:
+        raise definition_changed(topology.name, differences)
+    markers = markers_of_open(topology, states.opened())
+    try:
+        require_states_whole(topology.name, markers, view)
+        if strictly:
+            view = ledger.view(txid)  # once more, after the markers
+        require_ledger_ahead(topology.name, markers, view)
+    except (LedgerBehindStateError, StateBehindLedgerError):
+        if strictly:
+            raise
+        return may_commit(ledger, topology, ledger.view(txid), txid, states, strictly=True)  # others may have committed
+    return view if isinstance(decide_commit(view, txid), Commit) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,14 +21,12 @@ from airflow_trident.errors import (
     ConfigurationError,
     FencedError,
     LateBatchError,
-    LedgerBehindStateError,
     StagingError,
-    StateBehindLedgerError,
     TransitionError,
     TridentError,
 )
 from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
-from airflow_trident.ledger.refusals import definition_changed
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
@@ -42,7 +40,7 @@ from airflow_trident.protocol.decide import (
 )
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.agreement import markers_of_open, require_ledger_ahead, require_states_whole
+from airflow_trident.runtime.agreement import may_commit
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
 from airflow_trident.runtime.commit_group import OVERTAKEN_TIMES, GroupCommitter, GroupEnd, note_error
 from airflow_trident.runtime.downstream import (
@@ -62,8 +60,9 @@ from airflow_trident.runtime.phases import (
     run_attempt,
 )
 from airflow_trident.runtime.staged_batches import apply_batch, staged_batch
-from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
+from airflow_trident.runtime.waiting_runs import MOST_TOGETHER, first_group
 from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -109,6 +108,8 @@ class Committer:
     _emitted: Counter[int] = field(default_factory=Counter, init=False, repr=False)
     _fences: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     """Of groups whose gate it opened and that go on one by one, by txid."""
+    _held: list[CommitTicket] = field(default_factory=list, init=False, repr=False)
+    """Of the gate that was opened in the step that said PROCESSED, for the next sweep."""
 
     def commit(
         self,
@@ -131,6 +132,33 @@ class Committer:
             committed = self._sweep(txid, opened, take_over, remembered)
         view = self.ledger.view(txid, remembered=remembered or txid in committed)
         return SweepResult(committed=tuple(committed), own=self._about(view, txid), view=view)
+
+    def processed_at_gate(self, records: Sequence[TxRecord], manifest: Manifest, states: OpenStates) -> bool:
+        """PROCESSED and COMMITTING in one step of the ledger, where the turn of what a pass staged has come and it goes
+        together: the next sweep commits it. False: nothing was changed, or not all of it fitted into the step. What is
+        looked at before any gate is opened, is here before the transactions are PROCESSED.
+
+        :param records: rising, as they are when they are PROCESSED.
+        :raises FencedError, TransitionError: one of them is in other hands by now.
+        """
+        first, many = records[0], len(records)
+        path = first.staged.manifest if first.staged is not None else ""
+        alone = many > 1 and (many > self.most_together or not self.topology.compile().coalesces.commits)
+        if alone or first.txid <= self.ledger.view(0, remembered=True).pointer.committed:
+            return False
+        if len(first_group(records, {path: manifest})) < many:
+            return False
+        view = replace(self.ledger.view(first.txid, remembered=True), tx=first)
+        try:
+            if may_commit(self.ledger, self.topology, view, first.txid, states) is None:
+                return False
+        except USER_ERRORS:
+            return False  # the sweep says it, when they are PROCESSED
+        done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=one.staged) for one in records if one.staged]
+        tickets = self.ledger.processed_and_gate(done, owner=self.attempts.owner)
+        self._fences.update({one.txid: one.fence for one in tickets})
+        self._held[:] = tickets if len(tickets) == many else ()
+        return len(tickets) == many
 
     def _about(self, view: LedgerView, txid: int) -> AlreadyCommitted | Wait | Blocked:
         decision = decide_commit(view, txid)
@@ -157,7 +185,8 @@ class Committer:
                 continue
             if txid != own and not take_over and self._is_left(view.tx):
                 break  # taking over would only fence them
-            end = None if txid <= alone else self._together(view, own, states, take_over, remembered)
+            held = self._held_from(view.tx)
+            end = None if txid <= alone else self._together(view, own, states, take_over, remembered, held)
             if end is not None:
                 alone, known = end.upto, False
                 done += end.committed
@@ -166,18 +195,30 @@ class Committer:
                 txid = done[-1] + 1 if end.committed else txid
                 continue
             ready = self._with_batch(view, txid, mine=txid == own)
-            if ready is None or not self._try(ready, txid, states):
+            if ready is None or not self._try(ready, txid, states, held if len(held) == 1 else ()):
                 break
             done.append(txid)
             txid, known = txid + 1, False
         return done
+
+    def _held_from(self, tx: TxRecord) -> tuple[CommitTicket, ...]:
+        """The tickets that were given out with its own, to be used once."""
+        held = tuple(self._held)
+        self._held.clear()
+        return held if held and (held[0].txid, held[0].fence) == (tx.txid, tx.fence) else ()
 
     def _is_left(self, tx: TxRecord) -> bool:
         """Is its commit in other hands? Not if this committer opened its gate, with those of a group."""
         return tx.fence != self._fences.get(tx.txid, -1) and is_left_to_its_committer(self.ledger, tx)
 
     def _together(
-        self, view: LedgerView, own: int, states: OpenStates, take_over: bool, remembered: bool
+        self,
+        view: LedgerView,
+        own: int,
+        states: OpenStates,
+        take_over: bool,
+        remembered: bool,
+        held: Sequence[CommitTicket],
     ) -> GroupEnd | None:
         """Commit what can be committed in one step from here on; None: the first one goes alone."""
         tx = view.tx
@@ -195,10 +236,10 @@ class Committer:
             retention=self.retention,
             progress=self.progress,
         )
-        waiting = committer.waiting(view, is_free, self.most_together, remembered=remembered)
-        if not waiting or self._may_commit(view, tx.txid, states) is None:
+        waiting = committer.waiting(view, is_free, len(held) or self.most_together, remembered=remembered)
+        if not waiting or (not held and may_commit(self.ledger, self.topology, view, tx.txid, states) is None):
             return None
-        end = committer.commit(waiting, states)
+        end = committer.commit(waiting, states, held)
         if end is not None:
             self._fences.update({one.txid: one.fence for one in end.gated})
         return end
@@ -216,54 +257,23 @@ class Committer:
             return view
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
 
-    def _try(self, view: LedgerView, txid: int, states: OpenStates) -> bool:
+    def _try(self, view: LedgerView, txid: int, states: OpenStates, held: Sequence[CommitTicket] = ()) -> bool:
         """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
-        ready = self._may_commit(view, txid, states)
+        ready = view if held else may_commit(self.ledger, self.topology, view, txid, states)
         if ready is None:
             return False
         require_not_late(self.topology, txid, ready.pointer.committed)
-        for _ in range(OVERTAKEN_TIMES):
-            done = self._commit_now(ready, txid, states)
+        for number in range(OVERTAKEN_TIMES):
+            done = self._commit_now(ready, txid, states, None if number else next(iter(held), None))
             if done is not None:
                 return done
         return False
 
-    def _may_commit(
-        self, view: LedgerView, txid: int, states: OpenStates, *, strictly: bool = False
-    ) -> LedgerView | None:
-        """What says that its turn has come, and that ledger and states agree; None: it has not come.
-
-        :param strictly: the ledger is read before and after the markers. A ledger only grows: where it agrees with
-            markers that were read after it, it would agree with them now, so that is done only where it does not.
-        """
-        if not isinstance(decide_commit(view, txid), Commit):
-            return None
-        self._require_definition(view)
-        markers = markers_of_open(self.topology, states.opened())
+    def _commit_now(self, view: LedgerView, txid: int, states: OpenStates, ticket: CommitTicket | None) -> bool | None:
+        """Gate, unless there is a ticket; states, COMMITTED. False: it is in other hands; None: it is still in these,
+        but another transaction's commit (late, or the one above a late one) had a higher fence in a state meanwhile."""
         try:
-            require_states_whole(self.topology.name, markers, view)
-            if strictly:
-                view = self.ledger.view(txid)  # once more, after the markers
-            require_ledger_ahead(self.topology.name, markers, view)
-        except (LedgerBehindStateError, StateBehindLedgerError):
-            if strictly:
-                raise
-            return self._may_commit(self.ledger.view(txid), txid, states, strictly=True)  # others may have committed
-        return view if isinstance(decide_commit(view, txid), Commit) else None
-
-    def _require_definition(self, view: LedgerView) -> None:
-        """A committer of a former definition would not know of a state that was accepted meanwhile."""
-        recorded = view.topology.definition
-        differences = recorded.differences(self.topology.definition())
-        if differences:
-            raise definition_changed(self.topology.name, differences)
-
-    def _commit_now(self, view: LedgerView, txid: int, states: OpenStates) -> bool | None:
-        """Gate, states, COMMITTED. False: it is in other hands; None: it is still in these, but another transaction's
-        commit (a late one, or the one above a late one) had a higher fence in a state meanwhile."""
-        ticket: CommitTicket | None = None
-        try:
-            ticket = self.ledger.gate(txid, owner=self.attempts.owner)
+            ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner)
             reached(Milestone.GATE_OPENED, txid)
             holds, late_rows = self._apply(ticket, states)
             self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)

@@ -95,9 +95,12 @@ class GroupCommitter:
                 yield from self.ledger.transactions(txid, last)
             txid, many = last + 1, many * FIRST_LOOK
 
-    def commit(self, waiting: Sequence[TxRecord], states: OpenStates) -> GroupEnd | None:
+    def commit(
+        self, waiting: Sequence[TxRecord], states: OpenStates, held: Sequence[CommitTicket] = ()
+    ) -> GroupEnd | None:
         """Gate, states, COMMITTED, for the first of these that go together; None: the first one goes alone.
 
+        :param held: tickets of an open gate; used if they are those of the group.
         :raises TridentError: a store or the ledger does not answer. It goes on with the next sweep.
         """
         group, manifests = self._group_of(waiting)
@@ -105,8 +108,9 @@ class GroupCommitter:
             return None
         txids = [one.txid for one in group]
         try:
-            for _ in range(OVERTAKEN_TIMES):
-                end = self._once(txids, manifests, states)
+            for number in range(OVERTAKEN_TIMES):
+                known = not number and [one.txid for one in held] == txids
+                end = self._once(txids, manifests, states, held if known else ())
                 if end is not None:
                     return end
         except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: people wait, and wonder
@@ -127,23 +131,28 @@ class GroupCommitter:
                     break  # whoever commits it alone emits it again, or says what is wrong
         return first_group(waiting, found), found
 
-    def _once(self, txids: Sequence[int], manifests: Mapping[str, Manifest], states: OpenStates) -> GroupEnd | None:
+    def _once(
+        self,
+        txids: Sequence[int],
+        manifests: Mapping[str, Manifest],
+        states: OpenStates,
+        tickets: Sequence[CommitTicket],
+    ) -> GroupEnd | None:
         """None: still in these hands, but another transaction's commit had a higher fence in a state meanwhile."""
-        tickets: tuple[CommitTicket, ...] = ()
         try:
-            tickets = self.ledger.gate_many(txids, owner=self.attempts.owner)
+            tickets = tickets or self.ledger.gate_many(txids, owner=self.attempts.owner)
             _told(Milestone.GATE_OPENED, tickets)
             self._apply(tickets, manifests, states)
             self._committed(tickets)
         except FencedError:
             return self._fenced(tickets)
         except TransitionError:
-            return GroupEnd(upto=txids[-1], gated=tickets)  # somebody was at one of them meanwhile
+            return GroupEnd(upto=txids[-1], gated=tuple(tickets))  # somebody was at one of them meanwhile
         except TridentError as error:
             if error.outcome is not Outcome.FAIL and not isinstance(error, StagingError | UserCodeError):
                 raise
             self.progress(f"{_named(txids)} cannot be committed in one step ({error}); committing them one by one")
-            return GroupEnd(upto=txids[-1], gated=tickets)
+            return GroupEnd(upto=txids[-1], gated=tuple(tickets))
         _told(Milestone.COMMITTED, tickets)
         self.progress(f"{_named([one.txid for one in tickets])} are committed in one step")
         return GroupEnd(committed=tuple(one.txid for one in tickets))

@@ -13,7 +13,7 @@ import pytest
 from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, SparkJobError, UserCodeError
+from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, UserCodeError
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
@@ -160,6 +160,39 @@ def test_each_transaction_keeps_its_claim_and_its_attempt(place: Place) -> None:
     records = place.ledger.transactions()
     assert {tx.attempt for tx in records} == {0}
     assert len({tx.claim.key for tx in records}) == len(records)
+
+
+@pytest.mark.parametrize(("group", "passes"), [(20, 2), (1, 40)])
+def test_what_ends_alone_and_has_its_turn_is_processed_and_at_the_gate_in_one_step(
+    place: Place, group: int, passes: int
+) -> None:
+    verbs: list[str] = []
+    place.ledger.listener = lambda _ledger, verb, _answer: verbs.append(verb)
+    place.drain(group=group, max_pending=group)
+    assert place.holds()
+    counted = Counter(verbs)
+    assert counted["processed_and_gate"] == passes
+    assert not {"processed", "processed_many", "gate", "gate_many"} & counted.keys()
+    assert counted["committed"] + counted["committed_many"] == passes
+
+
+@pytest.mark.parametrize("group", [40, 1])
+def test_what_cannot_be_looked_at_before_the_gate_is_processed_and_costs_no_try(place: Place, group: int) -> None:
+    """A store that is away for a moment says nothing about a batch."""
+    away = iter([True])
+
+    def before(txids: Group) -> None:
+        if next(away, False):
+            for name in ("one", "two"):
+                (place.folder / f"{name}.db").write_bytes(b"no database" * 100)
+
+    with pytest.raises(TridentError):
+        place.drain(Passes(before=before), group=group, max_pending=group, tries=1)
+    assert place.statuses()[Status.PROCESSED] == group
+    for name in ("one", "two"):
+        (place.folder / f"{name}.db").unlink()
+    place.drain(group=group)
+    assert place.holds()
 
 
 def test_it_begins_no_more_than_it_may(place: Place) -> None:

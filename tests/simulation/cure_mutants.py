@@ -35,7 +35,6 @@ def _() -> Sequence[Patch]:
     return [
         (marker_module, "_require_whole", _anything),
         (agreement, "require_states_whole", _anything),
-        (commit, "require_states_whole", _anything),
     ]
 
 

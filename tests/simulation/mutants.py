@@ -194,7 +194,6 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     return [
         (agreement, "require_ledger_ahead", lambda topology, markers, view: None),
-        (commit, "require_ledger_ahead", lambda topology, markers, view: None),
         (marker_module, "admit", _forgiving(marker_module.admit)),
     ]
 

@@ -141,6 +141,7 @@ class Drain:
             tries=self.limits.tries,
             workers=self.limits.max_pending or AT_ONCE,
             progress=self.progress,
+            gate=lambda records, manifest: self._committer.processed_at_gate(records, manifest, self._states),
         )
 
     @property

@@ -5,25 +5,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import FencedError, InvalidatedError, Outcome, TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.group_phases import publish_group, record_processed_many, restart, size_of
+from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Attempts, Progress, job_of, note_failure, publish, record_processed
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
+
+Gate: TypeAlias = Callable[[Sequence[TxRecord], Manifest], bool]
+"""Of a pass: its transactions as they are when they are PROCESSED, and its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,8 @@ class Passes:
     :param size: how many go together; each pass corrects it.
     :param tries: attempts of one transaction by itself. What its share in a failed pass of several tells is nothing.
     :param workers: passes at a time.
+    :param gate: records what a pass staged and opens its gate, in one step, if its turn has come; else it does nothing
+        and says so. Asked where no other pass has ended, which would go through the gate with it.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class Passes:
         tries: int,
         workers: int,
         progress: Progress,
+        gate: Gate = lambda _records, _manifest: False,
     ) -> None:
         self.ledger = ledger
         self.topology = topology
@@ -104,6 +112,7 @@ class Passes:
         self.skipped: dict[int, Exception] = {}
         """The same, of those that others may pass."""
         self._coordinators = coordinators
+        self._gate = gate
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="trident-pass")
         self._running: dict[Future[Passed], list[TxRecord]] = {}
         self._tries: Counter[int] = Counter()
@@ -173,7 +182,7 @@ class Passes:
         done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         for future in sorted(done, key=lambda one: self._running[one][0].txid):
             records = self._running.pop(future)
-            error = future.exception() or self._record(records, future.result())
+            error = future.exception() or self._record(records, future.result(), alone=len(done) == 1)
             if error is None:
                 continue
             if not isinstance(error, Exception):
@@ -190,13 +199,16 @@ class Passes:
         tx = self.ledger.view(record.txid, remembered=True).tx if self.topology.opaque else None
         return tx is None or tx.attempt == record.attempt
 
-    def _record(self, records: Sequence[TxRecord], passed: Passed) -> TridentError | None:
+    def _record(self, records: Sequence[TxRecord], passed: Passed, *, alone: bool) -> TridentError | None:
+        """:param alone: no other pass has ended."""
         manifest = passed.manifest
         try:
             if len(records) == 1:
-                record_processed(self.ledger, records[0], publish(manifest, self.staging_root))
+                staged = {records[0].txid: publish(manifest, self.staging_root)}
+                if not (alone and self._gated(records, manifest, staged)):
+                    record_processed(self.ledger, records[0], staged[records[0].txid])
             else:
-                self._record_group(records, manifest)
+                self._record_group(records, manifest, alone=alone)
         except TridentError as error:
             return error
         self.rows_read += max(manifest.rows_read, 0)
@@ -204,11 +216,23 @@ class Passes:
         self.size.passed(len(records), passed.took_s)
         return None
 
-    def _record_group(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
+    def _gated(self, records: Sequence[TxRecord], manifest: Manifest, staged: Mapping[int, StagedRef]) -> bool:
+        """Is all of it PROCESSED and at the gate, by one step? If not, some of it may be PROCESSED."""
+        processed = [replace(one, status=Status.PROCESSED, staged=staged[one.txid]) for one in records]
+        try:
+            done = self._gate(processed, manifest)
+        except TransitionError:
+            return False  # the step without the gate says why, if it is refused, too
+        for one in records if done else ():
+            reached(Milestone.PROCESSED, one.txid)
+        return done
+
+    def _record_group(self, records: Sequence[TxRecord], manifest: Manifest, *, alone: bool) -> None:
         """What of it is in other hands by now is left there. Merged by key it counts for nobody then."""
         staged = publish_group(manifest, self.staging_root)
         try:
-            record_processed_many(self.ledger, records, staged)
+            if not (alone and self._gated(records, manifest, staged)):
+                record_processed_many(self.ledger, records, staged)
         except (FencedError, TransitionError) as error:
             self.progress(f"{named(records)}: {error}")
             ours = still_ours(self.ledger, records)
