@@ -152,6 +152,7 @@ def test_a_batch_replaces_what_is_in_its_partitions_whoever_wrote_it(owned: Fore
         state.apply_files(ticket(1), staged(tmp_path, ("a", 1), (ODD, 2), (None, 3)))
         for word in ("other", ODD):
             owned.append(word)
+        assert sorted(row[1] for _, row in state.items()) == [0, 0, 1, 2, 3]
         state.apply_files(ticket(2), staged(tmp_path, (ODD, 4), (ODD, 5), (None, 6)))
         assert sorted(owned.read().to_pylist(), key=repr) == sorted(
             [{"word": word, "n": n} for word, n in (("a", 1), (ODD, 4), (ODD, 5), (None, 6), ("other", 0))], key=repr

@@ -243,7 +243,8 @@ class OpenDeltaTable(AppendingState):
             return []
         values = {one.values for one in new}
         files = pa.table(self._table.get_add_actions()).to_pylist()
-        return [removed(one) for one in files if tuple(one["partition"].values()) in values]
+        names = self._spec.partition_by
+        return [removed(one) for one in files if tuple(one["partition"][name] for name in names) in values]
 
     def _required(self) -> set[str]:
         return {one.name for one in self._table.schema().fields if not one.nullable}
@@ -307,6 +308,10 @@ class OpenDeltaTable(AppendingState):
         target = arrow_schema(self._spec.staged)
         with self.place.errors():
             self._table.update_incremental()
+            if self._spec.partition_by:  # which files of others do not have as columns
+                table = self._table.to_pyarrow_table(columns=target.names)
+                yield from (((), row) for row in table_to_rows(table.cast(target)))
+                return
             for path in pa.table(self._table.get_add_actions()).column("path").to_pylist():
                 with self._files.open_input_file(path) as file:
                     table = pq.read_table(file)

@@ -129,7 +129,7 @@ class OpenIcebergTable(AppendingState):
         with contextlib.suppress(known.NoSuchTableError):
             return self._catalog.load_table(self.place.name)
         self._catalog.create_namespace_if_not_exists(self.place.name.rpartition(".")[0])
-        with contextlib.suppress(known.TableAlreadyExistsError):  # another process was first
+        with contextlib.suppress(known.TableAlreadyExistsError, known.CommitFailedException):  # another was first
             self._create()
         return self._catalog.load_table(self.place.name)
 
