@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test quick rare browser golden histories model contracts compat bench site lint types imports format venv lock java clean
+.PHONY: help demo tweets test quick rare browser golden histories model contracts test-yarn compat bench site lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -28,6 +28,7 @@ help:
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
+	@echo "make test-yarn transactions and drains on a real YARN and HDFS (fetches 70 MB by Maven)"
 	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make site      the documentation as a site, into .site; a broken link ends it"
@@ -69,6 +70,9 @@ model: java venv
 
 contracts: java venv
 	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
+
+test-yarn: java venv
+	@$(RUN) python -m pytest -m rare tests/yarn $(ARGS)
 
 compat: java venv
 	@$(RUN) python -m tools.compat $(ARGS)

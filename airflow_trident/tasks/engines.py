@@ -75,8 +75,8 @@ def make_engine(
     )
 
 
-ONE_DRIVER = {"spark.yarn.maxAppAttempts": "1", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""Settings of a script, below its own: who starts it again is the task, and its timestamps are read by others."""
+SCRIPT_CONF = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""Settings of a script, below its own: its timestamps are read by others."""
 
 
 def script_engine(
@@ -98,7 +98,7 @@ def script_engine(
             f"a script is run by spark-submit, and connection {conn_id!r} is of type {found!r}",
             "Name a connection of type spark.",
         )
-    settings = {**ONE_DRIVER, **dict(application.conf), **conf}
+    settings = {**SCRIPT_CONF, **dict(application.conf), **conf}
     return ScriptEngine(
         application.application,
         application.arguments,

@@ -133,11 +133,12 @@ class SubmittedDrain:
         try:
             driver = self._submit.start(APPLICATION, [files.order, files.result])
         except Exception as error:
-            with removing(files):
-                collect(files)
+            if os.path.exists(files.result):  # the driver's own word counts, in whatever way its application ended
+                return self._submission
             text = str(error)
             said = root_cause(text) or type(error).__name__
-            raise SparkJobError(f"{self._what} failed: {said}", cure_of(text)) from error
+            with removing(files):
+                raise SparkJobError(f"{self._what} failed: {said}", cure_of(text)) from error
         if driver is not None:
             self._submission = Submission(
                 order=files.order, result=files.result, driver_id=driver.driver_id, masters=driver.masters

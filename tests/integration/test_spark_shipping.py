@@ -15,6 +15,7 @@ import pytest
 from airflow_trident import Count, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.java import spark_home
 from airflow_trident.engine.spark.ship import modules_by_value, ship, unimportable_modules
 from airflow_trident.errors import ConfigurationError
 from tests.fixtures.engine import JobOf, lines, run
@@ -142,3 +143,21 @@ def test_a_shipped_object_can_be_loaded_where_its_module_is_unknown(dag_module: 
         [sys.executable, "-c", program, str(tmp_path / "shipped")], capture_output=True, text=True, check=True, cwd="/"
     )
     assert done.stdout.strip() == "['A!', 'B!']"
+
+
+def test_a_spark_that_is_imported_from_zips_is_not_sent(tmp_path: Path) -> None:
+    """As stock distributions of Spark and drivers in YARN do."""
+    for zipped in (spark_home() / "python" / "lib").glob("*.zip"):
+        (tmp_path / zipped.name).symlink_to(zipped)
+    program = """
+import glob, sys
+sys.path[:0] = glob.glob(sys.argv[1] + "/*.zip")
+import pyspark.cloudpickle
+from airflow_trident.engine.spark.ship import unimportable_modules
+assert ".zip/" in pyspark.cloudpickle.__file__
+print(unimportable_modules())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

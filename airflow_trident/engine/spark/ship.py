@@ -17,7 +17,9 @@ from types import ModuleType
 
 from airflow_trident.errors import ConfigurationError
 
-_PACKAGE = "airflow_trident"
+_WITH_WORKERS = frozenset({"airflow_trident", "pyspark", "py4j"})
+"""What every Python worker has. A Spark that is not installed by pip, and a driver in YARN, import it from zips
+outside every installation."""
 _LOCK = RLock()
 
 
@@ -72,7 +74,7 @@ def _registered() -> set[str]:
 
 
 def unimportable_modules() -> list[ModuleType]:
-    """The loaded modules whose files lie outside every installation, this package apart.
+    """The loaded modules whose files lie outside every installation, but those that every worker has.
 
     Code of `__main__` always travels by value; modules without a file are built in, or were made on the fly.
     """
@@ -82,7 +84,7 @@ def unimportable_modules() -> list[ModuleType]:
         path = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not isinstance(path, str) or name == "__main__":
             continue
-        if name != module.__name__ or name.partition(".")[0] == _PACKAGE:
+        if name != module.__name__ or name.partition(".")[0] in _WITH_WORKERS:
             continue
         if not path.startswith(installed):
             found.append(module)

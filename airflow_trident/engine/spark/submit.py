@@ -55,6 +55,8 @@ def submit_conf(*, one_shot: bool = True) -> dict[str, str]:
         "spark.pyspark.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.showConsoleProgress": "false",
+        # A driver that YARN starts again would do what failed once more, under the same attempt.
+        "spark.yarn.maxAppAttempts": "1",
     }
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+YARN_CONTAINER = "CONTAINER_ID"
+"""The environment variable that a driver in YARN's cluster mode has. There a driver that made no SparkContext, because
+it found nothing to do, has failed (exit code 13)."""
 SESSION_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",
@@ -172,8 +175,12 @@ class ApplicationSessions(Sessions):
             return True
 
     def close(self) -> None:
+        from pyspark.sql import SparkSession
+
         if self._sibling is not None:
             self._sibling.session.stop()
+        elif YARN_CONTAINER in os.environ:
+            SparkSession.builder.getOrCreate().stop()
 
 
 def send_to_executors(session: SparkSession) -> None:

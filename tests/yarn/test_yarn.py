@@ -1,0 +1,124 @@
+"""Transactions and drains on a real YARN, with the driver in the task's process tree and in the cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_trident.engine.spark.sessions.java import spark_home
+from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.hadoop import hadoop  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
+
+DAG = """
+import os, time
+from airflow.sdk import DAG
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator, trident_transaction
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m", "spark.executor.instances": "1", "spark.yarn.jars": "local:JARS/*",
+    "spark.yarn.am.memory": "512m",
+}
+
+def told(word):
+    open("FOLDER/begun", "w").close()
+    while os.path.exists("FOLDER/blocked"):
+        time.sleep(0.1)
+    yield word.upper()
+
+def topology_of(name):
+    topology = Topology(name)
+    words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
+    words = words.each("word", told, "loud string")
+    words.group_by("loud").persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
+    return topology
+
+def one(name, conn_id):
+    with DAG(name, schedule=None) as dag:
+        trident_transaction(topology_of(name), turn_sensor=False, spark_conn_id=conn_id, spark_conf=SMALL)
+    return dag
+
+def drain(name, conn_id):
+    with DAG(name, schedule=None) as dag:
+        TridentDrainOperator(task_id="drain", topology=topology_of(name), spark_conn_id=conn_id, spark_conf=SMALL)
+    return dag
+
+one_client = one("one_client", "yarn_client")
+one_cluster = one("one_cluster", "yarn_cluster")
+drain_client = drain("drain_client", "yarn_client")
+drain_cluster = drain("drain_cluster", "yarn_cluster")
+
+def held(name):
+    (spec,) = topology_of(name).states.values()
+    with spec.factory.make_state(spec) as state:
+        return sorted([key[0], value[0]] for key, value in state.items())
+"""
+PROGRAM = """
+import plays
+def run(name):
+    dag = getattr(plays, name)
+    states = {ti.task_id: ti.state for ti in dag.test().get_task_instances()}
+    return [sorted(set(states.values())), plays.held(name)]
+tell({name: run(name) for name in NAMES})
+"""
+
+
+@pytest.fixture
+def on_yarn(airflow_home: AirflowHome, hadoop: Path) -> AirflowHome:  # noqa: F811
+    text = DAG.replace("FOLDER", str(airflow_home.folder)).replace("JARS", str(spark_home() / "jars"))
+    airflow_home.write_dag("plays", text)
+    client, cluster = (
+        json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": mode}})
+        for mode in ("client", "cluster")
+    )
+    airflow_home.options |= {
+        "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
+        "HADOOP_CONF_DIR": str(hadoop),
+        "AIRFLOW_CONN_YARN_CLIENT": client,
+        "AIRFLOW_CONN_YARN_CLUSTER": cluster,
+    }
+    return airflow_home
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_a_transaction_and_a_drain_run_on_yarn(on_yarn: AirflowHome, mode: str) -> None:
+    result = on_yarn.python(PROGRAM.replace("NAMES", repr([f"one_{mode}", f"drain_{mode}"])))
+    assert result == {
+        f"one_{mode}": [["success"], [["WORD0", 1], ["WORD1", 1], ["WORD2", 1]]],
+        f"drain_{mode}": [["success"], [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]],
+    }, on_yarn.output
+
+
+ORPHANED = """
+import os, signal, subprocess, sys, time
+import plays
+def drivers():
+    running = subprocess.run(["ps", "-Awwo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in running.splitlines() if "ApplicationMaster" in line and "java" in line.split()[0]]
+open("FOLDER/blocked", "w").close()
+program = "import plays; plays.drain_cluster.test()"
+first = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, start_new_session=True)
+while not os.path.exists("FOLDER/begun"):
+    assert first.poll() is None
+    time.sleep(0.1)
+os.killpg(first.pid, signal.SIGKILL)
+first.wait()
+alone = len(drivers())
+os.unlink("FOLDER/blocked")
+states = [ti.state for ti in plays.drain_cluster.test().get_task_instances()]
+while drivers():
+    time.sleep(0.1)
+tell([bool(alone), states, plays.held("drain_cluster")])
+"""
+
+
+def test_a_driver_whose_task_was_killed_goes_on_in_the_cluster_and_doubles_nothing(on_yarn: AirflowHome) -> None:
+    """Which of the two drivers commits how much is chance; one that finds nothing left has not failed."""
+    alone, states, held = on_yarn.python(ORPHANED.replace("FOLDER", str(on_yarn.folder)))
+    assert alone
+    assert states in (["success"], ["skipped"]), on_yarn.output
+    assert held == [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
