@@ -18,7 +18,7 @@ from airflow_trident.operators import base
 from airflow_trident.operators.base import TridentOperator
 from airflow_trident.protocol.records import Command
 from airflow_trident.runtime.backfill import Selection
-from airflow_trident.runtime.drains import drain
+from airflow_trident.runtime.drains import drain_passes
 from airflow_trident.sensors.turn import TridentTurnSensor
 from tests.simulation.accidents import clock_moves, store_accident, topology_removed
 from tests.simulation.jobs import deliver, expected, expected_text, give_back, lose_staged, replay
@@ -65,8 +65,8 @@ def instead_of_airflow(world: World) -> Iterator[None]:
             (TridentOperator, "log", log),
             (TridentTurnSensor, "log", log),
             (base, "_log", log),
-            (drain, "ThreadPoolExecutor", lambda **_: SimPool(world)),
-            (drain, "wait", sim_wait),
+            (drain_passes, "ThreadPoolExecutor", lambda **_: SimPool(world)),
+            (drain_passes, "wait", sim_wait),
             (base, "os", SimpleNamespace(getpid=lambda: world.process.number)),
             (base, "socket", SimpleNamespace(gethostname=lambda: f"worker-{world.process.place}")),
         ):
