@@ -86,15 +86,34 @@ def _whole(stream: Any) -> None:
     keep(stream.aggregate(Count(), "n"), "count")
 
 
-@pytest.mark.parametrize("build", [_sizes, _whole])
+def _words(stream: Any) -> None:
+    keep(stream.each(explode(split_words(col("line"))), "word").group_by("word").aggregate(Count(), "n"), "counts")
+
+
+@pytest.mark.parametrize(
+    ("build", "reads", "more"),
+    [
+        (_sizes, 1, 0),
+        (_whole, 1, 0),
+        pytest.param(_words, 2, 0, id="in a partition for each core"),
+        pytest.param(_words, 1, 50, id="one transaction is larger than all others"),
+    ],
+)
 def test_lines_that_the_jvm_reads_are_those_of_their_transactions(
-    spark_engine: SparkEngine, job_of: JobOf, folder: Path, ways: list[str], build: Callable[[Any], None]
+    spark_engine: SparkEngine,
+    job_of: JobOf,
+    folder: Path,
+    ways: list[str],
+    build: Callable[[Any], None],
+    reads: int,
+    more: int,
 ) -> None:
+    (folder / "b.txt").write_bytes(FILES["b.txt"] + b"more\n" * more)
     jobs = jobs_over(folder, job_of, build)
     manifest = spark_engine.run_group(jobs)
     assert staged_of_each(jobs, manifest) == {job.slot.txid: run(spark_engine, job) for job in jobs}
-    assert [one.rows_read for one in manifest.members] == [3, 3, 0, 3]
-    assert ways == ["JVM"]
+    assert [one.rows_read for one in manifest.members] == [3, 3 + more, 0, 3]
+    assert ways == ["JVM"] * reads
     assert not list(Path(SparkFiles.getRootDirectory()).glob("airflow-trident-group-*"))
 
 

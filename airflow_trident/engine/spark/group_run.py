@@ -1,16 +1,18 @@
 """One plan over the batches of several transactions as DataFrames: one pass, and rows that say whose they are.
 
 By transaction every row carries the place of its transaction in the group, and aggregations have one field more to
-group by. By key nobody asks. :mod:`airflow_trident.plan.coalescing` says which plans may be here at all: behind a
+group by; where the rows of a transaction can all be in one partition from the beginning, none has to move for that. By
+key nobody asks. :mod:`airflow_trident.plan.coalescing` says which plans may be here at all: behind a
 repartition or a merge are only expressions and built-ins, so it matters in which partition a row is only in front of
 them, where users' code runs; there each transaction has the partitions of a pass of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming, manifest_of_all, manifest_of_each, stage_each
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import Exchanges
-from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed
+from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed, shares
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spark.run import plain, told
@@ -49,16 +51,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+MOST_SHARES = 8
+"""Each is a plan of its own that Spark has to make."""
+UNEVEN = 1.5
+"""So many times the average the heaviest share may have; else moving rows is cheaper than waiting for it."""
+_SMALL_MAP = "spark.sql.codegen.aggregate.map.twolevel.enabled"
+"""Spark has a small map in front of the one that aggregates. By transaction a group has more keys than go into it, each
+a few times, so most are looked for in both; by key it helps."""
+
 
 @dataclass(frozen=True)
 class GroupFlow:
     """Rows of several transactions on their way: `tags`, the columns behind those of `schema` that say whose; and of
-    each transaction how many partitions it has here, while rows are where they were read."""
+    each transaction how many partitions it has here, while rows are where they were read.
 
-    data: DataFrame
+    `frames`: where they are. Of several each is one partition that has all rows of its transactions.
+    """
+
+    frames: tuple[DataFrame, ...]
     schema: Schema
     tags: Schema
     partitions: tuple[int, ...] = ()
+
+    @property
+    def data(self) -> DataFrame:
+        return reduce(lambda left, right: left.union(right), self.frames)
+
+    def changed(self, change: Callable[[DataFrame], DataFrame], schema: Schema) -> GroupFlow:
+        return replace(self, frames=tuple(map(change, self.frames)), schema=schema)
 
     @property
     def columns(self) -> Schema:
@@ -88,6 +108,8 @@ class GroupRun:
 
     def manifest(self) -> Manifest:
         """Run it, and stage what the sinks get."""
+        if self._member:  # the session is ours, and all of its plan's groups are by transaction
+            self._attached.session.conf.set(_SMALL_MAP, "false")
         try:
             with notes_of(self._last, local=self._attached.local) as self._notes:
                 with self._folders:
@@ -138,7 +160,7 @@ class GroupRun:
             flow = self._passed(flow, flow.schema, flow.tags, f"stage {made.stage}", made=made)
         kept = flow.data.persist()
         self._kept.append(kept)
-        return replace(flow, data=kept)
+        return replace(flow, frames=(kept,))
 
     def _brought(self, stage: Stage) -> tuple[GroupFlow, tuple[Node, ...]]:
         """What comes from other stages, and the nodes that are left. A repartition in front of anything but an
@@ -149,19 +171,19 @@ class GroupRun:
         else:
             frames = [one.data for one in upstreams]
             data = self._exchanges.united(stage.union, frames, placed=False, also=names_of(self._member))
-            flow = GroupFlow(data, stage.union.schema, self._member)
+            flow = GroupFlow((data,), stage.union.schema, self._member)
         whole = merged_by(stage)
         return (flow, stage.nodes) if whole is None else (self._merged(flow, whole), stage.nodes[1:])
 
     def _merged(self, flow: GroupFlow, whole: FinalAggregateNode) -> GroupFlow:
-        data = flow.data
         if self._member and not whole.groups:  # a transaction has its result even of no tuples
             numbers = self._attached.session.range(0, len(self._jobs), 1, 1)
-            data = data.select(*map(self._columns.named, names_of((*flow.schema, *self._member)))).union(
+            data = flow.data.select(*map(self._columns.named, names_of((*flow.schema, *self._member)))).union(
                 self._columns.nothing_of(numbers, flow.schema, MEMBER)
             )
+            flow = replace(flow, frames=(data,))
         node = replace(whole, groups=(*whole.groups, *names_of(self._member)))
-        return GroupFlow(self._columns.final(data, node), whole.schema, self._member)
+        return replace(flow.changed(lambda data: self._columns.final(data, node), whole.schema), tags=self._member)
 
     def _processed(self, flow: GroupFlow, nodes: tuple[Node, ...], stage: Stage) -> GroupFlow:
         """Nodes in the JVM; where rows still are where they were read, from the first to the last node that needs
@@ -170,16 +192,20 @@ class GroupRun:
         if in_place(stage, self._plan.stages):
             places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
         for node in nodes[: places[0] if places else len(nodes)]:
-            data = self._columns.apply(flow.data, _with_tags(node, flow.tags), flow.columns)
-            flow = replace(flow, data=data, schema=node.schema)
+            flow = flow.changed(partial(self._applied, node, flow), node.schema)
         if not places:
             return flow
         fused, rest = with_tail(nodes[places[0] :], places[-1] - places[0] + 1)
         passed = FusedPass.of(fused, flow.schema)
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
         data = flow.data.select(*map(self._columns.named, [*needed, *names_of(TAGS)]))
-        flow = self._passed(replace(flow, data=data), passed.schema, self._tags(stage), fused[0].name, nodes=passed)
+        flow = self._passed(
+            replace(flow, frames=(data,)), passed.schema, self._tags(stage), fused[0].name, nodes=passed
+        )
         return self._processed(flow, rest, stage)
+
+    def _applied(self, node: Node, flow: GroupFlow, data: DataFrame) -> DataFrame:
+        return self._columns.apply(data, _with_tags(node, flow.tags), flow.columns)
 
     def _passed(self, flow: GroupFlow, schema: Schema, tags: Schema, what: str, **how: Any) -> GroupFlow:
         """Behind a Python pass.
@@ -190,7 +216,7 @@ class GroupRun:
         work = GroupWork(slots=slots, partitions=flow.partitions, schema=schema, tags=tags, **how)
         call: Any = WorkerPass(ship(work, f"{what} of topology {self._last.slot.topology!r}"))
         data = flow.data.mapInArrow(call, self._columns.ddl((*schema, *tags)))
-        return GroupFlow(data, schema, tags, flow.partitions)
+        return GroupFlow((data,), schema, tags, flow.partitions)
 
     def _tags(self, stage: Stage) -> Schema:
         """What those who come behind a Python pass want to know."""
@@ -225,7 +251,7 @@ class GroupRun:
         read = ReadUnits(reading, packed(units, tasks))
         self._reads.append(read)
         count = len(read.packs)
-        numbers = GroupFlow(self._attached.session.range(0, count, 1, count), (), (), partitions)
+        numbers = GroupFlow((self._attached.session.range(0, count, 1, count),), (), (), partitions)
         schema = source.schema if passed is None else passed.schema
         flow = self._passed(numbers, schema, self._tags(stage), f"stream {source.name!r}", read=read, nodes=passed)
         return flow, rest
@@ -264,16 +290,40 @@ class GroupRun:
             texts.append(files)
         if not any(files is not None and files.paths for files in texts):
             return None
-        try:
-            parts = [() if one is None else one.paths for one in texts]
-            folder = self._folders.enter_context(linked(parts if self._member else [tuple(chain.from_iterable(parts))]))
-        except OSError:  # a file system without links
-            return None
         self._texts.append(texts)
+        try:
+            frames = [self._lines(source, texts, share) for share in self._shares(texts)]
+        except OSError:  # a file system without links
+            self._texts.pop()
+            return None
+        return GroupFlow(tuple(frames), source.schema, self._member)
+
+    def _lines(self, source: SourceNode, texts: Sequence[TextFiles | None], members: Sequence[int]) -> DataFrame:
+        """:param members: whose lines; all of which no others are read beside are one partition.
+        :raises OSError: the file system has no links.
+        """
+        paths = {member: files.paths for member in members if (files := texts[member]) is not None}
+        folder = self._folders.enter_context(
+            linked(paths if self._member else {0: tuple(chain.from_iterable(paths.values()))})
+        )
         returns = any(one is not None and one.returns for one in texts)
         tag = MEMBER.name if self._member else None
-        data = read_linked(self._attached.session, self._columns, folder, source.schema[0].name, tag, returns=returns)
-        return GroupFlow(data, source.schema, self._member)
+        name = source.schema[0].name
+        data = read_linked(self._attached.session, self._columns, folder, name, tag, returns=returns)
+        return data if len(members) == len(self._jobs) else data.coalesce(1)
+
+    def _shares(self, texts: Sequence[TextFiles | None]) -> list[list[int]]:
+        """Whose lines are read together. Apart from others where that spares moving them: then an aggregation by
+        transaction finds all of a group in one partition."""
+        whole = [list(range(len(texts)))]
+        aggregations = [found for found in map(merged_by, self._plan.stages) if found is not None]
+        if not self._member or not any(one.groups for one in aggregations):
+            return whole
+        rows = [one.rows if one is not None else 0 for one in texts]
+        found = shares(rows, min(self._attached.partitions, MOST_SHARES))
+        found = [share for share in found if any(rows[member] for member in share)]
+        heaviest = max(sum(rows[member] for member in share) for share in found)
+        return found if len(found) > 1 and heaviest * len(found) <= UNEVEN * sum(rows) else whole
 
     # ---- sinks -------------------------------------------------------------------------------------------------
 

@@ -52,14 +52,23 @@ class Unit:
 
 
 def packed(units: Sequence[Unit], tasks: int) -> tuple[tuple[Unit, ...], ...]:
-    """The units that each task works on, so that all have about as many bytes."""
-    packs: list[list[Unit]] = [[] for _ in range(min(tasks, len(units)))]
-    lightest = [(0, place) for place in range(len(packs))]
-    for unit in sorted(units, key=lambda one: (-one.size_bytes, one.member, one.place)):
-        size_bytes, place = heappop(lightest)
-        packs[place].append(unit)
-        heappush(lightest, (size_bytes + unit.size_bytes, place))
-    return tuple(tuple(sorted(pack, key=lambda one: (one.member, one.place))) for pack in packs)
+    """The units that each task works on, so that all have about as many bytes.
+
+    :param units: by transaction and partition.
+    """
+    found = shares([unit.size_bytes for unit in units], min(tasks, len(units)))
+    return tuple(tuple(units[place] for place in share) for share in found)
+
+
+def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """The places of these, dealt so that each of so many shares has about as much; in order within a share."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    lightest = [(0, number) for number in range(count)]
+    for place in sorted(range(len(sizes)), key=lambda one: (-sizes[one], one)):
+        size, number = heappop(lightest)
+        found[number].append(place)
+        heappush(lightest, (size + sizes[place], number))
+    return [sorted(share) for share in found]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -44,11 +44,11 @@ def _line(columns: Columns, field: str, *, returns: bool) -> Any:
 
 
 @contextmanager
-def linked(paths: Sequence[Sequence[str]]) -> Iterator[str]:
+def linked(paths: Mapping[int, Sequence[str]]) -> Iterator[str]:
     """A folder with a part for each transaction of a group, as Spark has partitions of tables, and in it links to its
     files: so whose a line is costs nothing for each line, and a file that comes twice is read twice.
 
-    :param paths: of each transaction, in order; of all in one part, if nobody asks whose a line is.
+    :param paths: number of a transaction -> its files; of all under one number, if nobody asks whose a line is.
     :raises OSError: the folder for temporary files takes no links, or its name would mean something else to Spark.
     """
     from pyspark import SparkFiles
@@ -58,7 +58,7 @@ def linked(paths: Sequence[Sequence[str]]) -> Iterator[str]:
     if not _PLAIN_PATH.fullmatch(below):
         raise OSError(below)
     with TemporaryDirectory(prefix="airflow-trident-group-", dir=below, ignore_cleanup_errors=True) as folder:
-        for member, files in enumerate(paths):
+        for member, files in paths.items():
             part = os.path.join(folder, f"{_PART}={member}")
             os.mkdir(part)
             for number, path in enumerate(files):
