@@ -246,18 +246,23 @@ class Cache:
         self._nodes.setdefault(path, None)
 
     def applied(self, writes: Iterable[Write]) -> None:
+        there: dict[str, dict[str, bool]] = {}
         for write in writes:
             folder, _, name = write.path.rpartition("/")
-            known = self._folders.get(folder)
+            there.setdefault(folder, {})[name] = not isinstance(write, Delete)
             if isinstance(write, Delete):
                 self._nodes[write.path] = None
-                if known is not None:
-                    self._folders[folder] = known - {name}
             else:
-                version = write.version + 1 if isinstance(write, Set) else 0
-                self._nodes[write.path] = ZNode(write.data, version)
-                if known is not None:
-                    self._folders[folder] = known | {name}
+                self._nodes[write.path] = ZNode(write.data, write.version + 1 if isinstance(write, Set) else 0)
+        for folder, names in there.items():  # once for a step: a folder may have very many names
+            known = self._folders.get(folder)
+            if known is None:
+                continue
+            if new := [name for name, is_there in names.items() if is_there and name not in known]:
+                known = known.union(new)
+            if gone := [name for name, is_there in names.items() if not is_there and name in known]:
+                known = known.difference(gone)
+            self._folders[folder] = known
 
     def forget(self) -> None:
         self._nodes.clear()
