@@ -24,11 +24,10 @@ import pyarrow.compute as pc
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
-from airflow_trident.plan.stages import Coalescing
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from benchmarks.data import WORDS_PER_LINE, Corpus, digest_of, make
-from benchmarks.ours import topology_of
+from benchmarks.ours import by_transaction, topology_of
 from benchmarks.peers import CORES, HEAP, counted
 
 Way = Callable[[], list[pa.Table]]
@@ -45,12 +44,6 @@ def jobs_of(task: dict[str, Any], count: int) -> list[Job]:
         slot = replace(SLOT, txid=txid)
         jobs.append(Job(plan=plan, slot=slot, metadata={"lines": position}, staging_root=task["staging"]))
     return jobs
-
-
-def by_transaction(jobs: Sequence[Job]) -> list[Job]:
-    """As if the state were not merged by exact built-ins."""
-    coalesces = replace(jobs[0].plan.coalesces, how=Coalescing.BY_TRANSACTION)
-    return [replace(job, plan=replace(job.plan, coalesces=coalesces)) for job in jobs]
 
 
 def plain(session: Any, folder: str) -> list[pa.Table]:
@@ -135,7 +128,7 @@ def main() -> int:
             jobs, about = jobs_of(task, given.batches), ", a function" * functions
             if few:
                 ways[f"a pass each{about}"] = partial(_each_attempt, engine, jobs[:few], 1), few
-            for how, group in (("by transaction", by_transaction(jobs)), ("by key", jobs)):
+            for how, group in (("by transaction", list(map(by_transaction, jobs))), ("by key", jobs)):
                 ways[f"groups, {how}{about}"] = partial(_each_attempt, engine, group, given.group), given.batches
         table = measured(ways, given, made.digest)
     print(f"{made.corpus.title}, groups of {given.group}, n = {given.runs}\n")

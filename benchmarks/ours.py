@@ -6,21 +6,24 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_trident import Count, FileSpout, PostgresState, SqliteState, Sum, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.operations.expr.tree import col, explode, split
+from airflow_trident.plan.stages import Coalescing
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain, DrainLimits
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.staging.manifest import Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 from benchmarks.data import FILES_PER_BATCH
 from benchmarks.measure import environment
 from benchmarks.peers import CORES, HEAP, common_conf, counted
@@ -67,13 +70,30 @@ def ledger_of(task: dict[str, Any], *, incarnation: str = "") -> ZNodeLedger:
 # ---- the drain -------------------------------------------------------------------------------------------------
 
 
+class ByTransaction(SparkEngine):
+    """Groups as if the state were not merged by exact built-ins."""
+
+    def run_group(self, jobs: Sequence[Job]) -> Manifest:
+        return super().run_group([by_transaction(job) for job in jobs])
+
+
+def by_transaction(job: Job) -> Job:
+    coalesces = replace(job.plan.coalesces, how=Coalescing.BY_TRANSACTION)
+    return replace(job, plan=replace(job.plan, coalesces=coalesces))
+
+
 def drain(task: dict[str, Any]) -> dict[str, Any]:
     """Many transactions in one Spark application."""
+    with ledger_of(task) as ledger:
+        return drained(task, ledger)
+
+
+def drained(task: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
     from airflow_trident.engine.spark.sessions.local import LocalSessions
 
     topology = topology_of(task)
     sessions = LocalSessions(f"local[{CORES}]", conf={"spark.driver.memory": HEAP}, one_shot=False)
-    with SparkEngine(sessions) as engine, ledger_of(task) as ledger:
+    with (ByTransaction if task.get("by_transaction") else SparkEngine)(sessions) as engine:
         sessions.open(Slot(topology="bench", incarnation="none", txid=0, attempt=0)).release()
         began = time.perf_counter()
         result = Drain(

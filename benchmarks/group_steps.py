@@ -1,0 +1,124 @@
+"""`python -m benchmarks.group_steps`: syncs of the disk and round trips to the ledger that one group costs, counted.
+
+A drain of a word count runs twice, over so many groups and over three times as many; what it does more is what the
+groups cost, without what is done once. Syncs are those that `strace` sees of the drain, its Spark and its SQLite state,
+not those of ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Op, ReadResult
+from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from benchmarks.data import Corpus, make
+from benchmarks.measure import environment
+
+MORE = 3
+WAYS: dict[str, dict[str, Any]] = {"by key": {}, "by transaction": {"by_transaction": True}, "one by one": {"group": 1}}
+
+
+class Counting(ZooKeeperZNodes):
+    """Counts what it is asked for."""
+
+    def __init__(self, settings: ZooKeeperSettings) -> None:
+        super().__init__(settings)
+        self.trips = Counter[str]()
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
+        self.trips["reads"] += 1
+        return super().read(paths, folders)
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        self.trips["steps"] += 1
+        super().multi(ops)
+
+
+def drain_counted(path: Path) -> None:
+    """In a process of its own, under strace."""
+    from benchmarks.ours import drained
+
+    task = json.loads(path.read_text())
+    client = Counting(ZooKeeperSettings(hosts=task["zookeeper"]))
+    with ZNodeLedger(client, "bench", task["root"]) as ledger:
+        drained(task, ledger)
+        path.with_name("trips.json").write_text(json.dumps(client.trips))
+
+
+def counts_of(task: dict[str, Any], batches: int, folder: Path, lines: int) -> Counter[str]:
+    """Of a whole drain over so many transactions."""
+    folder.mkdir()
+    made = make(Corpus(batches=batches, lines=lines), folder.parents[1] / "data")
+    whole = {
+        **task,
+        "data": str(made.folder),
+        "batches": batches,
+        "state": str(folder / "counts.db"),
+        "staging": str(folder / "staging"),
+        "root": f"/{folder.name}",
+    }
+    path, calls = folder / "task.json", folder / "calls"
+    path.write_text(json.dumps(whole))
+    tracing = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", str(calls)]
+    child = [sys.executable, "-m", "benchmarks.group_steps", "--task", str(path)]
+    subprocess.run([*tracing, *child], env=environment(), check=True)
+    syncs = sum("sync" in line and "resumed>" not in line for line in calls.read_text().splitlines())
+    return Counter({"syncs": syncs, **json.loads((folder / "trips.json").read_text())})
+
+
+def table(counts: Mapping[str, Counter[str]], groups: Mapping[str, int]) -> list[str]:
+    lines = ["| way | syncs | steps of the ledger | reads of the ledger |", "|---|---|---|---|"]
+    for way, each in counts.items():
+        cells = (f"{each[what] / groups[way]:.1f}" for what in ("syncs", "steps", "reads"))
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.group_steps", description=__doc__)
+    parser.add_argument("--groups", type=int, default=4)
+    parser.add_argument("--group", type=int, default=10, help="transactions in a group")
+    parser.add_argument("--lines", type=int, default=1_000, help="of a transaction")
+    parser.add_argument("--task", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.task is not None:
+        drain_counted(given.task)
+        return 0
+    if shutil.which("strace") is None:
+        parser.error("strace is missing, which counts the syncs (Debian: apt install strace)")
+    counts, groups = {}, {}
+    with tempfile.TemporaryDirectory(prefix="trident-steps-") as folder:
+        server = EmbeddedZooKeeper(Path(folder) / "zookeeper", heap_mb=512)
+        server.start()
+        try:
+            for number, (way, options) in enumerate(WAYS.items()):
+                task = {"group": given.group, **options, "zookeeper": server.hosts}
+                runs = Path(folder) / f"way-{number}"
+                runs.mkdir()
+                few, many = (
+                    counts_of(task, given.groups * given.group * times, runs / f"{number}-{times}", given.lines)
+                    for times in (1, MORE)
+                )
+                counts[way] = Counter({what: many[what] - few[what] for what in many})
+                groups[way] = (MORE - 1) * given.groups * given.group // int(task["group"])
+        finally:
+            server.stop()
+    print(f"{given.group} transactions in a group; of one group, or of one transaction:\n")
+    print("\n".join(table(counts, groups)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
