@@ -31,7 +31,7 @@ SOMEBODY = Owner(program="somebody", host="elsewhere", pid=7)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """1 and 2 are processed, and Airflow says of every task that it runs."""
     monkeypatch.setattr(liveness, "ask", lambda record: {})
-    monkeypatch.setattr(liveness, "_state", lambda worker, answers: "running")
+    monkeypatch.setattr(liveness, "state_in", lambda worker, answers: "running")
     made = Site(tmp_path)
     for run_id in ("first", "second"):
         made.run("words.coordinate", run_id)
