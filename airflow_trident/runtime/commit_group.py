@@ -40,6 +40,8 @@ from airflow_trident.topology.topology import Topology
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_trident.plan.graph import SinkNode
+
 OVERTAKEN_TIMES = 10
 """So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
 
@@ -180,7 +182,7 @@ class GroupCommitter:
             _told(Milestone.APPLIED, tickets)
 
     def _staged(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest]) -> dict[str, list[pa.Table]]:
-        """State -> the batch of each ticket, or one of all of them.
+        """State -> the batch of each ticket, in their order, or one of all of them.
 
         :raises StagingError: they cannot be read, or not taken apart.
         """
@@ -189,14 +191,18 @@ class GroupCommitter:
             parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
         staged = {one.staged.manifest: one.staged for one in tickets}
         known = {path: manifests.get(path) or area.load(staged[path]) for path in parts}
-        return {
-            sink.name: [
-                table
-                for path, attempts in parts.items()
-                for table in area.read_each(known[path], attempts, sink.name, sink.schema)
-            ]
-            for sink in self.topology.compile().staged
-        }
+
+        def batches(sink: SinkNode) -> list[pa.Table]:
+            found: dict[int, pa.Table] = {}
+            for path, attempts in parts.items():
+                tables = area.read_each(known[path], attempts, sink.name, sink.schema)
+                if known[path].inseparable:
+                    return tables
+                found.update(zip(attempts, tables, strict=True))
+            # Who was processed together need not follow on each other: one between them had a pass of its own.
+            return [found[ticket.txid] for ticket in tickets]
+
+        return {sink.name: batches(sink) for sink in self.topology.compile().staged}
 
     def _committed(self, tickets: Sequence[CommitTicket]) -> None:
         left = list(tickets)

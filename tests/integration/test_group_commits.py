@@ -11,10 +11,13 @@ import pytest
 
 from airflow_trident import FixedBatchSpout, SqliteState, Topology
 from airflow_trident.contracts.state import Applied, MapState, State, StateFactory, StateSpec
+from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.milestones import Milestone, told
+from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot, StagedMember
 from airflow_trident.states.memory import MemoryState
@@ -112,6 +115,36 @@ def test_a_staged_batch_that_is_gone_is_emitted_again_and_the_others_go_on(site:
     assert site.commit(5).committed == MANY
     assert [tx.attempt for tx in site.ledger.transactions()] == [0, 1, 0, 0, 0]
     holds(site, *MANY)
+
+
+def test_each_has_its_own_rows_where_one_between_two_of_a_pass_had_a_pass_of_its_own(tmp_path: Path) -> None:
+    """As after a failed pass: the one that failed it goes alone, the others together again."""
+    topology = Topology("kept")
+    numbers = topology.new_stream("numbers", FixedBatchSpout("key string, n long", [("k", 1), ("k", 2), ("k", 3)], 1))
+    numbers.partition_persist(SqliteState(str(tmp_path / "kept.db")), "key, n", keys="key", name="last")
+    site = Site(topology, tmp_path / "staging")
+    for number in range(3):
+        site.begin(f"run-{number}")
+    (ended,) = process_many(
+        site.ledger,
+        topology,
+        (1, 3),
+        LocalEngine(),
+        str(site.staging),
+        Attempts(owner="a pass"),
+        site.said.append,
+        group=2,
+        is_free=lambda tx: True,
+    )
+    assert ended.txids == (1, 3)
+    first, _, third = (tx.staged for tx in site.ledger.transactions())
+    assert first is not None
+    assert third is not None
+    assert first.manifest == third.manifest
+    site.process(2)
+    assert site.commit(3).committed == (1, 2, 3)
+    assert fences(site) == [1, 1, 1]
+    assert site.content("last") == {"k": 3}
 
 
 # ---- what was merged by key ------------------------------------------------------------------------------------
