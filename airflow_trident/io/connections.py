@@ -43,6 +43,11 @@ class Connection:
         port = f":{self.port}" if self.port else ""
         return f"{self.conn_type or 'connection'}://{self.host}{port}{f'/{self.schema}' if self.schema else ''}"
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The extras that a library takes as options: texts, numbers and truths, as texts."""
+        return {name: str(value) for name, value in self.extra.items() if isinstance(value, str | int | float)}
+
     def conceal(self, text: str) -> str:
         """`text`, such as a driver's message, without the password and without the texts of the extras."""
         for secret in sorted({self.password, *_texts(self.extra)}, key=len, reverse=True):
@@ -69,6 +74,19 @@ def resolve(conn_id: str) -> Connection:
     :raises ConfigurationError: there is none, or it cannot be read.
     """
     return (_Installed.resolver or from_environment)(conn_id)
+
+
+def resolve_if(conn_id: str | None, *, required: bool) -> Connection | None:
+    """The connection of this id; None: no id, or there is no such connection.
+
+    :raises ConfigurationError: `required`, and there is no such connection.
+    """
+    try:
+        return resolve(conn_id) if conn_id is not None else None
+    except ConfigurationError:
+        if required:
+            raise
+        return None
 
 
 def from_environment(conn_id: str) -> Connection:

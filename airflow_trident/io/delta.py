@@ -52,15 +52,10 @@ class DeltaPlace:
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
-        if self.conn_id is None:
+        found = connections.resolve_if(self.conn_id, required=required)
+        if found is None:
             return self
-        try:
-            found = connections.resolve(self.conn_id)
-        except ConfigurationError:
-            if required:
-                raise
-            return self
-        options = {name: str(value) for name, value in found.extra.items() if isinstance(value, str | int | float)}
+        options = found.options
         if found.conn_type == "aws":
             options = {_OF_AWS_EXTRAS[name]: value for name, value in options.items() if name in _OF_AWS_EXTRAS}
             options |= {name: getattr(found, own) for own, name in _OF_AWS.items() if getattr(found, own)}

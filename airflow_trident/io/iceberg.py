@@ -42,15 +42,10 @@ class IcebergPlace:
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
-        if self.conn_id is None:
+        found = connections.resolve_if(self.conn_id, required=required)
+        if found is None:
             return self
-        try:
-            found = connections.resolve(self.conn_id)
-        except ConfigurationError:
-            if required:
-                raise
-            return self
-        said = {name: str(value) for name, value in found.extra.items() if isinstance(value, str | int | float)}
+        said = found.options
         if found.host:
             said = {"uri": found.host, **said}
         if found.login:
