@@ -11,6 +11,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.transact import Unchanged
 from airflow_trident.ledger.verbs import attempts, begin, commits, parts, tickets
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit_group import GroupCommitter
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.cure_mutants import MUTANTS
 from tests.simulation.mutants import Patch, mutant
@@ -65,6 +66,21 @@ def _() -> Sequence[Patch]:
 
     original = SimArea.read_each
     return [(SimArea, "read_each", read_each)]
+
+
+@mutant("the batches of a commit come in the order of their files", "ordered")
+def _() -> Sequence[Patch]:
+    def staged(self: GroupCommitter, tickets: Any, manifests: Any) -> Any:
+        files = list(dict.fromkeys(one.staged.manifest for one in tickets))
+        by_file = sorted(range(len(tickets)), key=lambda place: files.index(tickets[place].staged.manifest))
+        found = original(self, tickets, manifests)
+        return {
+            name: [each[place] for place in by_file] if len(each) == len(tickets) else each
+            for name, each in found.items()
+        }
+
+    original = GroupCommitter._staged
+    return [(GroupCommitter, "_staged", staged)]
 
 
 # ---- the ledger ------------------------------------------------------------------------------------------------------
