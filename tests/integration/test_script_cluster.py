@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.airflow import AirflowHome
 from tests.fixtures.standalone import HERE
 
-pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
 SCRIPT = """
 import os, sys

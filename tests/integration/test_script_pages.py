@@ -77,6 +77,7 @@ def rows_of(folder: Path) -> list[str]:
     return sorted(map(str, rows))
 
 
+@pytest.mark.rare
 def test_the_scripts_of_the_guide_give_what_they_gave_before_and_what_is_new_is_added_once(
     airflow_home: AirflowHome,
 ) -> None:
