@@ -48,20 +48,26 @@ tell({"runs": runs, "held": held() == HELD, "claims": claims, "xcoms": xcoms})
         assert line in airflow_home.output
 
 
+def failing_once(home: AirflowHome) -> str:
+    """The program up to where transaction 2 has failed in a run, and would not again."""
+    return f"""{PROGRAM}
+file = Path("{home.folder}/fail-2")
+file.touch()
+run = play(dag)
+{TRIED}
+file.unlink()
+"""
+
+
 def test_what_is_processed_beside_one_that_fails_is_committed_as_far_as_its_turn_has_come(
     airflow_home: AirflowHome,
 ) -> None:
     write_words(airflow_home, TOGETHER)
     result = airflow_home.python(
-        PROGRAM
-        + f"""
-file = Path("{airflow_home.folder}/fail-2")
-file.touch()
-run = play(dag)
-{TRIED}
-file.unlink()
+        failing_once(airflow_home)
+        + """
 mended = play(again)
-tell({{"run": run, "tried": tried, "mended": mended, "held": held() == HELD}})
+tell({"run": run, "tried": tried, "mended": mended, "held": held() == HELD})
 """
     )
     assert result["run"] == {"coordinate": "success", "emit": "failed", "turn": "success", "commit": "failed"}
@@ -78,15 +84,10 @@ tell({{"run": run, "tried": tried, "mended": mended, "held": held() == HELD}})
 def test_with_skip_the_others_of_the_run_are_committed_and_it_succeeds(airflow_home: AirflowHome) -> None:
     write_words(airflow_home, f"{TOGETHER}, on_failure='skip', turn_sensor=False")
     result = airflow_home.python(
-        PROGRAM
-        + f"""
-file = Path("{airflow_home.folder}/fail-2")
-file.touch()
-run = play(dag)
-{TRIED}
-file.unlink()
-late = play(again, conf={{"txid": 2}})
-tell({{"run": run, "tried": tried, "late": late, "held": held() == HELD}})
+        failing_once(airflow_home)
+        + """
+late = play(again, conf={"txid": 2})
+tell({"run": run, "tried": tried, "late": late, "held": held() == HELD})
 """
     )
     assert result["run"] == {"coordinate": "success", "emit": "success", "commit": "success"}
