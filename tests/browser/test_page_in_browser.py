@@ -104,6 +104,27 @@ def test_a_row_opens_to_its_batch_in_words_why_it_waits_and_its_error_as_text(lo
     expect(window.locator("#pipeline li")).to_have_count(3)
 
 
+def test_a_click_counts_although_its_row_changes_while_the_button_is_held(
+    login: Login, page: PageServer, small: str
+) -> None:
+    """A reading of the ledger may end between press and release: it is drawn after the click."""
+    window = login("ada", f"/trident/?topology={small}")
+    open_row(window, 1)
+    expect(window.locator("tr.open td.wide")).to_contain_text("Metadata")  # it moves no more
+    window.get_by_role("button", name="Replay, transaction 1").hover()
+    window.mouse.down()
+    with page.ledger(small) as ledger:
+        ledger.start_attempt(1, owner="the second one")
+        fail(ledger, 1, "ValueError: another")
+    with window.expect_response(re.compile(f"/api/topologies/{small}")):
+        window.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    window.evaluate("new Promise(requestAnimationFrame)")
+    window.mouse.up()
+    expect(window.get_by_role("dialog")).to_be_visible()
+    window.locator("#cancel").click()
+    expect(window.locator("#rows tr.row").last).to_contain_text("ValueError: another")
+
+
 def test_each_attempt_is_kept_with_its_error_and_who_made_it(login: Login, page: PageServer, small: str) -> None:
     with page.ledger(small) as ledger:
         ledger.start_attempt(1, owner="the second one")

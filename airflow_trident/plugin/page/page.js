@@ -9,6 +9,13 @@ const REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
 const asked = new URLSearchParams(location.search);
 const number = name => asked.has(name) && Number(asked.get(name)) > 0 ? Number(asked.get(name)) : null;
 
+/* Nothing is drawn while a button is held: one that is made anew between press and release never hears of the click.
+   A release outside of the window is heard of when the pointer comes back. */
+let release = null, held = null;
+addEventListener("pointerdown", () => { held ||= new Promise(done => { release = done; }); }, true);
+const released = event => { if (held && !event.buttons) { held = null; setTimeout(release); } };
+for (const kind of ["pointerup", "pointercancel", "pointermove"]) addEventListener(kind, released, true);
+
 /* What is shown: `topology` empty is the overview. `trail`: the txids behind which the pages before this one begin.
    `oldestFirst`: the order of the pages, which is by txid; sorting one by anything else leaves them as they are. */
 const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], oldestFirst: false, sort: {by: "txid", down: true}, found: false, readAt: 0};
@@ -81,6 +88,7 @@ function open(topology) {
 async function readTopology() {
   const {topology, opened} = now, wanted = query();
   const answer = await get(`topologies/${encodeURIComponent(topology)}${wanted ? `?${wanted}` : ""}`);
+  await held;
   if (topology !== now.topology || wanted !== query()) { again = true; return; }
   now.data = answer;
   if (opened === null && asked.has("run_id") && !now.found) {
@@ -98,6 +106,7 @@ async function readTopology() {
 
 async function readOverview() {
   const all = await get("topologies");
+  await held;
   if (now.topology) return;
   now.all = all;
   drawOverview(all, at("search").value, open);
