@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
@@ -21,6 +21,9 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import is_template, require_local_path
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
 
 EXTRA = "airflow-trident[s3]"
 SCHEME = "s3"
@@ -36,6 +39,13 @@ _EXTRAS = {
     "endpoint_url": "endpoint",
 }
 """Extra of a connection -> setting of obstore."""
+_OF_ARROW = {
+    "access_key_id": "access_key",
+    "secret_access_key": "secret_key",
+    "session_token": "session_token",
+    "region": "region",
+}
+"""Setting of obstore -> argument of pyarrow's S3FileSystem."""
 _NOT_FOLLOWED = ("role_arn", "profile_name", "assume_role_method", "session_kwargs")
 """Extras of which only boto3 knows what to do."""
 _CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
@@ -152,6 +162,23 @@ class ObjectPlace:
         :raises ConfigurationError: as :meth:`resolved`, or obstore takes no such settings.
         """
         return _open(self.resolved(), os.getpid())
+
+    def arrow_files(self) -> pafs.FileSystem:
+        """The whole store as pyarrow reads it, with the same settings; names begin with the bucket.
+
+        :raises ConfigurationError: as :meth:`resolved`.
+        """
+        import pyarrow.fs as pafs
+
+        settings = dict(self.resolved().settings)
+        given = {_OF_ARROW[name]: value for name, value in settings.items() if name in _OF_ARROW}
+        endpoint = (
+            settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
+        )
+        if endpoint:
+            given["scheme"], _, given["endpoint_override"] = endpoint.rstrip("/").partition("://")
+        virtual = settings.get("virtual_hosted_style_request") == "true"
+        return pafs.S3FileSystem(**given, force_virtual_addressing=virtual)
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +29,7 @@ PROBE = ".airflow-trident-takes-names-once"
 _PAGE = 1000
 """Objects in an answer of S3, and in a request to delete them."""
 
+_STAGING = "the staging folder"
 _BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
 """What S3 and obstore say of a range that begins where the content has ended."""
 
@@ -85,6 +86,10 @@ class Storage(ABC):
         :returns: how many such parts there were.
         """
 
+    @abstractmethod
+    def remove(self, names: Sequence[str]) -> None:
+        """Best effort: these, which are none of others'."""
+
     def at(self, name: str) -> str:
         """A name for people; on file systems its absolute path."""
         return f"{self.where}/{name}"
@@ -112,14 +117,15 @@ class Storage(ABC):
         return self
 
 
-def storage_at(root: str) -> Storage:
+def storage_at(root: str, what: str = _STAGING) -> Storage:
     """The storage of a folder, or of ``s3://[connection@]bucket[/prefix]``; nothing is opened.
 
+    :param what: what is there, as errors name it.
     :raises ConfigurationError: `root` is neither.
     """
     if is_object_uri(root) and not root.strip().lower().startswith("file:"):
-        return ObjectStorage(ObjectPlace.parse("the staging folder", root))
-    return PosixStorage(root)
+        return ObjectStorage(ObjectPlace.parse(what, root))
+    return PosixStorage(root, what)
 
 
 def absolute_root(root: str) -> str:
@@ -150,11 +156,12 @@ class PosixStorage(Storage):
     """
 
     root: str
+    what: str = _STAGING
     is_local = True
 
     @property
     def folder(self) -> str:
-        return os.path.abspath(os.path.expanduser(require_local_path("the staging folder", self.root)))
+        return os.path.abspath(os.path.expanduser(require_local_path(self.what, self.root)))
 
     @property
     def where(self) -> str:
@@ -223,6 +230,11 @@ class PosixStorage(Storage):
                 os.rmdir(self.at(folder))
         return len(gone)
 
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            with suppress(OSError):
+                os.unlink(self.at(name))
+
     def _folder_of(self, path: str) -> str:
         folder = os.path.dirname(path)
         if not os.path.isdir(folder):
@@ -237,7 +249,7 @@ class PosixStorage(Storage):
         except OSError as error:
             if may_miss and isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise
-            raise storage_error(error, self.folder, "the staging folder") from error
+            raise storage_error(error, self.folder, self.what) from error
 
 
 @dataclass(frozen=True)
@@ -318,10 +330,17 @@ class ObjectStorage(Storage):
                 if part >= first:
                     gone.append(name)
                     parts.add(part)
-            with self.place.errors(f"delete from {folder!r}"):
-                for place in range(0, len(gone), _PAGE):
-                    _obstore().delete(self.place.store(), gone[place : place + _PAGE])
+            self._remove(gone)
         return len(parts)
+
+    def remove(self, names: Sequence[str]) -> None:
+        with suppress(TridentError, FileNotFoundError):
+            self._remove(names)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        with self.place.errors("delete objects"):
+            for place in range(0, len(names), _PAGE):
+                _obstore().delete(self.place.store(), list(names[place : place + _PAGE]))
 
     def require_usable(self) -> None:
         """One request where it was asked before. A store that knows no conditions takes the name twice."""

@@ -59,9 +59,11 @@ def test_a_staged_file_that_is_gone_changes_nothing(table: ForeignTable, tmp_pat
 
 def test_a_table_on_another_file_system_gets_copies(table: ForeignTable, tmp_path: Path, monkeypatch: Any) -> None:
     def other_device(source: str, target: str) -> None:
-        raise OSError(18, "Invalid cross-device link")
+        if source in files.paths:
+            raise OSError(18, "Invalid cross-device link")
+        link(source, target)
 
-    files = staged(tmp_path, ("a", 1))
+    files, link = staged(tmp_path, ("a", 1)), os.link
     with table.opened() as state:
         monkeypatch.setattr(os, "link", other_device)
         state.apply_files(ticket(1), files)
@@ -129,7 +131,9 @@ def test_a_committer_that_was_stopped_before_its_commit_changes_nothing(
         assert state.apply_files(ticket(1, fence=10), staged(tmp_path, ("a", 1))) is Applied.ALREADY
     assert table.rows() == [("a", 1)]
     assert len(table.data_files()) == 1, "what was brought in vain is removed"
-    assert len(list((tmp_path / "sales").rglob("*.json"))) <= 2 + len(list((tmp_path / "sales/_delta_log").glob("*")))
+    logs = ("_delta_log", "_versions")
+    beside = [path for path in (tmp_path / "sales").rglob("*.json") if path.parent.name not in logs]
+    assert len(beside) <= 2, "markers that no commit names are removed, too"
 
 
 def test_a_committer_that_was_stopped_before_it_recorded_its_fence_changes_nothing(
@@ -238,7 +242,7 @@ def test_a_table_that_was_taken_back_below_the_marker_is_refused_until_that_is_u
     undo = table.take_back()
     for again in (False, True):  # others go on with it
         for act in (state.marker, lambda: state.apply_files(ticket(3), staged(tmp_path, ("a", 3))), table.opened):
-            with pytest.raises(CorruptRecordError, match=r"restored to version|rolled back or replaced"):
+            with pytest.raises(CorruptRecordError, match=r"restored to|rolled back or replaced"):
                 act()
         if not again:
             table.append()
@@ -300,5 +304,7 @@ def test_what_is_no_table_and_other_modes_are_refused_when_the_dag_is_built(tabl
         words.persist_table("sales")  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="only appends"):
         words.group_by("word").persistent_aggregate(factory, Count(), "n")
-    with pytest.raises(ConfigurationError, match=r"neither times nor intervals|which no Iceberg table has"):
+    with pytest.raises(
+        ConfigurationError, match=r"neither times nor intervals|which no Iceberg table has|which plain Parquet has not"
+    ):
         words.each("word", lambda word: [None], "took interval day to second").persist_table(factory)

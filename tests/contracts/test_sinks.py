@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, ParquetTable, Topology
 from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
@@ -60,8 +60,8 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
 
 
 def spec_of(sink: str, folder: Path) -> StateSpec:
-    # Delta has neither times nor intervals, Iceberg no intervals.
-    fields = FIELDS[: {"delta table": 4, "iceberg table": 5}.get(sink, 6)]
+    # Delta has neither times nor intervals, Iceberg and plain Parquet no intervals.
+    fields = FIELDS[: {"delta table": 4, "iceberg table": 5, "parquet table": 5}.get(sink, 6)]
     return StateSpec(topology="words", name="rows", keys=(), values=fields, staged=fields, factory=SINKS[sink](folder))
 
 
@@ -134,7 +134,9 @@ def test_a_transaction_that_was_left_out_is_appended_late_once(spec: StateSpec) 
 
 def test_the_batch_of_the_highest_txid_is_replaced_by_that_of_a_newer_attempt(spec: StateSpec) -> None:
     if not spec.factory.capabilities.opaque:
-        assert isinstance(spec.factory, DeltaTable | IcebergTable)  # a topology of opaque spouts is refused with it
+        assert isinstance(
+            spec.factory, DeltaTable | IcebergTable | ParquetTable
+        )  # a topology of opaque spouts is refused with it
         return
     spec = replace(spec, opaque=True)
     with spec.factory.make_state(spec) as state:

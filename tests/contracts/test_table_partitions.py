@@ -16,7 +16,7 @@ import pytest
 from deltalake.transaction import AddAction
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
-from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
+from airflow_trident import FixedBatchSpout, MemoryLedger, ParquetTable, Topology
 from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.worker import WriteParts
@@ -280,3 +280,4 @@ def test_the_page_about_tables_writes_to_them(tmp_path: Path) -> None:
     }
     assert read["daily"].metadata().partition_columns == ["day"]
     assert {state.factory.describe() for state in topology.states.values()} >= {"IcebergTable(sales.orders, default)"}
+    assert sorted(ParquetTable(f"{tmp_path}/lake/plain").dataset().to_table()["cents"].to_pylist()) == [1, 2, 5]

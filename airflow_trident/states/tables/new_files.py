@@ -43,7 +43,7 @@ def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
     :raises StagingError: it is gone.
     """
     try:
-        if local is None or not _linked(staged, local):
+        if local is None or not linked(staged, local):
             with open(staged, "rb") as source, opened() as target:
                 shutil.copyfileobj(source, target, _PIECE_BYTES)
     except FileNotFoundError as error:
@@ -82,7 +82,8 @@ def nulls_of(footer: Any) -> dict[str, int]:
     return nulls
 
 
-def _linked(source: str, target: str) -> bool:
+def linked(source: str, target: str) -> bool:
+    """Is it one file under both names now?"""
     with contextlib.suppress(OSError):  # two file systems, or one without links
         os.link(source, target)
         return True

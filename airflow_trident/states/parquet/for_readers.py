@@ -1,0 +1,47 @@
+"""A version of a Parquet table for who reads it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.staging.storage import ObjectStorage, Storage
+from airflow_trident.states.parquet.table_versions import ParquetVersion, TableFile
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+
+def uri_of(storage: Storage, path: str) -> str:
+    """Absolute; of an object ``s3://bucket/...``, whatever connection leads there."""
+    return f"s3://{_key(storage, path)}" if isinstance(storage, ObjectStorage) else storage.at(path)
+
+
+def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableFile]) -> ds.Dataset:
+    """Of these files, with the columns of the version."""
+    import pyarrow.dataset as ds
+    import pyarrow.fs as pafs
+
+    schema, form = arrow_schema(version.schema), ds.ParquetFileFormat()
+    types = {one.name: one.type for one in version.schema}
+    system = storage.place.arrow_files() if isinstance(storage, ObjectStorage) else pafs.LocalFileSystem()
+    fragments = []
+    for one in files:
+        where = _key(storage, one.path) if isinstance(storage, ObjectStorage) else storage.at(one.path)
+        only = ds.scalar(True)
+        for name, value in zip(version.partition_by, one.partition, strict=True):
+            column = ds.field(name)
+            only = only & (column.is_null() if value is None else column == _value(value, types[name]))
+        fragments.append(form.make_fragment(where, system, partition_expression=only))
+    return ds.FileSystemDataset(fragments, schema, form, system)
+
+
+def _value(value: Any, type_text: str) -> Any:
+    return datetime.date.fromisoformat(value) if type_text == "date" else value
+
+
+def _key(storage: ObjectStorage, path: str) -> str:
+    place = storage.place
+    return "/".join(part for part in (place.bucket, place.prefix, path) if part)

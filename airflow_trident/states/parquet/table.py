@@ -1,0 +1,355 @@
+"""Rows appended to a table of plain Parquet files: staged files become files of the table.
+
+A commit is the next version of the table (see :mod:`airflow_trident.states.parquet.table_versions`): it names the
+batch's files and has the marker. What decides about a batch was read from the version before. So there is one step that
+makes it so: a name that is taken once. No catalog and no library is between the rows and who reads them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TridentError,
+)
+from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.object_stores import require_place
+from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.staging.files import make_folder, sync_folder
+from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.states.core.checks import require_columns, require_short_name
+from airflow_trident.states.parquet.for_readers import dataset_of, uri_of
+from airflow_trident.states.parquet.table_versions import (
+    DATA,
+    FORMAT,
+    INLINE,
+    AppliedState,
+    ParquetVersion,
+    ParquetVersions,
+    TableFile,
+)
+from airflow_trident.states.tables.appending import AppendingState, Known, Tried
+from airflow_trident.states.tables.new_files import NewFile, file_name, gone, linked, nulls_of
+from airflow_trident.states.tables.overtaken import Overtaken
+from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
+from airflow_trident.types import INTERVAL, ddl, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+_PIECE_BYTES = 1 << 20
+_KEPT = 100
+
+
+@dataclass(frozen=True)
+class ParquetTable(StateFactory):
+    """A folder of Parquet files with numbered versions, made if missing; rows are appended as they are.
+
+    :param path: the folder, which all committers see, or ``s3://[connection@]bucket/prefix``, with a connection of
+        type ``aws``.
+    :param partition_by: its partition columns. They are columns of the files, too.
+    :param keep_versions: so many, or up to twice as many, can be read; what only older ones name is removed.
+    """
+
+    path: str
+    partition_by: str | Sequence[str] = field(default=(), hash=False)
+    keep_versions: int = _KEPT
+
+    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
+
+    def __post_init__(self) -> None:
+        if self.keep_versions < 1:
+            raise ConfigurationError(f"ParquetTable with keep_versions={self.keep_versions}", "Keep one or more.")
+        require_place("a Parquet table", self.path)
+
+    def _storage(self) -> Storage:
+        resolved: Storage | None = self.__dict__.get("resolved")
+        return resolved or storage_at(self.path, "a Parquet table")
+
+    def validate(self, spec: StateSpec) -> None:
+        for each in spec.staged:
+            if INTERVAL in each.type:
+                raise ConfigurationError(
+                    f"state {spec.name!r} has the field {each.name!r} of type {each.type}, which plain Parquet has not",
+                    "Keep a long of microseconds, or a text.",
+                )
+        require_columns(spec, (), "many readers of Parquet files cannot tell from another column")
+        require_partitions(spec, self.describe())
+        require_short_name(spec, f"{spec.topology}/{spec.name}")
+
+    def make_state(self, spec: StateSpec) -> OpenParquetTable:
+        """
+        :raises ConfigurationError: the table has other columns, or other partitions.
+        """
+        self.validate(spec)
+        return OpenParquetTable(self._storage(), spec, self.keep_versions)
+
+    def describe(self) -> str:
+        return f"ParquetTable({self.path})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where this is sent to, nobody may know the connection."""
+        with suppress(TridentError):
+            return {**self.__dict__, "resolved": self._storage().resolved()}
+        return dict(self.__dict__)
+
+    # ---- for readers -------------------------------------------------------------------------------------------
+
+    def versions(self) -> list[int]:
+        """Those that can be read, lowest first."""
+        return ParquetVersions(self._storage()).numbers()
+
+    def files(self, version: int | None = None) -> list[str]:
+        """All files of a version, of the last one unless it is named: absolute paths, or ``s3://bucket/...``.
+
+        :raises ConfigurationError: there is no such version.
+        """
+        storage = self._storage()
+        found = self._version(version)
+        return [uri_of(storage, one.path) for one in ParquetVersions(storage).files(found)]
+
+    def dataset(self, version: int | None = None) -> ds.Dataset:
+        """A version as pyarrow reads it: columns that a file lacks are null; partitions are left out by filters.
+
+        :raises ConfigurationError: there is no such version.
+        """
+        storage = self._storage()
+        found = self._version(version)
+        return dataset_of(storage, found, list(ParquetVersions(storage).files(found)))
+
+    def _version(self, number: int | None) -> ParquetVersion:
+        versions = ParquetVersions(self._storage())
+        with suppress(FileNotFoundError):
+            found = versions.last() if number is None else versions.read(number)
+            if found is not None:
+                return found
+        raise ConfigurationError(
+            f"there is no {'' if number is None else f'version {number} of the '}Parquet table {self.path!r}",
+            "See that the path is right, and ParquetTable(...).versions() for what is kept.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KnownVersion(Known):
+    """`version`: the one that it is of."""
+
+    version: ParquetVersion
+
+
+class OpenParquetTable(AppendingState):
+    """See :class:`ParquetTable`. Not for several threads at the same time."""
+
+    def __init__(self, storage: Storage, spec: StateSpec, keep_versions: int) -> None:
+        super().__init__(spec)
+        self._storage = storage
+        self._versions = ParquetVersions(storage)
+        self._keep = keep_versions
+        self._app = f"{spec.topology}/{spec.name}"
+        self._asked = 0
+        storage.require_usable()
+        if self._versions.last() is None:
+            made = ParquetVersion(version=1, fields=ddl(spec.staged), partition_by=spec.partition_by)
+            with suppress(Overtaken):  # another was first
+                self._versions.publish(made)
+        self._known()
+
+    @property
+    def _what(self) -> str:
+        return f"the Parquet table {self._storage.where!r}"
+
+    # ---- what is known -----------------------------------------------------------------------------------------
+
+    def _known(self) -> _KnownVersion:
+        version = self._versions.last()
+        if version is None:
+            raise CorruptRecordError(f"{self._what} has no version any more", "Restore its folder from a copy.")
+        self._require(version)
+        found = version.states.get(self._app)
+        if found is None:
+            self._require_not_restored(version, 0)
+            return _KnownVersion(version=version)
+        where = f"{version.version}, for {self._app!r}"
+        if tuple(found.of) != (self._spec.topology, self._spec.name):
+            raise FORMAT.damaged(where, f"it is of {found.of}")
+        self._require_not_restored(version, found.at)
+        marker = FORMAT.build(Marker, found.marker, where, needed=("holes",))
+        return _KnownVersion(version=version, marker=marker, commit=found.commit)
+
+    def _require(self, version: ParquetVersion) -> None:
+        """:raises ConfigurationError: files with the fields of this sink cannot be added."""
+        why = not_partitioned_so(version.partition_by, self._spec) or self._why_not_columns(version)
+        if why:
+            raise ConfigurationError(f"sink {self._spec.name!r} cannot append to {self._what}: {why[0]}", why[1])
+
+    def _why_not_columns(self, version: ParquetVersion) -> tuple[str, str] | None:
+        found = {one.name: one.type for one in version.schema}
+        for one in self._spec.staged:
+            if one.name not in found:
+                columns = ", ".join(found)
+                return (
+                    f"it has no column {one.name}",
+                    f"Add it to the table, or leave it out of the stream (it has {columns}).",
+                )
+            if found[one.name] != one.type:
+                return f"its column {one.name} is {found[one.name]}, and the field {one.type}", "Convert the field."
+        return None
+
+    def _require_not_restored(self, version: ParquetVersion, at: int) -> None:
+        """Has no version since `at` more of this state applied? Each is asked once."""
+        for number in range(version.version - 1, max(at, self._asked), -1):
+            try:
+                between = self._versions.read(number).states.get(self._app)
+            except FileNotFoundError:
+                break  # those before are not kept either
+            if between is not None and between.at > at:
+                raise CorruptRecordError(
+                    f"{self._what} was restored to a version before {between.at}, with which came what state "
+                    f"{self._spec.name!r} of topology {self._spec.topology!r} appended last",
+                    f"Restore it to version {between.at} or a later one; or give the topology another table, and "
+                    "replay into that.",
+                )
+        self._asked = version.version - 1
+
+    # ---- applying ----------------------------------------------------------------------------------------------
+
+    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+        path = f"{DATA}/{file_name(ticket)}"
+        try:
+            if not self._linked(staged, path):
+                with open(staged, "rb") as source:
+                    self._storage.put(path, lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
+            return _described(path, footer, os.path.getsize(staged), values)
+        except FileNotFoundError as error:
+            raise gone(staged) from error
+
+    def _linked(self, staged: str, path: str) -> bool:
+        if not self._storage.is_local:
+            return False
+        target = self._storage.at(path)
+        make_folder(os.path.dirname(target))
+        return linked(staged, target)
+
+    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile:
+        import pyarrow.parquet as pq
+
+        path, footers = f"{DATA}/{file_name(ticket)}", list[Any]()
+        size = self._storage.put(
+            path, lambda file: pq.write_table(table, file, compression="zstd", metadata_collector=footers)
+        )
+        return _described(path, footers[0], size, values)
+
+    def _required(self) -> set[str]:
+        return set()
+
+    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+        assert isinstance(known, _KnownVersion)
+        last, commit, made = known.version, secrets.randbits(62), list[str]()
+        tried[commit] = partial(self._storage.remove, made)
+        following = self._without_replaced(last, new, made)
+        files = (*following.files, *(one.entry for one in new))
+        if len(files) > INLINE:
+            made.append(self._versions.put_list(files))
+            following, files = replace(following, lists=(*following.lists, made[-1])), ()
+        number = last.version + 1
+        applied = AppliedState(of=self._of, marker=_content(marker), commit=commit, at=number)
+        states = {**last.states, self._app: applied}
+        if new and self._storage.is_local:
+            sync_folder(self._storage.at(DATA))
+        made_now = replace(following, version=number, files=files, states=states)
+        kept = self._publish(made_now)
+        del tried[commit]
+        with suppress(TridentError):  # the commit is there
+            self._versions.clean(made_now, kept, self._keep)
+
+    @property
+    def _of(self) -> tuple[str, str]:
+        return self._spec.topology, self._spec.name
+
+    def _publish(self, version: ParquetVersion) -> list[int]:
+        try:
+            return self._versions.publish(version)
+        except (StoreUnavailableError, OSError) as error:
+            raise OutcomeUnknownError(
+                f"the commit to {self._what} ended without an answer ({error})",
+                "Run the task again: the table knows what is applied.",
+            ) from None
+
+    def _without_replaced(self, last: ParquetVersion, new: Sequence[NewFile], made: list[str]) -> ParquetVersion:
+        """The version without what goes where a batch overwrites its partitions: all that is there, whoever wrote it.
+
+        :param made: gets the list that is written instead of those with such files.
+        """
+        if not self._spec.overwrites or not new:
+            return replace(last, removed=())
+        partitions = {one.entry.partition for one in new}
+        removed, lists, left = list[str](), list[str](), list[TableFile]()
+        for path in last.lists:
+            files = self._versions.listed(last, path)
+            if not any(one.partition in partitions for one in files):
+                lists.append(path)
+                continue
+            removed += [path, *(one.path for one in files if one.partition in partitions)]
+            left += [one for one in files if one.partition not in partitions]
+        if left:
+            made.append(self._versions.put_list(left))
+            lists.append(made[-1])
+        removed += [one.path for one in last.files if one.partition in partitions]
+        files = tuple(one for one in last.files if one.partition not in partitions)
+        return replace(last, files=files, lists=tuple(lists), removed=tuple(removed))
+
+    def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
+        for number in reversed(self._versions.numbers()):
+            with suppress(FileNotFoundError):
+                version = self._versions.read(number)
+                found = version.states.get(self._app)
+                if found is not None and found.commit in tried:
+                    return True
+        return False
+
+    def _delete(self, path: str) -> None:
+        self._storage.remove([path])
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """((), row) for each row of the table, those of others too."""
+        version, target = self._known().version, arrow_schema(self._spec.staged)
+        for batch in dataset_of(self._storage, version, list(self._versions.files(version))).to_batches(
+            columns=list(names_of(self._spec.staged))
+        ):
+            yield from (((), row) for row in table_to_rows(_table(batch).select(target.names)))
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch])
+
+
+def _described(path: str, footer: Any, size: int, values: PartitionValues) -> NewFile:
+    entry = TableFile(path=path, rows=footer.num_rows, bytes=size, partition=tuple(map(_json, values)))
+    return NewFile(path=path, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
+
+
+def _json(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def _content(marker: Marker) -> dict[str, Any]:
+    """Rows of a sink come one transaction at a time, so there is never a group."""
+    return {name: value for name, value in asdict(marker).items() if name != "group"}
