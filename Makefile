@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo tweets test quick rare browser golden histories model contracts test-yarn compat bench site lint types imports format venv lock java clean
+.PHONY: help demo demo-tables tweets test quick rare browser golden histories model contracts test-yarn compat bench site lint types imports format venv lock java clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -19,6 +19,7 @@ WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
 help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
+	@echo "make demo-tables   Spark jobs and scripts into Delta and Iceberg tables, killed and cleared on the way"
 	@echo "make tweets    the same with tweets in Redis, three counts in one atomic step"
 	@echo "make test      all tests (ARGS='-k ledger' for some)"
 	@echo "make quick     rules, types, layers and unit tests (ARGS=tests/contracts/test_engine.py for others)"
@@ -42,6 +43,9 @@ help:
 
 demo: java venv
 	@$(RUN) python -m demo $(ARGS)
+
+demo-tables: java venv
+	@$(RUN) python -m demo.tables $(ARGS)
 
 tweets: java venv
 	@$(RUN) python -m demo.tweets $(ARGS)
@@ -110,5 +114,5 @@ lock:
 	@sh tools/bootstrap.sh lock $(ARGS)
 
 clean:
-	@rm -rf .compat .site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tweets* build dist
+	@rm -rf .compat .site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .trident-demo .trident-tables .trident-tweets* build dist
 	@find airflow_trident tests dags benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

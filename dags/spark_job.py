@@ -1,13 +1,14 @@
-"""A Spark job as it is: DataFrames and SQL over the orders that are new, into two Delta tables, both or none."""
+"""A Spark job as it is: DataFrames and SQL over new orders, into a Delta and an Iceberg table, both or none."""
 
 import os
 from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_trident import DeltaTable, FileSpout, Topology, trident_transaction
+from airflow_trident import DeltaTable, FileSpout, IcebergTable, Topology, trident_transaction
 
 HOME = os.path.abspath(os.environ.get("TRIDENT_DEMO_HOME", ".trident-demo"))
+CATALOG = {"type": "sql", "uri": f"sqlite:///{HOME}/catalog.db", "warehouse": f"file://{HOME}/lake"}
 
 
 def to_daily(orders):
@@ -18,11 +19,11 @@ def to_daily(orders):
 
 
 topology = Topology("spark_job")
-spout = FileSpout(f"{HOME}/timed/*.csv", format="csv", fields="at timestamp, customer string, cents long")
+spout = FileSpout(f"{HOME}/timed/*.csv", format="csv", fields="at timestamp, customer string, cents long", max_files=1)
 daily = topology.new_stream("orders", spout).transform(to_daily, "day date, customer string, cents long")
 big = daily.sql("SELECT customer, cents FROM {daily} WHERE cents >= 100", "customer string, cents long")
 daily.persist_table(DeltaTable(f"{HOME}/lake/daily"), name="daily")
-big.persist_table(DeltaTable(f"{HOME}/lake/big"), name="big")
+big.persist_table(IcebergTable("sales.big", properties=CATALOG), name="big")
 
 with DAG("spark_job", max_active_runs=2) as dag:
-    trident_transaction(topology, retries=2, retry_delay=timedelta(seconds=10))
+    trident_transaction(topology, retries=2, retry_delay=timedelta(seconds=1))

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="with a new folder: take N lines for each transaction instead of about 100,000",
     )
     given = parser.parse_args(arguments)
-    return perform(WordCount(given.lines), folder_from_environment(), keep=given.keep)
+    return perform([WordCount(given.lines)], folder_from_environment(), keep=given.keep)
 
 
 if __name__ == "__main__":

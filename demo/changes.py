@@ -53,7 +53,7 @@ def _between(old: TxRecord | None, new: TxRecord) -> Iterator[tuple[str, Colour 
 
 def _status(new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
     if new.status is Status.PROCESSED and new.staged is not None:
-        yield f"PROCESSED  {new.staged.rows_read:,} {_READ} -> {staged_rows(new):,} {_STAGED} staged", None
+        yield f"PROCESSED  {rows_read(new)} {_READ} -> {staged_rows(new):,} {_STAGED} staged", None
     elif new.status is Status.COMMITTING:
         yield f"COMMITTING fence {new.fence}", None
     elif new.status is Status.COMMITTED:
@@ -68,6 +68,11 @@ def standing(records: Mapping[int, TxRecord]) -> str:
     """Where every transaction is, in one line: ``COMMITTED 1 2   PROCESSING 3 4``."""
     groups = {status: [str(txid) for txid, one in sorted(records.items()) if one.status is status] for status in Status}
     return "   ".join(f"{status} {' '.join(txids)}" for status, txids in groups.items() if txids)
+
+
+def rows_read(record: TxRecord) -> str:
+    """A dash where only somebody else knows, as a script that read them itself."""
+    return f"{record.staged.rows_read:,}" if record.staged is not None and record.staged.rows_read >= 0 else "-"
 
 
 def staged_rows(record: TxRecord) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from airflow_trident.runtime.milestones import Milestone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Who dies, once: the first process that reaches `point` with transaction `txid`."""
+    """Who dies, once: the first process that reaches `point` with transaction `txid`. `dag`: only tasks of this one."""
 
     name: str
+    dag: str = ""
     point: Milestone
     txid: int
     story: str
@@ -40,9 +42,9 @@ KILLS = (
 )
 
 
-def kill_setting(folder: Path) -> str:
+def kill_setting(kills: Iterable[Kill], folder: Path) -> str:
     """The value of the environment variable that :mod:`tools.kills` reads."""
-    return ",".join(f"{kill.point}@{kill.txid}:{kill.marker(folder)}" for kill in KILLS)
+    return ",".join(f"{kill.dag and f'{kill.dag}/'}{kill.point}@{kill.txid}:{kill.marker(folder)}" for kill in kills)
 
 
 def ending(kill: Kill, record: TxRecord) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from types import FrameType
 
 from airflow_trident.errors import TridentError
@@ -14,7 +15,7 @@ from demo.story import Play
 INTERRUPTED = 130
 
 
-def perform(play: Play, folder: DemoFolder, *, keep: bool) -> int:
+def perform(plays: Sequence[Play], folder: DemoFolder, *, keep: bool) -> int:
     """Exit status: 0 if the counts are equal, 1 if not or on an error, 130 if interrupted."""
     for number in INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -24,7 +25,7 @@ def perform(play: Play, folder: DemoFolder, *, keep: bool) -> int:
         folder.make()
         with folder.locked():
             _headline(screen, folder)
-            equal = Demo(folder, screen, play, keep=keep).run()
+            equal = Demo(folder, screen, plays, keep=keep).run()
     except KeyboardInterrupt:
         screen.line(f"\nInterrupted; nothing is left running. The next run goes on from here. Logs: {folder.logs}")
         return INTERRUPTED

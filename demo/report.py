@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
-from demo.changes import batch_of, staged_rows
+from demo.changes import batch_of, rows_read, staged_rows
 from demo.folder import DemoFolder
-from demo.kills import KILLS, ending
+from demo.kills import KILLS, Kill, ending
 from demo.screen import Colour, Screen
 from demo.text import plain_count
 
@@ -29,7 +29,7 @@ def stored_words(folder: DemoFolder) -> Counter[str]:
 def report_words(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
     """Print all of it; True if every transaction is committed and every word counted as often as it occurs."""
     show_ledger(screen, records, read="lines", staged="words staged")
-    show_kills(screen, folder, records)
+    show_kills(screen, folder, records, KILLS)
     stored, plain = stored_words(folder), plain_count(folder.input)
     screen.title("The most frequent words")
     screen.line("  " + "   ".join(f"{word} {count:,}" for word, count in stored.most_common(TOP_WORDS)))
@@ -44,13 +44,12 @@ def show_ledger(screen: Screen, records: Mapping[int, TxRecord], *, read: str, s
 
 
 def _row(record: TxRecord) -> tuple[str, ...]:
-    lines = f"{record.staged.rows_read:,}" if record.staged is not None else "-"
     return (
         str(record.txid),
         batch_of(record),
         str(record.status),
         str(record.attempt + 1),
-        lines,
+        rows_read(record),
         f"{staged_rows(record):,}",
         _since_begun(record, Status.PROCESSED),
         _since_begun(record, Status.COMMITTED),
@@ -62,9 +61,9 @@ def _since_begun(record: TxRecord, status: Status) -> str:
     return f"{(then - begun) / 1000:.1f} s" if begun is not None and then is not None else "-"
 
 
-def show_kills(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> None:
+def show_kills(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord], kills: Sequence[Kill]) -> None:
     screen.title("What went wrong on purpose, and how it ended")
-    for kill in KILLS:
+    for kill in kills:
         record = records.get(kill.txid)
         if record is not None and kill.marker(folder.kills).exists():
             screen.line(f"  tx {kill.txid}  {kill.story};")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 from airflow_trident.protocol.records import TxRecord
 from demo import text
 from demo.folder import DemoFolder
+from demo.kills import KILLS, Kill
 from demo.report import report_words
 from demo.screen import Screen
 
@@ -26,6 +28,11 @@ class Play(ABC):
     """What is read,"""
     staged = "counted words"
     """and what is staged of it."""
+    story = ""
+    """What is played, where one demonstration has several plays."""
+    kills: tuple[Kill, ...] = KILLS
+    clears: int | None = None
+    """The run of this transaction is cleared while it is processed; and another one when all is committed."""
 
     @abstractmethod
     def prepare(self, folder: DemoFolder, stack: ExitStack) -> str:
@@ -35,9 +42,13 @@ class Play(ABC):
         """What Airflow's processes need to know, after `prepare`."""
         return {}
 
-    @abstractmethod
     def repair(self, folder: DemoFolder) -> str | None:
         """Take the damage back; in words, None if there is none."""
+        return None
+
+    def cleared(self, folder: DemoFolder) -> Path:
+        """Is there when a run was cleared."""
+        return folder.kills / f"{self.dag}-cleared"
 
     @abstractmethod
     def report(self, screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:

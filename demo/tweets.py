@@ -114,7 +114,7 @@ class Tweets(Play):
 
     def report(self, screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
         show_ledger(screen, records, read="tweets", staged="counts staged")
-        show_kills(screen, folder, records)
+        show_kills(screen, folder, records, self.kills)
         stored, plain = self._stored(), plain_counts(self._tweets)
         for table in TABLES:
             screen.title(f"{{{self.dag}/count}}:data:{table}")
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="of the spout; each has a folder of its own")
     given = parser.parse_args(arguments)
     default = DEFAULT_NAME if given.form == FORMS[0] else f"{DEFAULT_NAME}-{given.form}"
-    return perform(Tweets(given.form), folder_from_environment(default), keep=given.keep)
+    return perform([Tweets(given.form)], folder_from_environment(default), keep=given.keep)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The environment variable ``AIRFLOW_TRIDENT_CRASH`` says where: ``<milestone>@<txid>:<file>``, several separated by
 commas; with ``<milestone>@<txid>*<times>:<file>`` the process dies when it gets there for that time. Each is used once:
 whoever creates the file first dies there; where the file exists the process goes on. Nothing is caught, flushed or
-cleaned up, as in a real kill.
+cleaned up, as in a real kill. With ``<dag>/`` before the milestone only tasks of that DAG die.
 
 Between milestones are the functions of users: one that calls :func:`die` with IN_PASS kills in the middle of a pass.
 
@@ -40,6 +40,9 @@ def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
     """
     for one in os.environ.get(VARIABLE, "").split(","):
         where, _, marker = one.strip().partition(":")
+        dag, _, where = where.rpartition("/")
+        if dag and dag != os.environ.get("AIRFLOW_CTX_DAG_ID"):
+            continue
         name, _, when = where.partition("@")
         number, _, times = when.partition("*")
         if not where or (name if name == IN_PASS else Milestone(name)) != point or int(number) != txid:

@@ -71,20 +71,47 @@ with dag.topology.states["by_minute"].factory.make_state(dag.topology.states["by
     assert [row[1:] for row in told["found"]] == [[110, 2], [5, 1]]
 
 
+LAKE = """
+import deltalake
+from pyiceberg.catalog import load_catalog
+def delta(name):
+    rows = deltalake.DeltaTable(f"{dag.HOME}/lake/{name}").to_pyarrow_table().to_pylist()
+    return sorted([str(row["day"]), row["customer"], row["cents"]] for row in rows)
+def iceberg(name):
+    return load_catalog("default", **dag.CATALOG).load_table(f"sales.{name}").scan().to_arrow().to_pylist()
+"""
+
+
 @pytest.mark.spark
-def test_a_spark_job_fills_two_tables_and_a_second_run_adds_nothing(examples: AirflowHome) -> None:  # noqa: F811
+def test_a_spark_job_fills_a_delta_and_an_iceberg_table_and_another_run_adds_nothing(examples: AirflowHome) -> None:  # noqa: F811
     write(examples, "timed", TIMED)
     program = """
-import deltalake, spark_job as dag
-states = [run(dag.dag)[1]["spark_job.commit"] for _ in range(2)]
-def rows(name):
-    return deltalake.DeltaTable(f"{dag.HOME}/lake/{name}").to_pyarrow_table().to_pylist()
-tell({"states": states, "daily": sorted([row["customer"], row["cents"]] for row in rows("daily")), "big": rows("big")})
+import spark_job as dag
+states = [run(dag.dag)[1]["spark_job.commit"] for _ in range(3)]
+tell({"states": states, "daily": delta("daily"), "big": iceberg("big")})
 """
-    told = examples.python(RUN + program)
-    assert told["states"] == ["success", "skipped"]
-    assert told["daily"] == [["ann", 111], ["bob", 5]]
-    assert told["big"] == [{"customer": "ann", "cents": 111}]
+    told = examples.python(RUN + LAKE + program)
+    assert told["states"] == ["success", "success", "skipped"]
+    assert told["daily"] == [["2026-03-01", "ann", 1], ["2026-03-01", "ann", 110], ["2026-03-01", "bob", 5]]
+    assert told["big"] == [{"customer": "ann", "cents": 110}]
+
+
+@pytest.mark.spark
+def test_a_script_fills_a_delta_and_an_iceberg_table_and_another_run_adds_nothing(examples: AirflowHome) -> None:  # noqa: F811
+    write(examples, "timed", TIMED)
+    examples.options |= {
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    program = """
+import spark_script as dag
+states = [run(dag.dag)[1]["daily"] for _ in range(3)]
+tell({"states": states, "daily": delta("scripted"), "big": iceberg("scripted")})
+"""
+    told = examples.python(RUN + LAKE + program)
+    assert told["states"] == ["success", "success", "skipped"]
+    assert told["daily"] == [["2026-03-01", "ann", 1], ["2026-03-01", "ann", 110], ["2026-03-01", "bob", 5]]
+    assert told["big"] == [{"customer": "ann", "cents": 110}]
 
 
 def test_the_gallery_shows_every_example() -> None:
