@@ -60,10 +60,12 @@ class ScriptBatch:
 
     `given`: what the script is told, URLs of files. `require_same`: raises SourceChangedError if the
     source does not hold what the transaction recorded; called before the script runs and after it.
+    `rows`: how many there are; None: nobody has counted.
     """
 
     given: list[str]
     require_same: Callable[[], None]
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,15 @@ class Emitter(ABC):
         is found by whoever reads, who takes the splits then."""
         return None
 
-    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch:
-        """What a script is told of the batch: of a spout that can say it without reading.
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
+        """What a script is told of the batch, if the source has it as files that Spark reads; None: it is read by
+        `splits` and `read`, and written as Parquet.
 
         :param metadata: None: this stream has nothing in this batch.
         :param folder: of this attempt, where files may be made that stand for nothing.
         :raises SourceChangedError, ConfigurationError: it cannot be told.
         """
-        raise NotImplementedError
+        return None
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """The batch as Spark's own readers give it, if these are the rows of the splits; None: they may not be.
@@ -209,6 +212,9 @@ class Spout(ABC):
     """A source of batches."""
 
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
+    gives_files: bool = False
+    """Does a script get the files of the source (`Emitter.batch_for_script`)? A DAG asks it, and an emitter may look
+    for a connection."""
 
     @property
     @abstractmethod

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from airflow_trident.contracts.spout import Emitter, Spout
+from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import ConfigurationError, PlanError
 from airflow_trident.plan.script_node import ScriptOutputNode, require_script
@@ -14,7 +14,7 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
-from airflow_trident.types import FieldSpec, names_of, parse_declared
+from airflow_trident.types import INTERVAL, FieldSpec, has_times, names_of, parse_declared
 
 ScriptOutput: TypeAlias = tuple[FieldSpec, StateFactory | Callable[[Stream], Any]]
 _AS = 'As in outputs={"daily": ("day date, cents long", FileSink("/lake/daily"))}.'
@@ -40,7 +40,7 @@ class Script(Topology):
         the stream of them that ends it in a state. The script asks where to write by ``output(spark, name)``.
     :raises PlanError: there are no inputs or no outputs, an output ends in no state, or something else than a state
         stands behind it.
-    :raises ConfigurationError: a spout cannot say what a batch is.
+    :raises ConfigurationError: a field is of a type that Spark does not read from Parquet files.
     """
 
     def __init__(
@@ -57,13 +57,7 @@ class Script(Topology):
             missing = "outputs" if inputs else "inputs"
             raise PlanError(f"script {name!r} has no {missing}", f"Name what it {'writes' if inputs else 'reads'}.")
         for input_name, spout in inputs.items():
-            emitter = self.add_source(input_name, spout).spout.emitter()
-            if type(emitter).batch_for_script is Emitter.batch_for_script:
-                raise ConfigurationError(
-                    f"input {input_name!r} of script {name!r} is a {spout.describe()}, whose batches only its own "
-                    "reader can read",
-                    "Give the script a FileSpout, or use transform() with this spout.",
-                )
+            self._require_readable(input_name, self.add_source(input_name, spout).spout)
         for output_name, output in outputs.items():
             self._end(output_name, output)
         require_script(self.compile())
@@ -79,6 +73,17 @@ class Script(Topology):
                 "Make a Script with a name of its own for each.",
             )
         self.application = application
+
+    def _require_readable(self, name: str, spout: Spout) -> None:
+        if spout.gives_files:
+            return  # the script's own readers say what they read
+        for field in spout.schema:
+            if has_times(field.type) or INTERVAL in field.type:
+                raise ConfigurationError(
+                    f"input {name!r} of script {self.name!r} has the field {field.name!r} of type {field.type}, which "
+                    "Spark does not read from Parquet files",
+                    "Keep a long of microseconds, or a text, in the source; or use transform() with this spout.",
+                )
 
     def _end(self, name: str, output: ScriptOutput) -> None:
         require_name("output", name)

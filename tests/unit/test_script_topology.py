@@ -44,9 +44,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no inputs": (lambda: script(inputs={}), "script 'daily' has no inputs"),
     "no outputs": (lambda: script(outputs={}), "script 'daily' has no outputs"),
     "no spout": (lambda: script(inputs={"orders": "/orders"}), "is no spout"),
-    "a spout that only its reader reads": (
-        lambda: script(inputs={"orders": FixedBatchSpout("a string", ["x"], 1)}),
-        "input 'orders' of script 'daily' is a FixedBatchSpout",
+    "a type that Spark does not read": (
+        lambda: script(inputs={"orders": FixedBatchSpout("at time, a string", [("x", "y")], 1)}),
+        "input 'orders' of script 'daily' has the field 'at' of type time",
     ),
     "an output without fields": (
         lambda: script(outputs={"daily": SINK}),

@@ -20,6 +20,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.shaking import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.errors import cure_of, root_cause
+from airflow_trident.engine.spark.script_inputs import ScriptInputs
 from airflow_trident.engine.spark.written import written_by
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io.local_paths import require_local_path
@@ -57,6 +58,12 @@ class _Given:
         for batch in self.batches:
             batch.require_same()
 
+    @property
+    def rows(self) -> int:
+        """-1: only the script knows."""
+        counted = [batch.rows for batch in self.batches if batch.rows is not None]
+        return sum(counted) if len(counted) == len(self.batches) else -1
+
 
 class ScriptEngine(Engine):
     """:param application, arguments: what spark-submit starts.
@@ -93,16 +100,14 @@ class ScriptEngine(Engine):
         )
         make_slot_folder(root, job.slot)
         if not any(source.name in job.metadata for source in job.plan.sources):
-            return self._manifest(job, {})
-        given = self._given(job, os.path.join(root, job.slot.path))
+            return self._manifest(job, {}, 0)
+        folder = os.path.join(root, job.slot.path)
+        inputs = ScriptInputs(folder, job.progress)
         try:
-            given.require_same()
-            self._submit(job, given)
-            given.require_same()
-            return self._manifest(job, {name: (root, folder) for name, folder in given.folders.items()})
+            batches = {one.name: inputs.batch(one, job.metadata.get(one.name)) for one in _sources(job.plan)}
+            return self._run(job, _given(job, folder, batches), root)
         finally:
-            with suppress(OSError):
-                os.unlink(given.job_path)
+            inputs.close()
 
     def cancel(self, slot: Slot | None = None) -> None:
         with self._lock:
@@ -110,34 +115,16 @@ class ScriptEngine(Engine):
         for submitter in running:
             submitter.cancel()
 
-    def _given(self, job: Job, folder: str) -> _Given:
-        batches = {
-            source.name: source.spout.emitter().batch_for_script(job.metadata.get(source.name), folder)
-            for source in _sources(job.plan)
-        }
-        run = uuid.uuid4().hex
-        folders = {node.output: os.path.join(folder, f"{node.output}-{run}") for node in _outputs(job.plan).values()}
-        for one in folders.values():
-            make_folder(one)
-        slot = job.slot
-        content = {
-            "version": 1,
-            "transaction": {
-                "topology": slot.topology,
-                "txid": slot.txid,
-                "attempt": slot.attempt,
-                "time_ms": job.time_ms,
-            },
-            "inputs": {name: batch.given[::-1] if job.shaken else batch.given for name, batch in batches.items()},
-            "outputs": {name: f"file://{one}" for name, one in folders.items()},
-        }
-        path = os.path.join(folder, f"{run}.script.json")
-        with open(path, "x", encoding="utf-8") as file:
-            json.dump(content, file)
-        helper = os.path.join(folder, os.path.basename(HELPER))
-        with suppress(FileExistsError), open(HELPER, "rb") as source, open(helper, "xb") as copy:
-            copy.write(source.read())
-        return _Given(job_path=path, helper=helper, folders=folders, batches=tuple(batches.values()))
+    def _run(self, job: Job, given: _Given, root: str) -> Manifest:
+        try:
+            given.require_same()
+            self._submit(job, given)
+            given.require_same()
+            folders = {name: (root, folder) for name, folder in given.folders.items()}
+            return self._manifest(job, folders, given.rows)
+        finally:
+            with suppress(OSError):
+                os.unlink(given.job_path)
 
     def _submit(self, job: Job, given: _Given) -> None:
         what = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
@@ -163,7 +150,7 @@ class ScriptEngine(Engine):
             with self._lock:
                 self._running.remove((job.slot, submitter))
 
-    def _manifest(self, job: Job, folders: Mapping[str, tuple[str, str]]) -> Manifest:
+    def _manifest(self, job: Job, folders: Mapping[str, tuple[str, str]], rows: int) -> Manifest:
         files: list[StagedFile] = []
         whole = written_by(
             self._application,
@@ -177,7 +164,33 @@ class ScriptEngine(Engine):
                         StagedFile(state=sink.name, path=one.path, rows=one.rows, bytes=one.bytes) for one in found
                     ]
                     job.progress(f"staged {sum(one.rows for one in found)} rows for state {sink.name}")
-        return Manifest(slot=job.slot, files=tuple(files), rows_read=-1, sinks=job.plan.staged_fields)
+        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows, sinks=job.plan.staged_fields)
+
+
+def _given(job: Job, folder: str, batches: Mapping[str, ScriptBatch]) -> _Given:
+    run = uuid.uuid4().hex
+    folders = {node.output: os.path.join(folder, f"{node.output}-{run}") for node in _outputs(job.plan).values()}
+    for one in folders.values():
+        make_folder(one)
+    slot = job.slot
+    content = {
+        "version": 1,
+        "transaction": {
+            "topology": slot.topology,
+            "txid": slot.txid,
+            "attempt": slot.attempt,
+            "time_ms": job.time_ms,
+        },
+        "inputs": {name: batch.given[::-1] if job.shaken else batch.given for name, batch in batches.items()},
+        "outputs": {name: f"file://{one}" for name, one in folders.items()},
+    }
+    path = os.path.join(folder, f"{run}.script.json")
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump(content, file)
+    helper = os.path.join(folder, os.path.basename(HELPER))
+    with suppress(FileExistsError), open(HELPER, "rb") as source, open(helper, "xb") as copy:
+        copy.write(source.read())
+    return _Given(job_path=path, helper=helper, folders=folders, batches=tuple(batches.values()))
 
 
 def _sources(plan: Plan) -> list[SourceNode]:

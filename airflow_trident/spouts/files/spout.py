@@ -72,6 +72,7 @@ class FileSpout(Spout):
     """
 
     kind = SpoutKind.TRANSACTIONAL
+    gives_files = True
 
     def __init__(
         self,

@@ -1,0 +1,85 @@
+"""A batch as files that a script reads: those of the source, or the rows of the batch, read by the spout's emitter and
+written as Parquet into a folder of the run. What the script reads is what the metadata name in both cases."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.spout import Emitter, ScriptBatch
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.private_files import create_private
+from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.staging.files import make_folder, storage_error
+from airflow_trident.types import Json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ScriptInputs:
+    """The inputs of one run of a script; `close` takes away what was written for it.
+
+    :param folder: of the attempt.
+    """
+
+    def __init__(self, folder: str, progress: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._progress = progress
+        self._written: list[str] = []
+
+    def batch(self, source: SourceNode, metadata: Json) -> ScriptBatch:
+        """
+        :param metadata: None: the stream has nothing in this batch.
+        :raises SourceChangedError, DamagedInputError: the source no longer holds what was recorded.
+        """
+        emitter = source.spout.emitter()
+        return emitter.batch_for_script(metadata, self._folder) or self._write(source, emitter, metadata)
+
+    def close(self) -> None:
+        for folder in self._written:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _write(self, source: SourceNode, emitter: Emitter, metadata: Json) -> ScriptBatch:
+        """A file for each split: the rows go through this process, some at a time."""
+        folder = os.path.join(self._folder, f"{source.name}-{uuid.uuid4().hex}")
+        self._written.append(folder)
+        schema = arrow_schema(source.spout.schema)
+        with _storage(folder):
+            make_folder(folder, durably=False)
+        splits = [] if metadata is None else emitter.splits(metadata)
+        rows = sum(_write_file(folder, f"part-{split.index:05}", schema, emitter.read(split)) for split in splits)
+        if not splits:  # Spark's readers refuse to read no file at all
+            _write_file(folder, "nothing", schema, [])
+        self._progress(f"{rows} rows of input {source.name} are written for the script")
+        names = sorted(os.listdir(folder))
+        return ScriptBatch([f"file://{folder}/{name}" for name in names], _nothing_changes, rows)
+
+
+def _write_file(folder: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """How many rows came."""
+    import pyarrow.parquet as pq
+
+    path, rows = os.path.join(folder, f"{name}.parquet"), 0
+    with _storage(folder), create_private(path) as file, pq.ParquetWriter(file, schema) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_batch(batch)
+    return rows
+
+
+@contextmanager
+def _storage(folder: str) -> Iterator[None]:
+    """:raises StoreUnavailableError, ConfigurationError: the folder cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, folder, "the staging folder") from error
+
+
+def _nothing_changes() -> None:
+    """What is written is this run's own."""
