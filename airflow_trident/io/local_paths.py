@@ -36,8 +36,8 @@ def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
     raise ConfigurationError(
         f"{what} cannot use the path {text!r}: it works on mounted file systems only, and would make a folder "
         f"'{found[1]}:' in the working directory",
-        "Give it a folder that every worker and executor sees under the same path. DeltaState and DeltaSpout take URIs "
-        "of object stores.",
+        "Give it a folder that every worker and executor sees under the same path. FileSpout, DeltaState, DeltaSpout "
+        "and others take URIs of object stores.",
     )
 
 

@@ -57,7 +57,6 @@ _CURES = {
     "NoSuchBucket": "Make the bucket, or name one that is there.",
     "InvalidAccessKeyId": "See the access key of the connection or of AWS_ACCESS_KEY_ID.",
     "SignatureDoesNotMatch": "See the secret key of the connection or of AWS_SECRET_ACCESS_KEY.",
-    "AccessDenied": "Give this user the right to list, read, write and delete objects there.",
     "ExpiredToken": "Renew the session token, and run the task again.",
     "InvalidToken": "See the session token of the connection or of AWS_SESSION_TOKEN.",
     "TokenRefreshRequired": "Renew the session token, and run the task again.",
@@ -144,14 +143,16 @@ class ObjectPlace:
         user = f"{self.conn_id}@" if self.conn_id else ""
         return f"{SCHEME}://{user}{self.bucket}{f'/{self.prefix}' if self.prefix else ''}"
 
-    def resolved(self) -> ObjectPlace:
+    def resolved(self, *, required: bool = True) -> ObjectPlace:
         """With what the connection says, so that it can be sent to who has no connections.
 
-        :raises ConfigurationError: there is no such connection, or it says what only boto3 can follow.
+        :raises ConfigurationError: `required`, and there is no such connection; or it says what only boto3 can follow.
         """
         if not self.conn_id or self.settings:
             return self
-        found = connections.resolve(self.conn_id)
+        found = connections.resolve_if(self.conn_id, required=required)
+        if found is None:
+            return self
         settings, client = _settings(found), _client(found)
         return replace(self, settings=tuple(sorted(settings.items())), client=tuple(sorted(client.items())))
 
@@ -181,10 +182,11 @@ class ObjectPlace:
         return pafs.S3FileSystem(**given, force_virtual_addressing=virtual)
 
     @contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
+    def errors(self, doing: str, rights: str = "list, read, write and delete") -> Iterator[None]:
         """What the store's errors mean. That an object is not there stays a FileNotFoundError.
 
         :param doing: "read 'a/b'".
+        :param rights: what this user has to be allowed to do with objects.
         :raises ConfigurationError: no retry helps.
         :raises StoreUnavailableError: it did not answer, or not well.
         """
@@ -197,12 +199,15 @@ class ObjectPlace:
             code, said = _said(str(error))
             if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
                 raise
-            raise self._error(exceptions, error, doing, code, said) from None
+            cure = _CURES.get(code, "")
+            message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{said})"
+            refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+            if code == "AccessDenied" or (refused and not cure):  # of a listing it is a GenericError
+                cure = f"Give this user the right to {rights} objects there."
+            raise self._error(exceptions, error, message, cure) from None
 
-    def _error(self, exceptions: Any, error: Exception, doing: str, code: str, said: str) -> TridentError:
-        message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{said})"
-        if cure := _CURES.get(code):
-            return ConfigurationError(message, cure)
+    def _error(self, exceptions: Any, error: Exception, message: str, cure: str) -> TridentError:
+        said = _said(str(error))[1]
         if any(path in str(error) for path in _OF_INSTANCES):
             return ConfigurationError(
                 f"there are no credentials for {self.where!r}: neither a connection nor AWS_ACCESS_KEY_ID, and the "
@@ -212,8 +217,10 @@ class ObjectPlace:
             )
         if "region" in said and "redirect" in said.lower():
             return ConfigurationError(message, _REGION)
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-            return ConfigurationError(message, _CURES["AccessDenied"])
+        if cure:
+            return ConfigurationError(message, cure)
+        if isinstance(error, exceptions.InvalidPathError):
+            return ConfigurationError(message, "Give the object a name without '//' and without '.' and '..' as parts.")
         if isinstance(error, exceptions.NotSupportedError | exceptions.UnknownConfigurationKeyError):
             return ConfigurationError(message, "See the connection, or AWS_* of the environment.")
         return StoreUnavailableError(message, "See that the object store answers, and run the task again.")

@@ -35,7 +35,7 @@ class Script(Topology):
 
     :param name: as of any topology.
     :param inputs: name -> spout; the script asks for each batch by ``inputs(spark, name)``. The spout must be able to
-        say what a batch is without reading it, as FileSpout can.
+        say what a batch is without reading it, as FileSpout of a folder can.
     :param outputs: name -> the fields that the script writes, and a sink or a table that appends them; or a function of
         the stream of them that ends it in a state. The script asks where to write by ``output(spark, name)``.
     :raises PlanError: there are no inputs or no outputs, an output ends in no state, or something else than a state

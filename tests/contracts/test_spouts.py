@@ -27,6 +27,7 @@ from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.types import Json, Schema, parse_declared
+from tests.fixtures.object_store import Bucket
 from tests.fixtures.postgres import running
 from tests.fixtures.spout import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
 
@@ -67,6 +68,25 @@ def files(folder: Path, name: str, write: Callable[[Path, list[tuple[Any, ...]]]
 
     rows: list[tuple[Any, ...]] = [(text_of(row),) for row in ROWS] if spout.schema[0].name == "line" else ROWS
     return Source(spout, rows, take_away)
+
+
+def objects(folder: Path, bucket: Bucket, *, versions: bool = False, **options: Any) -> Source:
+    """The same files as objects."""
+    if versions:
+        bucket.keep_versions()
+    local = files(folder, ".parquet" if options else ".txt", write_parquet if options else write_text)
+    for path in folder.iterdir():
+        bucket.put(f"in/{path.name}", path.read_bytes())
+    spout = FileSpout(f"{bucket.uri}/in", max_files=2, split_bytes=7, **options)
+
+    def take_away() -> Spout:
+        for path in folder.iterdir():
+            for version in bucket.versions(f"in/{path.name}"):
+                bucket.remove(f"in/{path.name}", **({"VersionId": version} if versions else {}))
+            bucket.put(f"in/{path.name}", path.read_bytes() + b"\n")
+        return spout
+
+    return Source(spout, ROWS if options else local.rows, take_away)
 
 
 def text_of(row: tuple[Any, ...]) -> str:
@@ -167,6 +187,19 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "postgres query": lambda folder: table(folder, running().connection, query='SELECT * FROM "{name}"', settle_s=0),
     "opaque partitions": lambda folder: partitions(folder, OpaqueFolderSpout, max_rows=7),
 }
+IN_BUCKETS: dict[str, Callable[[Path, Bucket], Source]] = {
+    "objects": objects,
+    "versions of objects": lambda folder, bucket: objects(
+        folder, bucket, versions=True, format="parquet", fields=FIELDS
+    ),
+}
+
+
+@pytest.fixture(params=[*SOURCES, *IN_BUCKETS])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    """The source of each implementation."""
+    name = request.param
+    return SOURCES[name](tmp_path) if name in SOURCES else IN_BUCKETS[name](tmp_path, request.getfixturevalue("bucket"))
 
 
 # ---- the promises ----------------------------------------------------------------------------------------------
@@ -246,25 +279,20 @@ CHECKS = [check_replay, check_coverage, check_changed_source, check_lag]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_spout_keeps_its_promises(tmp_path: Path, name: str, check: Callable[[Source], None]) -> None:
-    check(SOURCES[name](tmp_path))
+def test_every_spout_keeps_its_promises(source: Source, check: Callable[[Source], None]) -> None:
+    check(source)
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_spout_says_what_it_is_in_one_line(tmp_path: Path, name: str) -> None:
-    spout = SOURCES[name](tmp_path).spout
+def test_a_spout_says_what_it_is_in_one_line(source: Source) -> None:
+    spout = source.spout
     assert spout.describe().startswith(type(spout).__name__)
     assert "\n" not in spout.describe()
-    assert spout.kind is (SpoutKind.OPAQUE if "opaque" in name else SpoutKind.TRANSACTIONAL)
+    assert spout.kind is (SpoutKind.OPAQUE if isinstance(spout, OpaqueFolderSpout) else SpoutKind.TRANSACTIONAL)
 
 
-@pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"files": [1]}, {"cursor": 1}])
-def test_metadata_of_another_spout_is_an_error_and_not_a_new_beginning(
-    tmp_path: Path, name: str, metadata: Json
-) -> None:
-    spout = SOURCES[name](tmp_path).spout
+def test_metadata_of_another_spout_is_an_error_and_not_a_new_beginning(source: Source, metadata: Json) -> None:
+    spout = source.spout
     with pytest.raises(SourceChangedError, match=r"is not that of a .*stream a new name"):
         spout.coordinator().initialize_transaction(2, metadata)
     with pytest.raises(SourceChangedError, match="is not that of a"):

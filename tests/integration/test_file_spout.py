@@ -66,30 +66,31 @@ TREE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "recursive", "expected"),
-    [
-        ("", False, ["a.txt", "b.log", "x[1].txt"]),
-        ("", True, ["a.txt", "b.log", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
-        ("*.txt", False, ["a.txt", "x[1].txt"]),
-        ("?.txt", False, ["a.txt"]),
-        ("*/*.txt", False, ["sub/f.txt", "day=1/j.txt"]),
-        ("**/*.txt", False, ["a.txt", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
-        ("**", False, ["a.txt", "b.log", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
-        ("sub/**/g.txt", False, ["deep/g.txt"]),
-        ("sub/**/**/*.txt", False, ["f.txt", "deep/g.txt"]),
-        ("[ab].*", False, ["a.txt", "b.log"]),
-        ("day=[12]/*", False, ["day=1/j.txt"]),
-        ("a.txt", False, ["a.txt"]),
-        ("x[1].txt", False, ["x[1].txt"]),
-        ("_SUCCESS", False, ["_SUCCESS"]),
-        ("c.txt.tmp", False, ["c.txt.tmp"]),
-        ("_*", False, ["_SUCCESS"]),
-        (".h*", False, [".hidden"]),
-        ("sub/_temporary/*", False, ["h.txt"]),
-        ("nothing-*", False, []),
-    ],
-)
+MEANT = [
+    ("", False, ["a.txt", "b.log", "x[1].txt"]),
+    ("", True, ["a.txt", "b.log", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
+    ("*.txt", False, ["a.txt", "x[1].txt"]),
+    ("?.txt", False, ["a.txt"]),
+    ("*/*.txt", False, ["sub/f.txt", "day=1/j.txt"]),
+    ("**/*.txt", False, ["a.txt", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
+    ("**", False, ["a.txt", "b.log", "x[1].txt", "sub/f.txt", "sub/deep/g.txt", "day=1/j.txt"]),
+    ("sub/**/g.txt", False, ["deep/g.txt"]),
+    ("sub/**/**/*.txt", False, ["f.txt", "deep/g.txt"]),
+    ("[ab].*", False, ["a.txt", "b.log"]),
+    ("day=[12]/*", False, ["day=1/j.txt"]),
+    ("a.txt", False, ["a.txt"]),
+    ("x[1].txt", False, ["x[1].txt"]),
+    ("_SUCCESS", False, ["_SUCCESS"]),
+    ("c.txt.tmp", False, ["c.txt.tmp"]),
+    ("_*", False, ["_SUCCESS"]),
+    (".h*", False, [".hidden"]),
+    ("sub/_temporary/*", False, ["h.txt"]),
+    ("nothing-*", False, []),
+]
+"""Path below the tree, recursive, and what it means, relative to the folder before the first wildcard."""
+
+
+@pytest.mark.parametrize(("path", "recursive", "expected"), MEANT)
 def test_a_path_a_folder_and_a_pattern_mean_these_files(
     tmp_path: Path, path: str, recursive: bool, expected: list[str]
 ) -> None:

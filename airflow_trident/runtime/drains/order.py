@@ -74,7 +74,7 @@ def _ids(thing: Any, depth: int) -> Iterator[str]:
     explicit = members.get("connection") or members.get("_connection")
     for name, value in members.items():
         if name.lstrip("_") == "conn_id":
-            if isinstance(value, str) and explicit is None:
+            if isinstance(value, str) and value and explicit is None:
                 yield value
         else:
             yield from _ids(value, depth - 1)

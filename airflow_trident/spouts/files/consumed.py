@@ -29,7 +29,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.spouts.files.contents import TAKE_AS_IT_IS, RecordedFile
+from airflow_trident.spouts.files.contents import RecordedFile, is_etag, read_and_changed
 from airflow_trident.spouts.files.listing import FoundFile, Listing
 from airflow_trident.types import Json
 
@@ -106,10 +106,10 @@ class Consumed:
         seen, contents = dict(self.seen), dict(self.contents)
         for file in files:
             name = _name(file.path)
-            seen[name] = _stamp(file.size, file.mtime_ns)
+            seen[name] = _stamp(file.size, file.mtime_ns, file.etag)
             contents.pop(name, None)
             if file.digest:
-                contents[name] = file.digest[:_CONTENT]
+                contents[name] = _content(file.digest)
         return replace(self, seen=seen, contents=contents)
 
 
@@ -189,12 +189,12 @@ class ChosenFiles:
 
     def _marked(self, digests: Mapping[str, str]) -> Consumed:
         before, found = self.before, self.listing.files
-        contents = {_name(path): digest[:_CONTENT] for path, digest in digests.items() if digest}
+        contents = {_name(path): _content(digest) for path, digest in digests.items() if digest}
         files = self.files
         cursor = max(before.cursor, files[-1].place)
         if any(file.place < cursor for file in self.left):
             # Old files are still to be read: what told them from read ones must stay as it is.
-            marks = {_name(file.path): _stamp(file.size, file.mtime_ns) for file in files}
+            marks = {_name(file.path): _stamp(file.size, file.mtime_ns, file.etag) for file in files}
             return replace(
                 before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
             )
@@ -206,7 +206,7 @@ class ChosenFiles:
         if len(times) > MAX_SEEN:
             window = times[MAX_SEEN] + 1
         marked = [file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled]
-        seen = {_name(file.path): _stamp(file.size, file.mtime_ns) for file in marked}
+        seen = {_name(file.path): _stamp(file.size, file.mtime_ns, file.etag) for file in marked}
         contents = {**before.contents, **contents}
         return Consumed(
             cursor=cursor,
@@ -350,15 +350,11 @@ def _kind(file: FoundFile, before: Consumed) -> _Kind:
 
 def _require_unchanged(file: FoundFile, before: Consumed, base: str, content_of: ContentOf) -> None:
     name = _name(file.path)
-    if before.seen[name] == _stamp(file.size, file.mtime_ns):
+    if before.seen[name] == _stamp(file.size, file.mtime_ns, file.etag):
         return
     content = before.contents.get(name)
-    if content is None or content != content_of(file)[:_CONTENT]:
-        raise SourceChangedError(
-            f"the file {file.path!r} in {base!r} was consumed by an earlier transaction and changed since",
-            "Write new files instead of changing old ones; put the old content back, or remove the file. If that "
-            f"transaction is not committed, it may take the file as it is now: {TAKE_AS_IT_IS}.",
-        )
+    if content is None or content != _content(content_of(file)):
+        raise read_and_changed(file.path, base)
 
 
 def _late(files: Sequence[FoundFile], base: str) -> ConfigurationError:
@@ -387,8 +383,14 @@ def _folder(path: str) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _stamp(size: int, mtime_ns: int) -> str:
-    return _hash(f"{size} {mtime_ns}", 3)
+def _stamp(size: int, mtime_ns: int, etag: str) -> str:
+    """The time of an object may be in whole seconds."""
+    return _hash(f"{size} {mtime_ns}{etag}", 3)
+
+
+def _content(digest: str) -> str:
+    """Three bytes of it. ETags begin alike."""
+    return _hash(digest, 3) if is_etag(digest) else digest[:_CONTENT]
 
 
 def _hash(text: str, size: int) -> str:

@@ -33,15 +33,27 @@ _SIZE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFile:
-    """A file of a transaction. `path`: below the spout's folder; `digest`: of its content, "" if none was taken."""
+    """A file of a transaction. `path`: below the spout's folder; `digest`: of its content, "" if none was taken; of an
+    object its ETag. `version`: of an object in a bucket that keeps them, else ""."""
 
     path: str
     size: int
     mtime_ns: int
     digest: str = ""
+    version: str = ""
+
+    @property
+    def etag(self) -> str:
+        return self.digest if is_etag(self.digest) else ""
 
     def to_json(self) -> Json:
-        return [self.path, self.size, self.mtime_ns, *([self.digest] if self.digest else [])]
+        more = [self.digest, self.version] if self.version else [self.digest] if self.digest else []
+        return [self.path, self.size, self.mtime_ns, *more]
+
+
+def is_etag(digest: str) -> bool:
+    """Is it of an object, whose ETag is a text in quotes?"""
+    return digest.endswith('"')
 
 
 def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
@@ -53,9 +65,13 @@ def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
     try:
         found = [
             RecordedFile(
-                path=str(path), size=int(size), mtime_ns=int(mtime_ns), digest=str(digest[0]) if digest else ""
+                path=str(path),
+                size=int(size),
+                mtime_ns=int(mtime_ns),
+                digest=str(more[0]) if more else "",
+                version=str(more[1]) if len(more) > 1 else "",
             )
-            for path, size, mtime_ns, *digest in metadata["files"]
+            for path, size, mtime_ns, *more in metadata["files"]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise SourceChangedError(
@@ -96,11 +112,44 @@ def _as_found(path: str, file: FoundFile) -> str:
     except OSError:
         return ""  # whoever reads it says what is wrong
     if not same:
-        raise SourceUnavailableError(
-            f"the file {path!r} changed while its transaction was claimed: it is still being written",
-            "Move files in whole, or set min_age_s, and never change them afterwards; nothing was claimed.",
-        )
+        raise still_written(path)
     return digest
+
+
+def still_written(where: str) -> SourceUnavailableError:
+    """A file is another one than was listed."""
+    return SourceUnavailableError(
+        f"the file {where!r} changed while its transaction was claimed: it is still being written",
+        "Move files in whole, or set min_age_s, and never change them afterwards; nothing was claimed.",
+    )
+
+
+def changed(where: str, how: str, what: str) -> SourceChangedError:
+    """A file is not the recorded one.
+
+    :param what: of it must be as it was.
+    """
+    return SourceChangedError(
+        f"the file {where!r} changed since the transaction recorded it: {how}",
+        f"Put it back as it was ({what}) and replay, or have the transaction take it as it is now: {TAKE_AS_IT_IS}. "
+        "Move files in whole, or set min_age_s.",
+    )
+
+
+def read_and_changed(path: str, base: str) -> SourceChangedError:
+    """A file of an earlier transaction is another one now."""
+    return SourceChangedError(
+        f"the file {path!r} in {base!r} was consumed by an earlier transaction and changed since",
+        "Write new files instead of changing old ones; put the old content back, or remove the file. If that "
+        f"transaction is not committed, it may take the file as it is now: {TAKE_AS_IT_IS}.",
+    )
+
+
+def gone(where: str) -> SourceChangedError:
+    """A recorded file is not there."""
+    return SourceChangedError(
+        f"the file {where!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
+    )
 
 
 def digest_of(path: str) -> str:
@@ -131,20 +180,14 @@ def require_same(path: str, file: RecordedFile) -> RecordedFile:
         what = f"{file.size} bytes then, {status.st_size} now"
     else:
         what = "its content is another" if file.digest else "its time is another, and its content was not recorded"
-    raise SourceChangedError(
-        f"the file {path!r} changed since the transaction recorded it: {what}",
-        f"Put it back as it was ({'its content' if file.digest else 'content and time'}) and replay, or have the "
-        f"transaction take it as it is now: {TAKE_AS_IT_IS}. Move files in whole, or set min_age_s.",
-    )
+    raise changed(path, what, "its content" if file.digest else "content and time")
 
 
 def status_of(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceChangedError(
-            f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
-        ) from error
+        raise gone(path) from error
     except OSError as error:
         raise SourceUnavailableError(
             f"the file {path!r} cannot be looked at ({error.strerror})", "Let this user read it."

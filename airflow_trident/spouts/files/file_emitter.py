@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, TextFiles
-from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts.files.contents import RecordedFile, recorded_files, require_same
+from airflow_trident.errors import SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts.files.contents import recorded_files, require_same
+from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
-from airflow_trident.spouts.files.listing import FilePattern
 from airflow_trident.spouts.files.parquet_in_spark import read_in_spark, rows_for_spark
 from airflow_trident.spouts.files.whole import SameFiles, whole_files, write_nothing
 from airflow_trident.types import Json
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 class FileEmitter(Emitter):
     """One split per file, several for large files whose lines can be told apart without reading from the start."""
 
-    pattern: FilePattern
+    source: FileSource
     reading: ReadOptions
     split_bytes: int
 
@@ -41,11 +40,11 @@ class FileEmitter(Emitter):
         return replace(self, reading=replace(self.reading, filters=filters))
 
     def splits(self, metadata: Json) -> list[Split]:
-        base, _ = self._base()
+        base = self._base()
         bodies: list[tuple[Json, int]] = []
         for recorded in recorded_files(metadata, base):
             size, where = recorded.size, os.path.join(base, recorded.path)
-            file: dict[str, Json] = {"file": _checked_once(where, recorded).to_json(), "path": where}
+            file: dict[str, Json] = {"file": self.source.looked_at(where, recorded).to_json(), "path": where}
             if self.reading.format.has_lines and not where.endswith(".gz") and size > self.split_bytes:
                 begins = range(0, size, self.split_bytes)
                 parts = [(at, min(at + self.split_bytes, size)) for at in begins]
@@ -56,7 +55,7 @@ class FileEmitter(Emitter):
 
     def text_files(self, metadata: Json) -> TextFiles | None:
         """Unpacked files under names that mean nothing else to Spark, and none whose bytes it takes in another way."""
-        if self.reading.format is not FileFormat.TEXT:
+        if self.reading.format is not FileFormat.TEXT or not self.source.is_local:
             return None
         files = self._whole(metadata)
         found = []
@@ -75,7 +74,7 @@ class FileEmitter(Emitter):
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """Of Parquet files whose columns are of the declared types. Spark's readers of CSV and JSON take other values
         than this one does, and are slower."""
-        if self.reading.format is not FileFormat.PARQUET:
+        if self.reading.format is not FileFormat.PARQUET or not self.source.is_local:
             return None
         files = self._whole(metadata)
         rows = rows_for_spark(self.reading, files.paths)
@@ -83,10 +82,12 @@ class FileEmitter(Emitter):
             return None
         return BatchFrame(frame=read_in_spark(session, self.reading, files.paths), rows=rows, require_same=files)
 
-    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch:
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
+        if not self.source.is_local:
+            return None
         if metadata is None:
             return whole_files([write_nothing(self.reading, folder)], [])
-        base, _ = self._base()
+        base = self._base()
         files = recorded_files(metadata, base)
         return whole_files([os.path.join(base, file.path) for file in files], files)
 
@@ -95,14 +96,14 @@ class FileEmitter(Emitter):
 
         :raises SourceChangedError: they are not what was recorded.
         """
-        base, _ = self._base()
+        base = self._base()
         files = recorded_files(metadata, base)
         paths = tuple(os.path.join(base, file.path) for file in files)
         return SameFiles(paths, tuple(map(require_same, paths, files)))
 
-    def _base(self) -> tuple[str, tuple[str, ...]]:
+    def _base(self) -> str:
         try:
-            return self.pattern.resolve()
+            return self.source.base()
         except SourceUnavailableError as error:
             # A path without pattern is a single file, and it was there when the batch was recorded.
             raise SourceChangedError(
@@ -113,34 +114,16 @@ class FileEmitter(Emitter):
         body = split.body
         assert isinstance(body, dict)
         path = str(body["path"])
-        file = require_same(path, recorded_files({"files": [body["file"]]}, "")[0])
-        try:
-            yield from read_part(self.reading, _part(path, file.size, body))
-        except DamagedInputError:
-            require_same(path, file)
-            raise
-        except OSError as error:
-            require_same(path, file)
-            raise SourceUnavailableError(
-                f"the file {path!r} cannot be read ({error.strerror or error})",
-                "Let this user read it, or mend its file system, and run the task again.",
-            ) from error
-        # Again, because it may have been changed while it was read.
-        require_same(path, file)
+        file = recorded_files({"files": [body["file"]]}, "")[0]
+        with self.source.opened(path, file) as opened:
+            yield from read_part(self.reading, _part(path, file.size, body, opened), opened)
 
 
-def _checked_once(path: str, file: RecordedFile) -> RecordedFile:
-    """Not by each part of it: where only the time is another one, the content is compared. Whatever else is wrong with
-    it is said by whoever reads it."""
-    with suppress(SourceChangedError, SourceUnavailableError):
-        return require_same(path, file)
-    return file
-
-
-def _part(path: str, size: int, body: dict[str, Json]) -> FilePart:
-    """Cuts fall anywhere; a line belongs to the part in which it begins."""
+def _part(path: str, size: int, body: dict[str, Json], file: BinaryIO) -> FilePart:
+    """Cuts fall anywhere; a line belongs to the part in which it begins. The end first: what is read to find the begin
+    is read again."""
     begin, end = body.get("begin"), body.get("end")
     if not isinstance(begin, int) or not isinstance(end, int):
         return FilePart(path=path)
-    with open(path, "rb") as file:
-        return FilePart(path=path, begin=line_start(file, begin, size), end=line_start(file, end, size))
+    upto = line_start(file, end, size)
+    return FilePart(path=path, begin=line_start(file, begin, size), end=upto)

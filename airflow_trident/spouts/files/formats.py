@@ -76,10 +76,11 @@ class FilePart:
     end: int | None = None
 
 
-def read_part(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
+def read_part(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     """
+    :param file: open, wherever it stands, and stays so.
     :raises DamagedInputError: what is there is not in the format, or does not have the declared columns.
-    :raises OSError: it cannot be opened or read.
+    :raises OSError: it cannot be read.
     """
     read = {
         FileFormat.TEXT: _read_text,
@@ -87,7 +88,7 @@ def read_part(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
         FileFormat.JSON: _read_json,
         FileFormat.PARQUET: _read_parquet,
     }[reading.format]
-    for batch in read(reading, part):
+    for batch in read(reading, part, file):
         for begin in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(begin, BATCH_ROWS)
 
@@ -95,23 +96,23 @@ def read_part(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
 # ---- text ------------------------------------------------------------------------------------------------------
 
 
-def _read_text(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
+def _read_text(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     schema = arrow_schema(reading.schema)
     strict = not reading.replace_broken
-    for at, chunk in _chunks(part):
+    for at, chunk in _chunks(part, file):
         with _damage(part.path, f"in the lines from byte {at}", hint=_BROKEN):
             lines = lines_of(chunk, strict=strict)
         yield pa.record_batch([lines], schema=schema)
 
 
-def _chunks(part: FilePart) -> Iterator[tuple[int, bytes]]:
+def _chunks(part: FilePart, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Whole lines of a part, with the place of the first in the (unpacked) file."""
     at = part.begin
-    with _damage(part.path), _open(part.path) as file:
-        file.seek(part.begin)
-        for chunk in whole_lines(file, None if part.end is None else part.end - part.begin):
+    with _damage(part.path), _unpacked(part.path, file) as unpacked:
+        unpacked.seek(part.begin)
+        for chunk in whole_lines(unpacked, None if part.end is None else part.end - part.begin):
             yield at, chunk
             at += len(chunk)
 
@@ -119,7 +120,7 @@ def _chunks(part: FilePart) -> Iterator[tuple[int, bytes]]:
 # ---- JSON ------------------------------------------------------------------------------------------------------
 
 
-def _read_json(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
+def _read_json(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     """One object per line; a field that an object lacks is null. Lines are cut here, so that none straddles a block."""
     import pyarrow as pa
     import pyarrow.json as pj
@@ -129,7 +130,7 @@ def _read_json(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]
         explicit_schema=explicit, unexpected_field_behavior="ignore" if reading.ignore_extra else "error"
     )
     has_maps = any("map<" in field.type for field in reading.schema)
-    for at, chunk in _chunks(part):
+    for at, chunk in _chunks(part, file):
         with _damage(part.path, f"in the lines from byte {at}", hint="Each line holds one JSON object."):
             if _NULL_LINE.search(b"\n" + chunk):
                 raise ValueError("a line is null")  # which would end the parser's process
@@ -162,20 +163,20 @@ class _CountingQuotes(io.RawIOBase):
         return block
 
 
-def _read_csv(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
+def _read_csv(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    with _damage(part.path), _open(part.path) as file:
-        if not file.read(1):
+    with _damage(part.path), _unpacked(part.path, file) as unpacked:
+        if not unpacked.read(1):
             return  # an empty file has no columns to check
-        file.seek(0)
-        counting = _CountingQuotes(file)
+        unpacked.seek(0)
+        counting = _CountingQuotes(unpacked)
         with _csv_reader(reading, counting) as reader:
             _require_columns(reading, reader.schema.names, part.path)
             for batch in reader:
                 yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
         if counting.quotes % 2:
-            _require_closed_quotes(part.path)
+            _require_closed_quotes(part.path, unpacked)
 
 
 @contextmanager
@@ -199,42 +200,44 @@ def _csv_reader(reading: ReadOptions, file: Any) -> Iterator[Any]:
         yield reader
 
 
-def _require_closed_quotes(path: str) -> None:
+def _require_closed_quotes(path: str, file: BinaryIO) -> None:
     """An odd number of quotes is right only if some stand inside unquoted values: parse again, strictly."""
     import csv
 
-    with _open(path) as file, io.TextIOWrapper(cast("Any", file), encoding="utf-8", newline="") as text:
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
-            for _ in csv.reader(text, strict=True):
-                pass
-        except csv.Error as error:
-            raise DamagedInputError(
-                f"the file {path!r} ends inside a quoted value, or a quote is out of place ({error})",
-                MENDED,
-            ) from error
-        finally:
-            csv.field_size_limit(limit)
+    file.seek(0)
+    text = io.TextIOWrapper(cast("Any", file), encoding="utf-8", newline="")
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        for _ in csv.reader(text, strict=True):
+            pass
+    except csv.Error as error:
+        raise DamagedInputError(
+            f"the file {path!r} ends inside a quoted value, or a quote is out of place ({error})",
+            MENDED,
+        ) from error
+    finally:
+        csv.field_size_limit(limit)
+        text.detach()
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def opened_parquet(reading: ReadOptions, path: str) -> Iterator[Any]:
+def opened_parquet(reading: ReadOptions, path: str, file: BinaryIO) -> Iterator[Any]:
     """A `pyarrow.parquet.ParquetFile` that has the declared columns.
 
     :raises DamagedInputError, OSError: as :func:`read_part`.
     """
-    with _damage(path), open(path, "rb") as file, parquet_file(file) as parquet:
+    with _damage(path), parquet_file(file) as parquet:
         _require_columns(reading, parquet.schema_arrow.names, path)
         yield parquet
 
 
-def _read_parquet(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBatch]:
+def _read_parquet(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    with opened_parquet(reading, part.path) as parquet:
+    with opened_parquet(reading, part.path, file) as parquet:
         groups = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters)
         columns = list(names_of(reading.read_schema))
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
@@ -244,9 +247,14 @@ def _read_parquet(reading: ReadOptions, part: FilePart) -> Iterator[pa.RecordBat
 # ---- all -------------------------------------------------------------------------------------------------------
 
 
-def _open(path: str) -> BinaryIO:
-    """The bytes of a file, unpacked if its name ends with .gz."""
-    return cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb")
+@contextmanager
+def _unpacked(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if its name ends with .gz. The file stays open."""
+    if not path.endswith(".gz"):
+        yield file
+        return
+    with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+        yield cast("BinaryIO", unpacked)
 
 
 def _fitted_batches(reading: ReadOptions, table: pa.Table, path: str) -> Iterator[pa.RecordBatch]:

@@ -20,13 +20,14 @@ _TEMPORARY = (".tmp", ".part", "._COPYING_")
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """`path` is relative to the base, with ``/``. `ctime_ns`: when the system last changed the file's name or status;
-    unlike `mtime_ns` nobody can set it back.
+    unlike `mtime_ns` nobody can set it back. `etag`: of an object, what its store knows its content by.
     """
 
     path: str
     size: int
     mtime_ns: int
     ctime_ns: int
+    etag: str = ""
 
     @property
     def place(self) -> tuple[int, str]:
@@ -68,7 +69,7 @@ class FilePattern:
         """
         whole = os.path.abspath(os.path.expanduser(self.text))
         parts = whole.split(os.sep)
-        plain = next((index for index, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+        plain = plain_parts(parts)
         if plain < len(parts) and not os.path.lexists(whole):
             return os.sep.join(parts[:plain]) or os.sep, tuple(parts[plain:])
         if os.path.isdir(whole):
@@ -138,6 +139,29 @@ def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     return FoundFile(path, status.st_size, status.st_mtime_ns, max(status.st_ctime_ns, own.st_ctime_ns))
+
+
+def is_meant(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Does a pattern mean the file with these folders and this name, by the rules of :meth:`FilePattern.list`? Asked
+    where there are no folders to be walked through."""
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        if is_meant(names, rest or ("*",)):
+            return True
+        return len(names) > 1 and not names[0].startswith(_HIDDEN) and is_meant(names[1:], parts)
+    if not _is_meant(names[0], part) or bool(rest) != (len(names) > 1):
+        return False
+    return not rest or is_meant(names[1:], rest)
+
+
+def plain_parts(parts: Sequence[str]) -> int:
+    """How many there are before the first with ``*``, ``?`` or ``[``."""
+    return next((index for index, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+
+
+def plain_text_of(part: str) -> str:
+    """What all names begin with that a part of a pattern means."""
+    return _MAGIC.split(part, maxsplit=1)[0]
 
 
 def _is_meant(name: str, part: str) -> bool:

@@ -55,7 +55,7 @@ def read_in_spark(session: Any, reading: ReadOptions, paths: Sequence[str]) -> A
 
 def _rows(reading: ReadOptions, path: str) -> int | None:
     try:
-        with opened_parquet(reading, path) as parquet:
+        with open(path, "rb") as file, opened_parquet(reading, path, file) as parquet:
             footer = parquet.metadata
             if not _is_of_our_calendar(footer.metadata or {}):
                 return None

@@ -2,12 +2,11 @@
 
 Transactional: the metadata of a batch names its files with size, time and digest, so that a listing that changes
 between attempts cannot change a batch. Files must appear whole (written elsewhere and moved in, or under a temporary
-name) and stay as they are as long as their transaction may be replayed.
+name) and stay as they are as long as their transaction may be replayed. Objects of a store are files, too.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_simple_types
@@ -29,17 +29,13 @@ from airflow_trident.spouts.files.consumed import (
     inner_of,
     next_batch,
 )
-from airflow_trident.spouts.files.contents import (
-    DIGEST_BYTES,
-    RecordedFile,
-    as_they_are,
-    digest_of,
-    digests_of,
-    recorded_files,
-)
+from airflow_trident.spouts.files.contents import DIGEST_BYTES, recorded_files
 from airflow_trident.spouts.files.file_emitter import FileEmitter
+from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
-from airflow_trident.spouts.files.listing import FilePattern, FoundFile, Listing
+from airflow_trident.spouts.files.listing import FilePattern, Listing
+from airflow_trident.spouts.files.local_files import LocalFiles
+from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 DEFAULT_MAX_FILES = 1000
@@ -54,7 +50,8 @@ class FileSpout(Spout):
 
     :param path: a file, a folder (its files; with `recursive` those of its folders too), or a pattern with ``*``,
         ``?``, ``[...]``, ``**``. May begin with ``~``; relative to the working directory where it is used. Names that
-        begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_`` are left out.
+        begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_`` are left out. Or
+        ``s3://[connection@]bucket/`` with a folder or a pattern.
     :param format: ``text`` (one tuple per line), ``csv``, ``json`` (one object per line) or ``parquet``. Text, csv and
         json files whose names end with ``.gz`` are unpacked.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
@@ -68,11 +65,11 @@ class FileSpout(Spout):
     :param split_bytes: larger text and json files are read in several parts.
     :param encoding_errors: of text, bytes that are no UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
     :param digest_bytes: of larger files no digest of the content is recorded: they are known by size and time alone.
+        Of objects the ETag is recorded, whatever their size.
     :raises ConfigurationError: an argument is wrong, or arguments do not go together.
     """
 
     kind = SpoutKind.TRANSACTIONAL
-    gives_files = True
 
     def __init__(
         self,
@@ -103,7 +100,8 @@ class FileSpout(Spout):
         ):
             if number < least:
                 raise ConfigurationError(f"FileSpout with {name}={number}", f"It must be at least {least}.")
-        self._pattern = FilePattern(require_local_path("FileSpout", path), recursive)
+        self._source, self._recursive = _source(path, recursive), recursive
+        self.gives_files = self._source.is_local
         self._limits = BatchLimits(
             max_files=max_files,
             max_bytes=max_bytes,
@@ -119,20 +117,20 @@ class FileSpout(Spout):
             replace_broken=_one_of("encoding_errors", encoding_errors, ("error", "replace")) == "replace",
         )
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
-        self._listings = _Listings(self._pattern)
+        self._listings = _Listings(self._source)
 
     @property
     def schema(self) -> Schema:
         return self._reading.schema
 
     def coordinator(self) -> FileCoordinator:
-        return FileCoordinator(self._pattern, self._limits, self._listings, self._digest_bytes)
+        return FileCoordinator(self._source, self._limits, self._listings, self._digest_bytes)
 
     def emitter(self) -> FileEmitter:
-        return FileEmitter(self._pattern, self._reading, self._split_bytes)
+        return FileEmitter(self._source, self._reading, self._split_bytes)
 
     def describe(self) -> str:
-        return f"FileSpout({self._reading.format}, {self._pattern.text}{', recursive' * self._pattern.recursive})"
+        return f"FileSpout({self._reading.format}, {self._source.text}{', recursive' * self._recursive})"
 
 
 class _Listings:
@@ -140,12 +138,12 @@ class _Listings:
     while it still gives a batch, and while it is not older than LISTING_AGE times what it took. So listing takes a
     small part of the time, however many files there are."""
 
-    def __init__(self, pattern: FilePattern) -> None:
-        self._pattern = pattern
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
         self._last: tuple[Listing, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Listings, (self._pattern,)
+        return _Listings, (self._source,)
 
     def remembered(self) -> Listing | None:
         if self._last is None:
@@ -155,7 +153,7 @@ class _Listings:
         return listing.taken_ago(age_ns) if age_ns <= LISTING_AGE * listing.took_ns else None
 
     def new(self) -> Listing:
-        listing = self._pattern.list()
+        listing = self._source.list()
         self._last = (listing, time.monotonic_ns()) if len(listing.files) >= LARGE_FOLDER_FILES else None
         return listing
 
@@ -163,15 +161,16 @@ class _Listings:
 @dataclass(frozen=True)
 class FileCoordinator(Coordinator):
     """Metadata: ``files`` as [path below the base, size in bytes, mtime in ns, digest], oldest first, and what has been
-    read with them (:class:`airflow_trident.spouts.files.consumed.Consumed`)."""
+    read with them (:class:`airflow_trident.spouts.files.consumed.Consumed`). Of objects the ETag is the digest, and
+    their version follows where the bucket keeps versions."""
 
-    pattern: FilePattern
+    source: FileSource
     limits: BatchLimits
     listings: _Listings
     digest_bytes: int
 
     def is_ready(self, previous: Json) -> bool:
-        base, _ = self.pattern.resolve()
+        base = self.source.base()
         return self._choose(self.listings.new(), previous, base) is not None
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
@@ -185,45 +184,40 @@ class FileCoordinator(Coordinator):
     def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
         """From one listing. What has been read with all of them is in the metadata of the last one, whose errors these
         are as well."""
-        base, _ = self.pattern.resolve()
+        base = self.source.base()
         choice = self._remembered(previous, base, most) or self._choose(self.listings.new(), previous, base, most)
         if choice is None:
             return []
-        digests = digests_of(base, choice.files, self.digest_bytes)
+        claimed = {file.path: file for file in self.source.claimed(base, choice.files, self.digest_bytes)}
+        after = choice.after({path: file.digest for path, file in claimed.items()})
         upto = txid + len(choice.batches) - 1
         found: list[Json] = []
         for batch in choice.batches:
-            files = [
-                RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
-                for file in batch
-            ]
-            is_last = txid + len(found) == upto
-            after: dict[str, Json] = choice.after(digests).to_json() if is_last else {UPTO: upto}
-            found.append({"files": [file.to_json() for file in files], **after})
+            said: dict[str, Json] = after.to_json() if txid + len(found) == upto else {UPTO: upto}
+            found.append({"files": [claimed[file.path].to_json() for file in batch], **said})
         return found
 
     def size_bytes(self, metadata: Json) -> int:
         return sum(file.size for file in recorded_files(metadata, ""))
 
     def accept_source(self, metadata: Json) -> Json:
-        base, _ = self.pattern.resolve()
-        files = as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
+        base = self.source.base()
+        files = self.source.as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
         after = inner_of(metadata) or consumed_from_json(metadata).knows(files).to_json()
         return {"files": [file.to_json() for file in files], **after}
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
-        base, _ = self.pattern.resolve()
         assert isinstance(later, dict)
         if inner_of(later):
             return later
-        known = consumed_from_json(later).knows(recorded_files(accepted, base))
+        known = consumed_from_json(later).knows(recorded_files(accepted, self.source.base()))
         return {**later, **known.to_json()}
 
     def lag(self, position: Json) -> Lag:
         """Files that are too young (`min_age_s`) are not in it."""
-        base, _ = self.pattern.resolve()
         unlimited = replace(self, limits=replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize))
-        rest = unlimited._choose(self.listings.remembered() or self.listings.new(), position, base)
+        listing = self.listings.remembered() or self.listings.new()
+        rest = unlimited._choose(listing, position, self.source.base())
         files = [] if rest is None else rest.files
         return {"files": len(files), "bytes": sum(file.size for file in files)}
 
@@ -234,7 +228,7 @@ class FileCoordinator(Coordinator):
             return None
         with suppress(TridentError):  # what a new listing finds wrong is wrong
             choice = self._choose(listing, previous, base, most)
-            if choice is not None and all(_is_as_listed(base, file) for file in choice.files):
+            if choice is not None and all(self.source.is_as_listed(base, file) for file in choice.files):
                 return choice
         return None
 
@@ -245,17 +239,15 @@ class FileCoordinator(Coordinator):
             self.limits,
             base=base,
             now_ns=time.time_ns(),
-            content_of=lambda file: digest_of(os.path.join(base, file.path)),
+            content_of=lambda file: self.source.content_of(base, file),
             most=most,
         )
 
 
-def _is_as_listed(base: str, file: FoundFile) -> bool:
-    try:
-        status = os.stat(os.path.join(base, file.path))
-    except OSError:
-        return False
-    return (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
+def _source(path: str, recursive: bool) -> FileSource:
+    if isinstance(path, str) and is_object_uri(path) and not path.strip().lower().startswith("file:"):
+        return ObjectFiles.parse("FileSpout", path, recursive)
+    return LocalFiles(FilePattern(require_local_path("FileSpout", path), recursive))
 
 
 def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:

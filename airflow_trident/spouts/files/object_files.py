@@ -1,0 +1,248 @@
+"""Objects of a store, for a FileSpout.
+
+An object is known by its name, its size and its ETag, and by its version where the bucket keeps versions: then a
+transaction that is repeated reads what it recorded, whatever was put there since. Each request for content names them,
+so nothing has to be looked at before or after.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, cast
+
+from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.object_stores import EXTRA, ObjectPlace
+from airflow_trident.spouts.files.contents import RecordedFile, changed, gone, still_written
+from airflow_trident.spouts.files.file_source import FileSource
+from airflow_trident.spouts.files.listing import FoundFile, Listing, is_meant, plain_parts, plain_text_of
+
+AHEAD_BYTES = 4 << 20
+"""Read at a time, at least: a smaller object is one request."""
+_THREADS = 8
+_PAGE = 1000
+_NO_NAMES = ("", ".", "..")
+_ITS_CONTENT = "its content is another"
+
+
+@dataclass(frozen=True)
+class ObjectFiles(FileSource):
+    """`parts`: the pattern below the place; a path without one means what lies below it."""
+
+    place: ObjectPlace
+    parts: tuple[str, ...]
+    written: str
+    is_local = False
+
+    @classmethod
+    def parse(cls, what: str, uri: str, recursive: bool) -> ObjectFiles:
+        """:raises ConfigurationError: it is no ``s3://[connection@]bucket/prefix``, or one with keys in it."""
+        scheme, _, rest = uri.strip().partition("://")
+        bucket, *names = rest.rstrip("/").split("/")
+        plain = plain_parts(names)
+        place = ObjectPlace.parse(what, f"{scheme}://{'/'.join([bucket, *names[:plain]])}")
+        return cls(place, tuple(names[plain:]) or (("**", "*") if recursive else ("*",)), uri.strip())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors have no connections."""
+        return {**self.__dict__, "place": self.place.resolved(required=False)}
+
+    @property
+    def text(self) -> str:
+        return self.written
+
+    def base(self) -> str:
+        return self.place.where
+
+    def list(self) -> Listing:
+        """
+        :raises ConfigurationError: there is no such bucket, or this user may not list it; or the path is an object.
+        """
+        begun = time.monotonic_ns()
+        files = sorted(self._found(), key=lambda file: file.place)
+        if not files:
+            self._require_folder()
+        return Listing(tuple(files), time.monotonic_ns() - begun)
+
+    def _found(self) -> Iterator[FoundFile]:
+        """An object without content is none, because it may stand for a folder: its name cannot be told from the
+        folder's."""
+        begin = plain_text_of(self.parts[0])
+        before = begin[:-1] if begin[:-1] not in _NO_NAMES else None
+        with self._asking("list the objects"):
+            for page in _obstore().list(self.place.store(), offset=before, chunk_size=_PAGE):
+                for one in page:
+                    name: str = one["path"]
+                    if name > begin and not name.startswith(begin):
+                        return
+                    if one["size"] and is_meant(name.split("/"), self.parts):
+                        yield _found_file(one)
+
+    def _require_folder(self) -> None:
+        above, _, name = self.place.prefix.rpartition("/")
+        if not name:
+            return
+        with self._asking(f"look at {name!r}"):
+            try:
+                if not _obstore().head(replace(self.place, prefix=above).store(), name)["size"]:
+                    return
+            except FileNotFoundError:
+                return
+        where = self.place.where
+        raise ConfigurationError(
+            f"{where!r} is an object, and the path of a FileSpout is a folder or a pattern",
+            f"Write a pattern that means it: {f'{where[:-1]}[{where[-1]}]'!r}.",
+        )
+
+    def content_of(self, base: str, file: FoundFile) -> str:
+        return file.etag
+
+    def is_as_listed(self, base: str, file: FoundFile) -> bool:
+        """Not asked for each: who reads another content than was listed is told so by the store."""
+        return True
+
+    def claimed(self, base: str, files: Sequence[FoundFile], digest_bytes: int) -> Sequence[RecordedFile]:
+        """Listings do not tell versions. So the newest object is looked at, and where it has one, all are."""
+        newest = max(files, key=lambda file: file.place)
+        version = self._version(base, newest)
+        if not version:
+            return [_recorded(file) for file in files]
+        with ThreadPoolExecutor(max_workers=min(_THREADS, len(files))) as pool:
+            versions = pool.map(lambda file: version if file is newest else self._version(base, file), files)
+            return [replace(_recorded(file), version=one) for file, one in zip(files, versions, strict=True)]
+
+    def _version(self, base: str, file: FoundFile) -> str:
+        """ "": the bucket keeps none.
+
+        :raises SourceUnavailableError: the object is another one than was listed.
+        """
+        where = f"{base}/{file.path}"
+        with self._asking(f"look at {file.path!r}"):
+            try:
+                status = _obstore().head(self.place.store(), file.path)
+            except FileNotFoundError:
+                raise still_written(where) from None
+        if (status["size"], _etag(status)) != (file.size, file.etag):
+            raise still_written(where)
+        return status["version"] or ""
+
+    def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
+        return [self._as_it_is(f"{base}/{file.path}", file) for file in files]
+
+    def _as_it_is(self, where: str, file: RecordedFile) -> RecordedFile:
+        with self._asking(f"look at {file.path!r}"):
+            try:
+                status = _obstore().head(self.place.store(), file.path)
+            except FileNotFoundError:
+                raise gone(where) from None
+        return replace(_recorded(_found_file(status)), version=status["version"] or "")
+
+    def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
+        return file
+
+    @contextmanager
+    def opened(self, where: str, file: RecordedFile) -> Iterator[BinaryIO]:
+        yield cast("BinaryIO", ObjectReader(self, where, file))
+
+    def range_of(self, where: str, file: RecordedFile, begin: int, end: int) -> bytes:
+        """The bytes [begin, end) of a recorded object.
+
+        :raises SourceChangedError: it is gone, or has other content.
+        """
+        client = _obstore()
+        options: dict[str, Any] = {"range": (begin, end)}
+        if file.digest:
+            options["if_match"] = file.digest
+        if file.version:
+            options["version"] = file.version
+        with self._asking(f"read {file.path!r}"):
+            try:
+                content = bytes(client.get(self.place.store(), file.path, options=options).bytes())
+            except client.exceptions.PreconditionError:
+                raise changed(where, _ITS_CONTENT, "its content") from None
+            except FileNotFoundError:
+                raise gone(where) from None
+        if len(content) != end - begin:
+            raise changed(where, f"{file.size} bytes then, fewer now", "its content")
+        return content
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            with self.place.errors(doing, rights="list and read"):
+                yield
+        except StoreUnavailableError as error:
+            raise SourceUnavailableError(error.message, error.cure) from None
+
+
+class ObjectReader(io.RawIOBase):
+    """The content of a recorded object, by ranges; the last one is kept."""
+
+    def __init__(self, files: ObjectFiles, where: str, file: RecordedFile) -> None:
+        self._files, self._where, self._file = files, where, file
+        self._at, self._held_from, self._held = 0, 0, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def readall(self) -> bytes:
+        return self.read(-1)
+
+    def read(self, size: int = -1) -> bytes:
+        """All of `size` bytes, unless the object ends before."""
+        end = self._file.size if size < 0 else min(self._file.size, self._at + size)
+        if end <= self._at:
+            return b""
+        if not self._held_from <= self._at < end <= self._held_from + len(self._held):
+            self._fetch(end)
+        begin = self._at - self._held_from
+        self._at = end
+        return self._held[begin : end - self._held_from]
+
+    def _fetch(self, end: int) -> None:
+        size = self._file.size
+        begin = 0 if size <= AHEAD_BYTES else self._at
+        upto = min(size, max(end, begin + AHEAD_BYTES))
+        self._held = self._files.range_of(self._where, self._file, begin, upto)
+        self._held_from = begin
+
+
+def _found_file(one: Any) -> FoundFile:
+    """Of what the store says: times have no parts that floats would lose."""
+    at_ns = round(one["last_modified"].timestamp() * 1_000_000) * 1_000
+    return FoundFile(one["path"], one["size"], at_ns, at_ns, etag=_etag(one))
+
+
+def _etag(one: Any) -> str:
+    """In quotes, which some stores leave out of their listings."""
+    given = one["e_tag"] or ""
+    return given if not given or given.endswith('"') else f'"{given}"'
+
+
+def _recorded(file: FoundFile) -> RecordedFile:
+    return RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=file.etag)
+
+
+def _obstore() -> Any:
+    return require_extra("obstore", EXTRA)
