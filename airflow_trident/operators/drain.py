@@ -32,6 +32,7 @@ from airflow_trident.triggers.driver import TridentDriverTrigger
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_trident.ledger.workers import Worker
     from airflow_trident.topology.topology import Topology
 
 
@@ -58,8 +59,8 @@ class TridentDrainOperator(EngineOperator):
     :param retention: committed transactions to keep; None: ``[trident] retention``.
     :param deferrable: wait in the triggerer while the driver runs in a cluster; None: ``[trident] deferrable``.
 
-    With a connection of type ``spark`` the whole drain is submitted. In a standalone cluster's cluster mode a retry
-    takes up the driver that still runs instead of submitting a second one.
+    With a connection of type ``spark`` the whole drain is submitted. A retry takes up the driver that still runs, also
+    one that was submitted when the task was killed before it knew, instead of submitting a second one (Airflow 3.3).
     """
 
     template_fields: Sequence[str] = (
@@ -189,32 +190,44 @@ class TridentDrainOperator(EngineOperator):
             zookeeper_conn_id=self.zookeeper_conn_id,
             staging_root=settings.staging_root(self.staging_dir),
             say=self.log.info,
+            workers=self._workers,
         )
         known = recall(context, SUBMISSION_KEY)
         submission = Submission.from_json(known) if known else None
-        if submission is not None and (resumed or submission.has_something()):
-            self.log.info("taking up the drain that was submitted as %s", submission.driver_id)
-        else:
-            submission = drain.start(
-                self.attempts(context), self._claim(context), self._limits(), settings.retention(self.retention)
-            )
-            if submission.driver is not None:
-                remember(context, SUBMISSION_KEY, submission.as_json())
-        # Deferred without having been remembered (before Airflow 3.3) it would be submitted again.
-        defers = deferrable_default(self.deferrable) and recall(context, SUBMISSION_KEY) is not None
-        if submission.driver is not None and defers and submission.driver.active():
-            trigger = TridentDriverTrigger(
-                topology=self.topology_name,
-                driver_id=submission.driver_id,
-                masters=list(submission.masters),
-                zookeeper_conn_id=self.zookeeper_conn_id,
-            )
-            raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
+        if submission is not None and not resumed:
+            submission = drain.looked_up(submission)
+
+        def note(submission: Submission) -> None:
+            remember(context, SUBMISSION_KEY, submission.as_json())
+
         try:
+            if submission is None:
+                limits, retention = self._limits(), settings.retention(self.retention)
+                submission = drain.start(self.attempts(context), self._claim(context), limits, retention, note)
+            else:
+                self.log.info("taking up the drain that was submitted: its driver is %s", submission.driver_name)
+                note(submission)
+            if self._defers(context) and submission.driver is not None and submission.driver.active():
+                trigger = TridentDriverTrigger(
+                    topology=self.topology_name,
+                    driver_id=submission.driver_id,
+                    masters=list(submission.masters),
+                    cluster=submission.cluster,
+                    zookeeper_conn_id=self.zookeeper_conn_id,
+                )
+                raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
             return drain.finish(submission)
         finally:
             if drain.ended:  # the next try is a drain of its own
                 remember(context, SUBMISSION_KEY, None)
+
+    def _defers(self, context: Context) -> bool:
+        """Deferred without having been remembered (before Airflow 3.3) it would be submitted again."""
+        return deferrable_default(self.deferrable) and recall(context, SUBMISSION_KEY) is not None
+
+    def _workers(self) -> Sequence[Worker]:
+        with self.open_ledger() as ledger:
+            return ledger.workers()
 
     def _claim(self, context: Context) -> Claim:
         ti = context["ti"]

@@ -1,4 +1,4 @@
-"""A driver in a standalone cluster, by the REST interface of its masters, which have it with
+"""Drivers in clusters. In a standalone one by the REST interface of its masters, which have it with
 ``spark.master.rest.enabled=true``. No Spark is needed to ask: a triggerer can."""
 
 from __future__ import annotations
@@ -6,15 +6,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, Protocol
 
 from airflow_trident.errors import SparkJobError
+from airflow_trident.tasks.yarn_application import YarnApplication, find_application
 
 _ACTIVE = frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"})
 """UNKNOWN: the master recovers from a failure. Spark's DriverState."""
 _TIMEOUT_S = 10.0
 _MISSED = 10
 """So many times in a row a master may not answer: it may be starting again."""
+
+
+class Driver(Protocol):
+    """A driver somewhere else, which may be looked at and ended."""
+
+    @property
+    def driver_id(self) -> str:
+        """For people, too."""
+
+    def state(self) -> str:
+        """One of those that are active, or how it ended; empty if nobody knows."""
+
+    def active(self) -> bool: ...
+
+    def kill(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +80,35 @@ class SparkDriver:
         )
 
 
-def wait_for_end(driver: SparkDriver, poll_s: float = 1.0, look: Callable[[], None] = lambda: None) -> str:
+class ClusterKind(StrEnum):
+    STANDALONE = "standalone"
+    YARN = "yarn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverCluster:
+    """Where drivers run by themselves, and who may be asked about them.
+
+    :param addresses: REST addresses of a standalone cluster's masters, or of YARN's resource manager.
+    """
+
+    kind: ClusterKind
+    addresses: tuple[str, ...]
+
+    def driver(self, driver_id: str) -> Driver:
+        if self.kind is ClusterKind.YARN:
+            return YarnApplication(resource_manager=self.addresses[0], driver_id=driver_id)
+        return SparkDriver(masters=self.addresses, driver_id=driver_id)
+
+    def find(self, tag: str) -> str:
+        """The id of the driver with this tag that waits or runs; "" if there is none, or the cluster lists none.
+
+        :raises SparkJobError: it does not answer.
+        """
+        return find_application(self.addresses[0], tag) if self.kind is ClusterKind.YARN else ""
+
+
+def wait_for_end(driver: Driver, poll_s: float = 1.0, look: Callable[[], None] = lambda: None) -> str:
     """Its last state, empty if the cluster has forgotten it.
 
     :param look: called between two looks.

@@ -4,14 +4,16 @@ cluster."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, root_cause
-from airflow_trident.errors import SparkJobError
+from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import (
@@ -22,15 +24,18 @@ from airflow_trident.runtime.drains.order import (
     no_answer,
     place,
     removing,
+    take_back,
 )
 from airflow_trident.staging.storage import absolute_root
+from airflow_trident.tasks.driver_process import DriverProcess
 from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.tasks.hook_submit import HookSubmit
-from airflow_trident.tasks.spark_driver import SparkDriver, wait_for_end
+from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_trident.ledger.workers import Worker
     from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.drains.drain import DrainLimits, DrainResult
     from airflow_trident.runtime.phases import Attempts
@@ -51,28 +56,39 @@ def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What is known of a drain that was submitted, for whoever takes it up. `driver_id` is empty where the submission
-    itself lasts as long as the drain."""
+    """What is known of a drain that was submitted, or is about to be, for whoever takes it up.
+
+    `masters`: the addresses of the `cluster` that may be asked about its driver, `driver_id`; empty where the
+    submission itself lasts as long as the drain. `tag`: by which a cluster may find it. `host` and `pid`: of a driver
+    that was found by what it said when it took the order.
+    """
 
     order: str
     result: str
     driver_id: str = ""
     masters: tuple[str, ...] = ()
+    cluster: str = ClusterKind.STANDALONE
+    tag: str = ""
+    host: str = ""
+    pid: int = 0
 
     @property
     def files(self) -> DrainFiles:
         return DrainFiles(order=self.order, result=self.result)
 
     @property
-    def driver(self) -> SparkDriver | None:
-        return SparkDriver(masters=self.masters, driver_id=self.driver_id) if self.driver_id else None
+    def place(self) -> DriverCluster | None:
+        return DriverCluster(kind=ClusterKind(self.cluster), addresses=self.masters) if self.masters else None
 
-    def has_something(self) -> bool:
-        """Does its driver still run, or has it left a result? Not so if it was killed with the task.
+    @property
+    def driver(self) -> Driver | None:
+        """One that the cluster is asked about."""
+        return self.place.driver(self.driver_id) if self.place is not None and self.driver_id else None
 
-        :raises SparkJobError: no master answers.
-        """
-        return (self.driver is not None and self.driver.active()) or orders.collect(self.result) is not None
+    @property
+    def driver_name(self) -> str:
+        """For people."""
+        return self.driver_id or f"process {self.pid} on {self.host}"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "masters": list(self.masters)}
@@ -86,6 +102,7 @@ class Submission:
 class SubmittedDrain:
     """:param conn_id: connection of type ``spark``.
     :param conf: settings that win over those for the topology's loads.
+    :param workers: the live workers of the topology, as its ledger has them.
     """
 
     topology: Topology
@@ -95,6 +112,7 @@ class SubmittedDrain:
     zookeeper_conn_id: str | None
     staging_root: str
     say: Callable[[str], None]
+    workers: Callable[[], Sequence[Worker]] = tuple
 
     def __post_init__(self) -> None:
         self._submit = HookSubmit(
@@ -103,19 +121,56 @@ class SubmittedDrain:
         self._submission: Submission | None = None
         self.ended = False
         """Is it known that the application runs no more?"""
+        self._cancelled = False
 
     @property
     def _what(self) -> str:
         return f"the drain of topology {self.topology.name!r}"
 
-    def start(self, attempts: Attempts, claim: Claim, limits: DrainLimits, retention: int) -> Submission:
+    def looked_up(self, submission: Submission) -> Submission | None:
+        """One of a former try as it is now; None: nothing runs, nothing will, and nothing came of it.
+
+        Who submitted it may have been killed before it knew the driver. That says who it is when it takes the order;
+        one that has not done so gets no order any more.
+
+        :raises SparkJobError: no master answers.
+        :raises TridentError: the staging folder does not answer, or the ledger.
+        """
+        found = submission
+        if not found.driver_id and found.place is not None and found.tag:
+            found = replace(found, driver_id=found.place.find(found.tag))  # it may wait for its turn there
+        if not found.driver_id:
+            holder = take_back(found.files)
+            if holder is None:
+                return None
+            found = replace(found, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)
+        driver = self._driver(found)
+        runs = driver is not None and driver.active()
+        return found if runs or orders.collect(found.result) is not None else None
+
+    def _driver(self, submission: Submission) -> Driver | None:
+        """None: there is nothing to wait for."""
+        if submission.driver is not None or not submission.pid:
+            return submission.driver
+        return DriverProcess(host=submission.host, pid=submission.pid, order=submission.order, workers=self.workers)
+
+    def start(
+        self,
+        attempts: Attempts,
+        claim: Claim,
+        limits: DrainLimits,
+        retention: int,
+        note: Callable[[Submission], None] = lambda _: None,
+    ) -> Submission:
         """Submit it; where the cluster does not tell its driver's id, wait for its end.
 
+        :param note: remembers for later tries what is known: before there is an application, and when its driver is
+            known.
         :raises TridentError: it could not be submitted, or what it ended with.
         """
-        masters = self._submit.masters()
-        if masters:  # else nobody would see its end
-            SparkDriver(masters=masters, driver_id="none").state()
+        cluster = self._submit.cluster()
+        if cluster is not None:  # else nobody would see its end
+            cluster.driver("none").state()
         files = place(
             DrainOrder(
                 topology=self.topology,
@@ -129,22 +184,35 @@ class SubmittedDrain:
                 connections=connections_of(self.topology),
             )
         )
-        self._submission = Submission(order=files.order, result=files.result)
+        tags = DriverTags(topology=self.topology.name, order=files.name)
+        self._submission = Submission(order=files.order, result=files.result, tag=tags.yarn_tag)
+        if cluster is not None:
+            self._submission = replace(self._submission, masters=cluster.addresses, cluster=cluster.kind)
+        note(self._submission)
         try:
-            driver = self._submit.start(APPLICATION, [files.order, files.result])
+            driver = self._submit.start(APPLICATION, [files.order, files.result], tags)
         except Exception as error:
-            if os.path.exists(files.result):  # the driver's own word counts, in whatever way its application ended
-                return self._submission
+            if (left := self._left_behind(self._submission)) is not None:
+                return left
+            self.ended = True
             text = str(error)
             said = root_cause(text) or type(error).__name__
             with removing(files):
                 raise SparkJobError(f"{self._what} failed: {said}", cure_of(text)) from error
         if driver is not None:
-            self._submission = Submission(
-                order=files.order, result=files.result, driver_id=driver.driver_id, masters=driver.masters
-            )
+            self._submission = replace(self._submission, driver_id=driver.driver_id)
+            note(self._submission)
             self.say(f"{self._what} runs in the cluster as {driver.driver_id}")
         return self._submission
+
+    def _left_behind(self, submission: Submission) -> Submission | None:
+        """What spark-submit has left that failed: the driver's own word counts, in whatever way its application ended,
+        and a driver that goes on without it is waited for."""
+        if self._cancelled:
+            return None
+        with suppress(TridentError):
+            return self.looked_up(submission)
+        return None
 
     def finish(self, submission: Submission) -> DrainResult:
         """Wait for its end here, and take the result.
@@ -152,7 +220,8 @@ class SubmittedDrain:
         :raises TridentError: what it ended with.
         """
         self._submission = submission
-        state = wait_for_end(submission.driver) if submission.driver is not None else ""
+        driver = self._driver(submission)
+        state = wait_for_end(driver) if driver is not None else ""
         self.ended = True
         with removing(submission.files):
             result = collect(submission.files)
@@ -162,7 +231,8 @@ class SubmittedDrain:
 
     def cancel(self) -> None:
         """End the application, from another thread; best effort."""
+        self._cancelled = True
         self._submit.cancel()
-        driver = self._submission.driver if self._submission is not None else None
+        driver = self._driver(self._submission) if self._submission is not None else None
         if driver is not None:
             driver.kill()

@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_trident import settings
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
-from airflow_trident.tasks.spark_driver import SparkDriver
+from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster
 from airflow_trident.triggers.shared_watch import Hub, shared_hub
 from airflow_trident.triggers.turn import SETTLE_S
 
@@ -20,8 +20,9 @@ class TridentDriverTrigger(BaseTrigger):
     """Asks the cluster for the driver, and tells from the ledger how far its topology is.
 
     :param topology: name of the topology.
-    :param driver_id: of Spark.
-    :param masters: REST addresses of the cluster's masters.
+    :param driver_id: as the cluster calls it.
+    :param masters: REST addresses of the cluster's masters, or of YARN's resource manager.
+    :param cluster: ``standalone`` or ``yarn``.
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
     :param poll_s: seconds between two looks.
     """
@@ -33,6 +34,7 @@ class TridentDriverTrigger(BaseTrigger):
         masters: list[str],
         zookeeper_conn_id: str | None = None,
         poll_s: float = 5.0,
+        cluster: str = ClusterKind.STANDALONE,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topology = topology
@@ -40,6 +42,7 @@ class TridentDriverTrigger(BaseTrigger):
         self.masters = masters
         self.zookeeper_conn_id = zookeeper_conn_id
         self.poll_s = poll_s
+        self.cluster = cluster
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -50,12 +53,13 @@ class TridentDriverTrigger(BaseTrigger):
                 "masters": self.masters,
                 "zookeeper_conn_id": self.zookeeper_conn_id,
                 "poll_s": self.poll_s,
+                "cluster": str(self.cluster),
             },
         )
 
     @property
-    def driver(self) -> SparkDriver:
-        return SparkDriver(masters=tuple(self.masters), driver_id=self.driver_id)
+    def driver(self) -> Driver:
+        return DriverCluster(kind=ClusterKind(self.cluster), addresses=tuple(self.masters)).driver(self.driver_id)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         # An event sooner than that after the worker has deferred can fail the task.

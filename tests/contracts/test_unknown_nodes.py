@@ -11,6 +11,7 @@ import pytest
 from airflow_trident import Count, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.local import LocalSessions
@@ -80,7 +81,7 @@ def stray(node: Node) -> Node:
 KINDS = {"a processor": loud, "a begin of a stage": whole, "one that derives from a known kind": hushed}
 
 
-def submitted(application: str, arguments: list[str]) -> None:
+def submitted(application: str, arguments: list[str], tags: DriverTags) -> None:
     raise AssertionError("it was submitted")
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 import venv
 import zipfile
 from dataclasses import replace
@@ -20,7 +21,7 @@ from airflow_trident.engine.spark.errors import WorkerError, translate
 from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
-from airflow_trident.engine.spark.worker import WorkerPass
+from airflow_trident.engine.spark.worker import OLDEST_PYARROW, WorkerPass
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.version import VERSION
@@ -35,10 +36,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python of this version with pyarrow and numpy, and nothing else: that of an executor's image."""
-    folder = tmp_path_factory.mktemp("bare")
+    return python_with(tmp_path_factory.mktemp("bare"), "pyarrow", "numpy")
+
+
+def python_with(folder: Path, *names: str) -> Path:
     venv.create(folder, symlinks=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
-    for name in ("pyarrow", "numpy"):
+    for name in names:
         spec = find_spec(name)
         assert spec is not None
         assert spec.origin is not None
@@ -139,6 +143,47 @@ def test_a_session_of_somebody_else_is_sent_the_package_when_its_executors_lack_
     *runs, sent = said.splitlines()
     assert [line.partition(" ")[0] for line in runs] == ["4", "4"]
     assert sent == "1"
+
+
+FAILING = """
+    from airflow_trident.errors import TridentError
+    with SparkEngine(LocalSessions(MASTER, conf=CONF)) as engine:
+        try:
+            run(engine, job())
+        except TridentError as error:
+            print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_executors_without_pyarrow_are_one_clear_error(tmp_path: Path) -> None:
+    printed = executors(python_with(tmp_path / "python", "numpy"), COMMON + FAILING, tmp_path)
+    assert printed == (
+        "ConfigurationError: Spark job of topology 'topology', transaction 1, attempt 0: the Python workers of Spark "
+        "cannot import pyarrow. Install it where the executors run.\n"
+    )
+
+
+def test_executors_with_an_older_pyarrow_are_one_clear_error_before_anything_is_read(tmp_path: Path) -> None:
+    python = python_with(tmp_path / "python", "numpy", "pyarrow")
+    (packages,) = (tmp_path / "python" / "lib").glob("python*/site-packages")
+    real = (packages / "pyarrow").resolve()
+    (packages / "pyarrow").unlink()
+    (packages / "pyarrow").mkdir()
+    for one in real.iterdir():
+        (packages / "pyarrow" / one.name).symlink_to(one)
+    (packages / "pyarrow" / "__init__.py").unlink()
+    text = (real / "__init__.py").read_text()
+    (packages / "pyarrow" / "__init__.py").write_text(f"{text}\n__version__ = '17.0.0'\n")
+    printed = executors(python, COMMON + FAILING, tmp_path)
+    assert printed == (
+        "ConfigurationError: the Python workers of Spark have pyarrow 17.0.0, and airflow-trident needs 18 or newer. "
+        "Install a newer pyarrow where the executors run.\n"
+    )
+
+
+def test_the_oldest_pyarrow_is_that_of_the_packages_requirements() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"pyarrow>={OLDEST_PYARROW}" in project["dependencies"]
 
 
 def test_the_zip_holds_the_package_and_nothing_compiled() -> None:

@@ -17,6 +17,7 @@ import pytest
 from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.java import java_version, require_java
@@ -193,7 +194,7 @@ def test_missing_java_is_one_line_that_says_what_to_install(monkeypatch: pytest.
         require_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="none below JAVA_HOME"):
-        SparkSubmitProcess()("app.py", [])
+        SparkSubmitProcess()("app.py", [], DriverTags(topology="fruit"))
 
 
 @pytest.mark.parametrize(
@@ -216,19 +217,21 @@ def test_an_application_that_cannot_start_is_an_error_with_its_last_words(job_of
 def test_an_application_that_leaves_no_result_is_told_from_one_that_failed(job_of: JobOf) -> None:
     job = job_of(TOPOLOGIES["word_count"])
     with pytest.raises(SparkJobError, match=r"left no result in .*shared folder"):
-        SubmitEngine(lambda application, arguments: None).run(job)
+        SubmitEngine(lambda application, arguments, tags: None).run(job)
     assert list(Path(job.staging_root, job.slot.path).iterdir()) == []
 
 
 def test_the_file_of_a_job_is_for_its_user_only_and_holds_no_store(job_of: JobOf) -> None:
     seen: list[bytes] = []
+    job = job_of(TOPOLOGIES["word_count"])
 
-    def look(application: str, arguments: list[str]) -> None:
+    def look(application: str, arguments: list[str], tags: DriverTags) -> None:
+        assert tags.conf({})["spark.trident.topology"] == job.slot.topology
         assert os.stat(arguments[0]).st_mode & 0o777 == 0o600
         seen.append(Path(arguments[0]).read_bytes())
 
     with pytest.raises(SparkJobError):
-        SubmitEngine(look).run(job_of(TOPOLOGIES["word_count"]))
+        SubmitEngine(look).run(job)
     assert b"PaperState" not in seen[0]
     assert b"FixedEmitter" in seen[0] or b"FixedBatchSpout" in seen[0]
 
@@ -356,7 +359,7 @@ def test_sessions_are_made_without_starting_anything() -> None:
         "from airflow_trident.engine.spark.sessions.connect import ConnectSessions;"
         "from airflow_trident.engine.spark.submit import SubmitEngine;"
         "SparkEngine(LocalSessions()); SparkEngine(ConnectSessions('sc://nowhere'));"
-        "SubmitEngine(lambda application, arguments: None);"
+        "SubmitEngine(lambda application, arguments, tags: None);"
         "print([name for name in ('pyspark', 'pyarrow', 'grpc', 'pandas', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

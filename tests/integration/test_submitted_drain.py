@@ -58,12 +58,15 @@ def held(name):
 """
 PROGRAM = """
 import os, subprocess, sys, time
+from contextlib import suppress
+import psutil
 from plays import SMALL, as_client, held, in_cluster
 from airflow_trident.errors import SparkJobError
 from airflow_trident import settings
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.tasks.submitted_drain import SubmittedDrain
 from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains import order
 from airflow_trident.runtime.drains.drain import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 
@@ -74,10 +77,47 @@ drain = SubmittedDrain(
     topology=in_cluster.get_task("drain").topology, conn_id="spark_cluster", conf=SMALL, app_name="to be killed",
     zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print,
 )
-submission = drain.start(Attempts(owner="somebody"), Claim(key="first"), DrainLimits(tries=1, group=1), 50)
+told = []
+what = Attempts(owner="somebody"), Claim(key="first"), DrainLimits(tries=1, group=1), 50
+submission = drain.start(*what, told.append)
 while not os.path.exists("FOLDER/begun"):
     assert submission.driver.active(), submission.driver.state()
     time.sleep(0.1)
+# whoever was killed before it knew the driver finds it all the same
+found = drain.looked_up(told[0])
+assert told[0].driver is None and found.driver == submission.driver, (told, found)
+
+class Killed(BaseException):
+    pass
+
+def killed(*_):
+    raise Killed
+
+submit = drain._submit.start
+drain._submit.start = killed
+try:
+    drain.start(*what, told.append)
+except Killed:
+    drain._submit.start = submit
+drain._submission = submission
+# of another order the driver comes only after somebody has looked
+late = told[-1]
+content = open(late.order, "rb").read()
+never = [drain.looked_up(late), os.path.exists(late.order)]
+for also in (False, True):  # it has not read the order yet, or it has
+    if also:
+        with open(late.order, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(content)
+    app = [sys.executable, "-m", "airflow_trident.runtime.drains.app", late.order, late.result]
+    never.append(subprocess.run(app, check=True, capture_output=True, text=True).stdout)
+never.append(os.path.exists(late.result))
+with order.removing(late.files):
+    pass
+of_driver = {}
+for process in psutil.process_iter():
+    with suppress(psutil.Error):
+        if submission.order in process.cmdline():
+            of_driver |= process.environ()
 running = subprocess.run(["ps", "-Awwo", "args"], capture_output=True, text=True, check=True).stdout
 drain.cancel()
 try:
@@ -94,7 +134,9 @@ runs = {}
 for dag in (in_cluster, as_client):
     (ti,) = dag.test().get_task_instances()
     runs[dag.dag_id] = [ti.state, ti.xcom_pull("drain"), held(dag.dag_id)]
-tell({"said": said, "found": found, "left": left, "runs": runs, "shown": [running, repr(kept), *started]})
+shown = [running, repr(kept), *started]
+seen = {"said": said, "found": found, "left": left, "runs": runs, "shown": shown}
+tell({**seen, "never": never, "environment": of_driver})
 """
 
 
@@ -114,6 +156,13 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     }
     result = airflow_home.python(PROGRAM.replace("FOLDER", str(folder)))
 
+    nobody, there, unread, read, answered = result["never"]
+    assert (nobody, there, answered) == (None, False, False)
+    assert "is done, or was taken back: this driver begins nothing" in unread
+    assert "is taken by process" in read
+    environment = result["environment"]
+    assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert [name for name in environment if name.startswith(("AIRFLOW_CONN_", "AIRFLOW__"))] == []
     assert "ended as KILLED" in result["said"]
     # of what was killed nothing is said to have failed, although one try was all that it had
     assert result["found"] == [[1, "PROCESSING", 0], [2, "PROCESSING", 0]]
@@ -121,7 +170,7 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     everything = [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
     assert result["runs"]["in_cluster"] == ["success", [1, 2, 3], everything]
     # it was deferred, and what went on after that took up the same driver
-    printed = airflow_home.output.partition("taking up the drain that was submitted as driver-")
+    printed = airflow_home.output.partition("taking up the drain that was submitted: its driver is driver-")
     assert printed[0].count("the drain of topology 'in_cluster' runs in the cluster as driver-") == 2
     assert printed[1]
     assert "runs in the cluster as driver-" not in printed[2]

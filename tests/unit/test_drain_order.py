@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from airflow_trident.errors import FencedError, SparkJobError
 from airflow_trident.runtime.drains.drain import DrainResult
-from airflow_trident.runtime.drains.order import DrainFiles, answer, collect
+from airflow_trident.runtime.drains.order import (
+    NOBODY_KNOWN,
+    DrainFiles,
+    Taker,
+    answer,
+    collect,
+    removing,
+    take,
+    take_back,
+)
 
 
 @pytest.fixture
@@ -42,3 +55,47 @@ def test_a_damaged_answer_is_an_error_that_names_the_file(files: DrainFiles, con
     Path(files.result).write_bytes(content)
     with pytest.raises(SparkJobError, match=rf"one\.result' is damaged.*{said}"):
         collect(files)
+
+
+def test_the_driver_that_took_an_order_is_told_to_all_who_come_later(files: DrainFiles) -> None:
+    Path(files.order).write_bytes(b"work")
+    first, second = Taker.this_process("driver-7"), Taker.this_process()
+    assert take(files.order, first) == first
+    assert take(files.order, first) == first  # asked again, because the answer was lost
+    assert take(files.order, second) == first
+    assert take_back(files) == first
+    assert Path(files.order).read_bytes() == b"work"
+    with removing(files):
+        pass
+    assert list(Path(files.order).parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"v": 1, "host": "here"}'])
+def test_an_order_of_which_it_cannot_be_read_who_took_it_is_taken_all_the_same(
+    files: DrainFiles, content: bytes
+) -> None:
+    """Where there are no hard links, a driver that is killed while it takes the order leaves a short file."""
+    Path(f"{files.order}.taken").write_bytes(content)
+    assert take(files.order, Taker.this_process()) == NOBODY_KNOWN
+    assert take_back(files) == NOBODY_KNOWN
+
+
+def test_of_a_driver_and_one_who_takes_the_order_back_only_one_gets_it_each_of_300_times(tmp_path: Path) -> None:
+    rounds = [DrainFiles(order=str(tmp_path / f"{n}.order"), result=str(tmp_path / f"{n}.result")) for n in range(300)]
+    for one in rounds:
+        Path(one.order).touch()
+    both, driver = Barrier(2), Taker.this_process("driver-1")
+
+    def at_once(act: Callable[[DrainFiles], Taker | None]) -> list[Taker | None]:
+        found = []
+        for one in rounds:
+            both.wait()
+            found.append(act(one))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        holders = pool.submit(at_once, lambda one: take(one.order, driver))
+        others = pool.submit(at_once, take_back)
+        won = [(held == driver, back is None) for held, back in zip(holders.result(), others.result(), strict=True)]
+    assert {(True, False), (False, True)} >= set(won)
+    assert [os.path.exists(one.order) for one in rounds] == [driver_won for driver_won, _ in won]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -42,15 +44,18 @@ def one(name, conn_id):
         trident_transaction(topology_of(name), turn_sensor=False, spark_conn_id=conn_id, spark_conf=SMALL)
     return dag
 
-def drain(name, conn_id):
+def drain(name, conn_id, **arguments):
     with DAG(name, schedule=None) as dag:
-        TridentDrainOperator(task_id="drain", topology=topology_of(name), spark_conn_id=conn_id, spark_conf=SMALL)
+        TridentDrainOperator(
+            task_id="drain", topology=topology_of(name), spark_conn_id=conn_id, spark_conf=SMALL, **arguments
+        )
     return dag
 
 one_client = one("one_client", "yarn_client")
 one_cluster = one("one_cluster", "yarn_cluster")
 drain_client = drain("drain_client", "yarn_client")
 drain_cluster = drain("drain_cluster", "yarn_cluster")
+followed = drain("followed", "yarn_followed", deferrable=True)
 
 def held(name):
     (spec,) = topology_of(name).states.values()
@@ -67,21 +72,43 @@ tell({name: run(name) for name in NAMES})
 """
 
 
+def resource_manager(hadoop: Path) -> str:  # noqa: F811
+    """Where its REST interface listens."""
+    settings = {
+        one.findtext("name"): one.findtext("value") for one in ElementTree.parse(hadoop / "yarn-site.xml").getroot()
+    }
+    return f"http://{settings['yarn.resourcemanager.webapp.address']}"
+
+
 @pytest.fixture
 def on_yarn(airflow_home: AirflowHome, hadoop: Path) -> AirflowHome:  # noqa: F811
     text = DAG.replace("FOLDER", str(airflow_home.folder)).replace("JARS", str(spark_home() / "jars"))
     airflow_home.write_dag("plays", text)
-    client, cluster = (
-        json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": mode}})
-        for mode in ("client", "cluster")
-    )
+    extras: dict[str, dict[str, str]] = {
+        "client": {"deploy-mode": "client"},
+        "cluster": {"deploy-mode": "cluster"},
+        "followed": {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": resource_manager(hadoop)},
+    }
     airflow_home.options |= {
         "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
         "HADOOP_CONF_DIR": str(hadoop),
-        "AIRFLOW_CONN_YARN_CLIENT": client,
-        "AIRFLOW_CONN_YARN_CLUSTER": cluster,
+        **{
+            f"AIRFLOW_CONN_YARN_{name.upper()}": json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra})
+            for name, extra in extras.items()
+        },
     }
     return airflow_home
+
+
+def test_a_drain_that_yarn_is_asked_about_is_waited_for_without_spark_submit(on_yarn: AirflowHome) -> None:
+    assert on_yarn.python(PROGRAM.replace("NAMES", "['followed']")) == {
+        "followed": [["success"], [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]]
+    }, on_yarn.output
+    # it was deferred, and what went on after that took up the same driver
+    before, _, after = on_yarn.output.partition("taking up the drain that was submitted: its driver is application_")
+    assert before.count("the drain of topology 'followed' runs in the cluster as application_") == 1
+    assert after
+    assert "runs in the cluster as" not in after
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
@@ -122,3 +149,72 @@ def test_a_driver_whose_task_was_killed_goes_on_in_the_cluster_and_doubles_nothi
     assert alone
     assert states in (["success"], ["skipped"]), on_yarn.output
     assert held == [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
+
+
+DRAIN = """
+import json, os, signal
+import plays
+from airflow_trident import settings
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.drain import DrainLimits
+from airflow_trident.runtime.phases import Attempts
+from airflow_trident.tasks.submitted_drain import SubmittedDrain
+
+def workers():
+    with ZooKeeperHook().get_ledger("NAME") as ledger:
+        return ledger.workers()
+
+def drain():
+    return SubmittedDrain(
+        topology=plays.topology_of("NAME"), conn_id="NAME", conf=plays.SMALL, app_name="found",
+        zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print, workers=workers,
+    )
+
+def note(submission):
+    if submission.driver_id:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open("FOLDER/told", "w") as file:
+        json.dump(submission.as_json(), file)
+
+def submit():
+    drain().start(Attempts(owner="first"), Claim(key="first"), DrainLimits(group=1), 50, note)
+"""
+FOUND = """
+import json, os, signal, subprocess, sys, time
+import httpx
+import drains, plays
+from airflow_trident.tasks.submitted_drain import Submission
+open("FOLDER/blocked", "w").close()
+first = subprocess.Popen([sys.executable, "-c", "import drains; drains.submit()"], start_new_session=True)
+while not os.path.exists("FOLDER/begun"):
+    assert first.poll() in (None, -signal.SIGKILL)
+    time.sleep(0.1)
+if first.poll() is None:
+    os.killpg(first.pid, signal.SIGKILL)  # spark-submit with it
+ended = first.wait()
+drain = drains.drain()
+found = drain.looked_up(Submission.from_json(json.load(open("FOLDER/told"))))
+os.unlink("FOLDER/blocked")
+committed = drain.finish(found).committed
+apps = httpx.get("MANAGER/ws/v1/cluster/apps?applicationTags=trident-topology-NAME").json()["apps"]["app"]
+left = os.listdir(os.path.join(os.environ["AIRFLOW_HOME"], "trident", "staging", "drains"))
+tell([ended, found.driver_id == apps[0]["id"], len(apps), committed, plays.held("NAME"), left])
+"""
+
+
+@pytest.mark.parametrize("name", ["yarn_cluster", "yarn_followed"])
+def test_the_driver_of_a_task_that_was_killed_before_it_knew_it_is_found_and_its_result_taken(
+    on_yarn: AirflowHome,
+    hadoop: Path,  # noqa: F811
+    name: str,
+) -> None:
+    def filled(text: str) -> str:
+        manager = resource_manager(hadoop)
+        return text.replace("FOLDER", str(on_yarn.folder)).replace("NAME", name).replace("MANAGER", manager)
+
+    on_yarn.write_dag("drains", filled(DRAIN))
+    assert on_yarn.python(filled(FOUND)) == [
+        *[-signal.SIGKILL, True, 1, [1, 2, 3]],
+        *[[["WORD0", 3], ["WORD1", 3], ["WORD2", 3]], []],
+    ], on_yarn.output

@@ -17,6 +17,7 @@ from airflow_trident.types import Json
 
 _MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_PACKAGE = re.compile(r"\[(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\] ([^\n]*)")
 _TEXT_LIMIT = 2_000
 SAME_VERSION = "Install the same version of airflow-trident where the executors run."
 CANNOT_BE_CAST = " cannot be cast to "
@@ -79,6 +80,8 @@ def translate(error: BaseException, what: str) -> TridentError:
         return ConfigurationError(
             f"{what}: the Python workers of Spark cannot import {missing[1]}", "Install it where the executors run."
         )
+    if unfit := _NO_PACKAGE.search(text):
+        return ConfigurationError(f"{what}: Spark's Python says: {unfit[1]}", "Install it where the executors run.")
     if "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
             f"{what}: the Python workers of Spark run another Python version than this process",

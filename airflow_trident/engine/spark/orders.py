@@ -96,6 +96,25 @@ def remove(address: str) -> None:
         os.unlink(address)
 
 
+def take(address: str, who: bytes) -> bytes:
+    """Take what is placed there, which one can. What the one who has it said of itself: `who`, or another's.
+
+    :param who: nobody else says the same.
+    :raises StoreUnavailableError, ConfigurationError: nobody can.
+    """
+    storage, name = _split(_taken(address))
+    return who if storage.put_if_absent(name, who) else storage.get(name)
+
+
+def free(address: str) -> None:
+    """Nothing says any more who took it. Best effort."""
+    remove(_taken(address))
+
+
+def _taken(address: str) -> str:
+    return f"{address}.taken"
+
+
 def _split(address: str) -> tuple[Storage, str]:
     folder, _, name = address.rpartition("/")
     return storage_at(folder), name

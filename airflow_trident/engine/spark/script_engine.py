@@ -19,6 +19,7 @@ from airflow_trident.contracts.spout import ScriptBatch
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.shaking import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
+from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.engine.spark.script_inputs import ScriptInputs
 from airflow_trident.engine.spark.written import written_by
@@ -39,7 +40,7 @@ JOB_CONF = airflow_trident_script.JOB
 class Submitter(Protocol):
     """Runs one application to its end; raises if it failed."""
 
-    def __call__(self, application: str, arguments: list[str]) -> None: ...
+    def __call__(self, application: str, arguments: list[str], tags: DriverTags) -> None: ...
 
     def cancel(self) -> None: ...
 
@@ -137,7 +138,7 @@ class ScriptEngine(Engine):
         with self._lock:
             self._running.append((job.slot, submitter))
         try:
-            submitter(self._application, list(self._arguments))
+            submitter(self._application, list(self._arguments), tags_of([job]))
         except TridentError:
             raise
         except Exception as error:

@@ -18,6 +18,7 @@ from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
 from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
@@ -34,8 +35,8 @@ from airflow_trident.staging.storage import absolute_root
 APPLICATION = os.path.abspath(spark_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
 
-Submit = Callable[[str, list[str]], None]
-"""``submit(application, arguments)``: run it to its end; raise if it failed."""
+Submit = Callable[[str, list[str], DriverTags], None]
+"""``submit(application, arguments, tags)``: run it to its end; raise if it failed."""
 
 _ANSWER = Format(
     noun="the result of the Spark application",
@@ -91,15 +92,15 @@ class SubmitEngine(Engine):
         folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex
         job_path, result_path = orders.place(folder, name, ".job", content), f"{folder}/{name}.result"
         try:
-            self._start(job_path, result_path, what)
+            self._start(job_path, result_path, tags_of(jobs), what)
             return _result(result_path, what)
         finally:
             orders.remove(job_path)
             orders.remove(result_path)
 
-    def _start(self, job_path: str, result_path: str, what: str) -> None:
+    def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:
         try:
-            self._submit(APPLICATION, [job_path, result_path])
+            self._submit(APPLICATION, [job_path, result_path], tags)
         except TridentError:
             _result(result_path, what, missing_ok=True)
             raise

@@ -17,7 +17,7 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.engine.spark.notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
 from airflow_trident.engine.spout_reader import conform
-from airflow_trident.errors import ExecutorPackageError, TridentError
+from airflow_trident.errors import ConfigurationError, ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import split_by
 from airflow_trident.operations.api import OperationContext
@@ -30,6 +30,8 @@ from airflow_trident.version import VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
 
+OLDEST_PYARROW = 18
+"""As the package's own requirements say."""
 PART_BYTES = 256 * 2**20
 """Rows of about so many bytes in memory go into one staged file."""
 
@@ -59,10 +61,25 @@ class WorkerPass:
                     f"the Python workers of Spark have airflow-trident {VERSION}, and this job is of {self.version}",
                     SAME_VERSION,
                 )
+            require_pyarrow()
             work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
             yield from work(batches)
         except TridentError as error:
             raise to_worker_error(error) from error
+
+
+def require_pyarrow() -> None:
+    """
+    :raises ConfigurationError: that of this Python is older than the package needs; Spark is content with older ones.
+    """
+    import pyarrow
+
+    if int(pyarrow.__version__.partition(".")[0]) < OLDEST_PYARROW:
+        raise ConfigurationError(
+            f"the Python workers of Spark have pyarrow {pyarrow.__version__}, and airflow-trident needs "
+            f"{OLDEST_PYARROW} or newer",
+            "Install a newer pyarrow where the executors run.",
+        )
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from airflow_trident.engine.spark.orders import read_order, remove
 from airflow_trident.engine.spark.sessions.session import ApplicationSessions
 from airflow_trident.errors import TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
-from airflow_trident.runtime.drains.order import DrainOrder, answer
+from airflow_trident.runtime.drains.order import DrainOrder, Taker, answer, take
 from airflow_trident.staging.manifest import Manifest
 
 
@@ -59,9 +60,13 @@ class DriverEngine(SparkEngine):
 
 
 def main(order_path: str, result_path: str) -> int:
-    """0, and 1 if the drain ended with an error; both are told in the result file."""
+    """0, and 1 if the drain ended with an error; both are told in the result file. 0 too where the order is not for
+    this driver, which then has done nothing."""
     try:
-        content = read_order(order_path, "the order of a drain")
+        content = _taken(order_path)
+        if content is None:
+            ApplicationSessions().close()
+            return 0
         order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
         remove(order_path)
         answer(result_path, _drain(order))
@@ -69,6 +74,31 @@ def main(order_path: str, result_path: str) -> int:
         answer(result_path, translate(error, "the drain"))
         return 1
     return 0
+
+
+def _taken(path: str) -> bytes | None:
+    """The order; None: another driver has it, or it was taken back. That is said in the log, and nowhere else."""
+    me = Taker.this_process(_driver_id())
+    try:
+        content = read_order(path, "the order of a drain")
+        holder = take(path, me)
+    except FileNotFoundError:
+        if not is_object_uri(path) and not os.path.isdir(os.path.dirname(path)):
+            raise  # the staging folder is not here
+        _say(f"the order {path!r} is done, or was taken back: this driver begins nothing")
+        return None
+    if holder != me:
+        _say(f"the order {path!r} is taken by {holder}: this driver begins nothing")
+        return None
+    return content
+
+
+def _driver_id() -> str:
+    """What the cluster calls this driver, if that can be told from here."""
+    folder = os.path.basename(os.getcwd())
+    if folder.startswith("driver-"):  # a standalone cluster's worker runs it in a folder of that name
+        return folder
+    return os.path.basename(os.environ.get("APPLICATION_WEB_PROXY_BASE", ""))  # YARN's: /proxy/application_...
 
 
 def _drain(order: DrainOrder) -> DrainResult:

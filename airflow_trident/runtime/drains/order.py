@@ -2,15 +2,20 @@
 
 Both lie in the staging folder (:mod:`airflow_trident.engine.spark.orders`). The order holds logins: the driver
 removes it as soon as it is read.
+
+Whoever submits an application may be killed before it knows, or has told anybody, which one that is. So a driver takes
+the order before it does anything, and who comes back takes it too: of the two only one can. No second driver works
+beside one that nobody knew of, and none begins later that nobody waits for.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from airflow_trident.engine.spark import orders
@@ -35,6 +40,7 @@ _RESULT = Format(
     error=SparkJobError,
 )
 """It travels from driver to task, both of the same version: none is written."""
+_TAKER = Format(noun="who took the order of a drain", version=1, cure="Run the task again.", error=SparkJobError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +91,60 @@ def _ids(thing: Any, depth: int) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainFiles:
-    """Paths, the same for the task and for the driver."""
+    """Paths, the same for the task and for the driver. `name`: no other drain has it."""
 
     order: str
     result: str
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taker:
+    """The one that has an order: a driver, or a task that took it back.
+
+    `instance`: of this process alone. `driver_id`: what the cluster calls it, "" where it does not say.
+    """
+
+    host: str
+    pid: int
+    instance: str
+    driver_id: str = ""
+
+    @classmethod
+    def this_process(cls, driver_id: str = "") -> Taker:
+        return cls(host=socket.gethostname(), pid=os.getpid(), instance=uuid.uuid4().hex, driver_id=driver_id)
+
+    def __str__(self) -> str:
+        return self.driver_id or f"process {self.pid} on {self.host}"
+
+
+NOBODY_KNOWN = Taker(host="", pid=0, instance="")
+"""Has an order of which it cannot be read who took it: its driver ended while it took it."""
+
+
+def take(order: str, me: Taker) -> Taker:
+    """Take the order, if nobody has: who has it now, and for ever.
+
+    :raises StoreUnavailableError, ConfigurationError: the staging folder does not answer, or nobody may write there.
+    """
+    said = orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
+    try:
+        return _TAKER.build(Taker, _TAKER.load(said, repr(order))[1], repr(order))
+    except SparkJobError:
+        return NOBODY_KNOWN
+
+
+def take_back(files: DrainFiles) -> Taker | None:
+    """Take back an order that no driver has taken: none will, and None is the answer. Else who has it.
+
+    That it is taken stays written: a driver may have read the order, and be about to take it.
+    """
+    me = Taker.this_process()
+    holder = take(files.order, me)
+    if holder != me:
+        return holder
+    orders.remove(files.order)
+    return None
 
 
 @contextmanager
@@ -98,6 +154,7 @@ def removing(files: DrainFiles) -> Iterator[None]:
         yield
     finally:
         orders.remove(files.order)
+        orders.free(files.order)
         orders.remove(files.result)
 
 
@@ -107,8 +164,10 @@ def place(order: DrainOrder) -> DrainFiles:
     :raises ConfigurationError: something in the topology cannot be pickled.
     """
     content = ship(order, f"topology {order.topology.name!r}")
-    folder, name = f"{order.staging_root.rstrip('/')}/{_FOLDER}", f"{order.topology.name}-{uuid.uuid4().hex}"
-    return DrainFiles(order=orders.place(folder, name, ".order", content), result=f"{folder}/{name}.result")
+    folder, own = f"{order.staging_root.rstrip('/')}/{_FOLDER}", uuid.uuid4().hex
+    name = f"{order.topology.name}-{own}"
+    placed = orders.place(folder, name, ".order", content)
+    return DrainFiles(order=placed, result=f"{folder}/{name}.result", name=own)
 
 
 def answer(path: str, outcome: DrainResult | TridentError) -> None:

@@ -1,0 +1,68 @@
+"""What a driver is called and marked with in the cluster, so that a person, or a retry, finds it there.
+
+The same as settings of Spark, which its page shows, as tags of YARN, by which its resource manager is asked, and as
+labels of the driver's pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_trident.engine.base import Job
+
+YARN_TAGS = "spark.yarn.tags"
+_SETTINGS = "spark.trident."
+_LABELS = "spark.kubernetes.driver.label.trident-"
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
+_YARN_LENGTH = 100
+"""Longer tags are refused by YARN, and so are those that are not ASCII."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverTags:
+    """`txid`: "7", or "7-9" of several; "" of a drain, which has begun none yet. `attempt`: of the last one. `order`:
+    the name that this submission alone has, "" where nobody looks for it."""
+
+    topology: str
+    txid: str = ""
+    attempt: str = ""
+    order: str = ""
+
+    @property
+    def about(self) -> str:
+        """What it is at, behind the application's name."""
+        return f" {self.txid}, attempt {self.attempt}" if self.txid else ""
+
+    @property
+    def yarn_tag(self) -> str:
+        """Of this submission alone. YARN makes capitals small."""
+        return f"trident-order-{self.order}".lower()
+
+    def conf(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Settings of the application.
+
+        :param given: its others; a person's own tags for YARN stay.
+        """
+        named = {name: value for name, value in self._named().items() if value}
+        labels = {f"{_LABELS}{name}": value for name, value in named.items() if _LABEL.match(value)}
+        tags = [f"trident-{name}-{value}".lower() for name, value in named.items()]
+        own = [tag for tag in tags if tag.isascii() and "," not in tag and len(tag) <= _YARN_LENGTH]
+        yarn = {YARN_TAGS: ",".join(filter(None, [given.get(YARN_TAGS, ""), *own]))} if own else {}
+        return {**{f"{_SETTINGS}{name}": value for name, value in named.items()}, **labels, **yarn}
+
+    def _named(self) -> dict[str, str]:
+        return {"topology": self.topology, "txid": self.txid, "attempt": self.attempt, "order": self.order}
+
+
+NO_TAGS = DriverTags(topology="")
+
+
+def tags_of(jobs: Sequence[Job]) -> DriverTags:
+    """Of one application that runs all of them."""
+    first, last = jobs[0].slot, jobs[-1].slot
+    txid = str(last.txid) if first.txid == last.txid else f"{first.txid}-{last.txid}"
+    return DriverTags(topology=last.topology, txid=txid, attempt=str(last.attempt))

@@ -1,0 +1,75 @@
+"""A driver in YARN's cluster mode, by the REST interface of the resource manager. No Hadoop is needed to ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.errors import SparkJobError
+
+_TIMEOUT_S = 10.0
+_WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+_RUNNING = "RUNNING"
+
+
+@dataclass(frozen=True, kw_only=True)
+class YarnApplication:
+    """:param resource_manager: ``http://host:8088``.
+    :param driver_id: ``application_...``.
+    """
+
+    resource_manager: str
+    driver_id: str
+
+    def state(self) -> str:
+        """In the words of a standalone cluster; empty if YARN does not know it.
+
+        :raises SparkJobError: the resource manager does not answer.
+        """
+        app = _asked(self.resource_manager, "GET", f"apps/{self.driver_id}").get("app") or {}
+        state = str(app.get("state") or "")
+        if state in _WAITING:
+            return "SUBMITTED"
+        if state == "FINISHED":  # it has ended by itself, which says nothing about how
+            return "FINISHED" if app.get("finalStatus") == "SUCCEEDED" else "FAILED"
+        return state
+
+    def active(self) -> bool:
+        """:raises SparkJobError: the resource manager does not answer."""
+        return self.state() in ("SUBMITTED", _RUNNING)
+
+    def kill(self) -> None:
+        """:raises SparkJobError: the resource manager does not answer."""
+        _asked(self.resource_manager, "PUT", f"apps/{self.driver_id}/state", {"state": "KILLED"})
+
+
+def find_application(resource_manager: str, tag: str) -> str:
+    """The application with this tag that waits or runs, "" if there is none.
+
+    :raises SparkJobError: the resource manager does not answer.
+    """
+    states = ",".join([*_WAITING, _RUNNING])
+    found = _asked(resource_manager, "GET", f"apps?applicationTags={tag}&states={states}").get("apps") or {}
+    return next((str(app["id"]) for app in found.get("app") or ()), "")
+
+
+def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] | None = None) -> dict[str, Any]:
+    """A refusal is an answer, too."""
+    import httpx
+
+    try:
+        reply = httpx.request(
+            method, f"{resource_manager}/ws/v1/cluster/{what}", json=said, timeout=_TIMEOUT_S, follow_redirects=True
+        )
+        answer: dict[str, Any] = reply.json()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = str(error)
+    except ValueError:
+        reason = f"its answer, with status {reply.status_code}, is none of a resource manager's"
+    else:
+        return answer
+    raise SparkJobError(
+        f"YARN's resource manager does not answer at {resource_manager} ({reason})",
+        "Write its address into the extra yarn_resourcemanager_webapp_address of the connection, or, with Kerberos, "
+        "leave that out: then the task lasts as long as spark-submit.",
+    )
