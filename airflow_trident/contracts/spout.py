@@ -22,6 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import Json, Schema
@@ -230,6 +231,14 @@ class Spout(ABC):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of its promises; the plan and the log say it."""
+        return ()
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        """What a batch is read from, by the names that lineage knows it by; none where it has no such name. Asked in a
+        task, after its work: it may look a connection up, and reads nothing. What it raises is taken for none.
+
+        :param metadata: of the batch.
+        """
         return ()
 
     @abstractmethod

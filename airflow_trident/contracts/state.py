@@ -39,6 +39,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.operations.api import CombinerAggregator, MergeKind, Operation, ReducerAggregator
 from airflow_trident.operations.bolt_calls import CommitterBolt
 from airflow_trident.operations.stateful import Stateful
@@ -291,6 +292,11 @@ class StateFactory(ABC):
         :raises ConfigurationError: the store cannot be used as configured (read-only, no such folder, refused login).
         :raises StoreUnavailableError: it does not answer.
         """
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset | None:
+        """What a state writes, by the name that lineage knows it by; None where it has no such name. Asked in a task,
+        after its work: it may look a connection up, and reads nothing. What it raises is taken for None."""
+        return None
 
     @abstractmethod
     def describe(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.extras import require_extra
 
 T = TypeVar("T")
@@ -51,6 +52,11 @@ class IcebergPlace:
         if found.login:
             said = {"credential": f"{found.login}:{found.password}", **said}
         return replace(self, conn_id=None, properties={**said, **self.properties})
+
+    @property
+    def dataset(self) -> Dataset:
+        """What lineage calls it."""
+        return iceberg_dataset(self.catalog, self.resolved().properties.get("uri", ""), self.name)
 
     def open_catalog(self) -> Any:
         """

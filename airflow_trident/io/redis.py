@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.datasets import Dataset, redis_dataset
 from airflow_trident.io.extras import require_extra
 
 EXTRA = "airflow-trident[redis]"
@@ -95,6 +96,10 @@ class RedisServer:
     options: Mapping[str, Any] = field(repr=False, hash=False)
     cluster: bool = False
     timeout_s: float = 30.0
+
+    def dataset(self, key: str) -> Dataset:
+        """What lineage calls the key, or what keys begin with."""
+        return redis_dataset(self.options["host"], self.options["port"], self.options["db"], key)
 
     def open(self) -> Any:
         """A client of its own connection; bytes in, bytes out. Repeats nothing by itself: who calls decides.

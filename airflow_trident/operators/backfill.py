@@ -106,6 +106,7 @@ class TridentBackfillOperator(EngineOperator):
             raise AirflowException(f"{len(failed)} of {len(results)} transactions failed again: {reasons}")
         committed = {result.txid for result in results if result.outcome is BackfillOutcome.COMMITTED}
         committed.update(*(result.also_committed for result in results))
+        self.current_txids = sorted(committed)
         return sorted(committed)
 
 

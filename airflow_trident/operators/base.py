@@ -28,6 +28,7 @@ from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.asset_events import asset_of
 from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.liveness import EMIT
 from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
@@ -112,10 +113,15 @@ class LedgerTask:
 
     topology_name: str
     zookeeper_conn_id: str | None
-    current_txid: int | None = None
-    """What the task works on, once it is known: for the extra link."""
+    current_txids: Sequence[int] = ()
+    """What the task works on, lowest first, once it is known: for the extra link, and lineage."""
     current_incarnation: str = ""
     """The life of the topology that it is of, if the run's coordinator told it."""
+
+    @property
+    def current_txid(self) -> int | None:
+        """The highest one: of many, the lowest may be pruned by now."""
+        return self.current_txids[-1] if self.current_txids else None
 
     def open_ledger(self, incarnation: str = "") -> Ledger:
         """The topology's ledger through the connection; the caller closes it.
@@ -236,6 +242,21 @@ class TridentOperator(LedgerTask, BaseOperator):
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """After a wait in the triggerer: read again what holds and go on. The event is a hint, never the truth."""
         return self.execute(context)
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """What Airflow's provider for OpenLineage asks for when the task has ended, however it has.
+
+        :return: `OperatorLineage`; None if the task did not come to know its transactions.
+        """
+        from airflow_trident.tasks.lineage import lineage_of
+
+        if not self.current_txids:
+            return None
+        lowest, highest = min(self.current_txids), max(self.current_txids)
+        with airflow_outcome(), self.open_ledger(self.current_incarnation) as ledger:
+            records = [one for one in ledger.transactions(lowest, highest) if one.txid in set(self.current_txids)]
+            reads = self.phase != COORDINATE
+            return lineage_of(self.topology, ledger, records, reads=reads, writes=reads and self.phase != EMIT)
 
     def resume(self, context: Context, event: Any = None) -> Any:
         """:meth:`execute_complete`, as tasks call it that an older version deferred."""

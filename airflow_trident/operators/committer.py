@@ -76,8 +76,8 @@ class TridentCommitterOperator(EngineOperator):
 
     def execute(self, context: Context) -> int | list[int]:
         with airflow_outcome():
-            txids = parse_txids(self.txid)
-            self.current_txid, began = txids[0], time.monotonic()
+            self.current_txids = txids = parse_txids(self.txid)
+            began = time.monotonic()
             alone = len(txids) == 1 and not isinstance(self.txid, list)
             with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txids[0])

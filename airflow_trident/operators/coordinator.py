@@ -98,7 +98,7 @@ class TridentCoordinatorOperator(TridentOperator):
                     tell(ledger, next(self._claims(context)), kind, f"{type(error).__name__}: {error}")
                     raise
             context["ti"].xcom_push(key=INCARNATION, value=ledger.view(0, remembered=True).topology.incarnation)
-        self.current_txid = txids[0]
+        self.current_txids = txids
         return txids if self.max_transactions > 1 else txids[0]
 
     def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:

@@ -138,7 +138,7 @@ class TridentDrainOperator(EngineOperator):
                 raise AirflowSkipException(nothing)
             self.log.info("%s", nothing)  # a task that is skipped brings no events
             return []
-        self.current_txid = result.committed[-1]
+        self.current_txids = result.committed
         extra = {"topology": self.topology_name, "txids": list(result.committed), "rows_read": result.rows_read}
         note_assets(self, context, extra)
         first, last = result.committed[0], result.committed[-1]
@@ -185,7 +185,7 @@ class TridentDrainOperator(EngineOperator):
         drain = self._submitted = SubmittedDrain(
             topology=self.topology,
             conn_id=str(self.spark_conn_id),
-            conf=self.spark_conf,
+            conf=self.conf_of_run(context),
             app_name=f"trident {self.topology_name}",
             zookeeper_conn_id=self.zookeeper_conn_id,
             staging_root=settings.staging_root(self.staging_dir),

@@ -78,7 +78,8 @@ class TridentEmitterOperator(EngineOperator):
         if self.group is not None:
             return self._execute_all(context, self.group)
         with airflow_outcome():
-            txid = self.current_txid = parse_txid(self.txid)
+            txid = parse_txid(self.txid)
+            self.current_txids = (txid,)
             began = time.monotonic()
             with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txid)
@@ -110,8 +111,8 @@ class TridentEmitterOperator(EngineOperator):
 
     def _execute_all(self, context: Context, group: int | str) -> list[int]:
         with airflow_outcome():
-            txids = parse_txids(self.txid)
-            self.current_txid, began = txids[0], time.monotonic()
+            self.current_txids = txids = parse_txids(self.txid)
+            began = time.monotonic()
             with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context)
                 rows_read = self._process_all(context, ledger, txids, group)

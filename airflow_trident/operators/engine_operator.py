@@ -39,6 +39,10 @@ class EngineOperator(TridentOperator):
         ``[trident] staging_dir`` (templated).
     :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
         attempt is failed. None: no limit.
+    :param openlineage_inject_parent_job_info: give Spark's OpenLineage listener this task as its parent; None:
+        ``[openlineage] spark_inject_parent_job_info``. As of SparkSubmitOperator.
+    :param openlineage_inject_transport_info: and where to send its events; None:
+        ``[openlineage] spark_inject_transport_info``.
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "spark_conn_id", "spark_conf", "staging_dir")
@@ -56,6 +60,8 @@ class EngineOperator(TridentOperator):
         spark_conf: Mapping[str, str] | None = None,
         staging_dir: str | None = None,
         attempt_timeout: timedelta | float | None = None,
+        openlineage_inject_parent_job_info: bool | None = None,
+        openlineage_inject_transport_info: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -69,6 +75,8 @@ class EngineOperator(TridentOperator):
             raise ConfigurationError("the local engine has no Spark connection", "Leave out spark_conn_id or engine.")
         self.spark_conn_id = spark_conn_id
         self.spark_conf = dict(spark_conf or {})
+        self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
+        self.openlineage_inject_transport_info = openlineage_inject_transport_info
         require_place_unless_template(f"staging_dir of {self.task_id}", staging_dir)
         self.staging_dir = staging_dir
         self.spark_ui_url = ""
@@ -79,12 +87,32 @@ class EngineOperator(TridentOperator):
         self._running = make_engine(
             self.engine,
             conn_id=self.spark_conn_id,
-            conf=self.spark_conf,
+            conf=self.conf_of_run(context),
             app_name=f"trident {self.topology_name}",
             topology=self.topology,
             one_shot=self.one_batch,
         )
         return self._running
+
+    def conf_of_run(self, context: Context) -> dict[str, str]:
+        """The settings of the session, with what Spark's OpenLineage listener is to know of this run of the task."""
+        from airflow.providers.common.compat.sdk import conf
+
+        def wanted(given: bool | None, option: str) -> bool:
+            return conf.getboolean("openlineage", option, fallback=False) if given is None else given
+
+        parent = wanted(self.openlineage_inject_parent_job_info, "spark_inject_parent_job_info")
+        transport = wanted(self.openlineage_inject_transport_info, "spark_inject_transport_info")
+        if not (parent or transport):
+            return self.spark_conf
+        from airflow.providers.common.compat.openlineage.utils import spark
+
+        found: dict[str, str] = dict(self.spark_conf)
+        if parent:
+            found = spark.inject_parent_job_information_into_spark_properties(found, context)
+        if transport:
+            found = spark.inject_transport_information_into_spark_properties(found, context)
+        return found
 
     def attempts(self, context: Context, *, last_try: bool = False) -> Attempts:
         """How this task makes attempts, and what becomes of a transaction whose last one fails."""

@@ -49,6 +49,10 @@ class TridentMendingOperator(BaseOperator):
                         order.seen.require(found)
                 return self._mend(ledger, topology, order, context)
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Of what was backfilled; see :class:`TridentOperator`."""
+        return None if self._work is None else self._work.get_openlineage_facets_on_complete(task_instance)
+
     def on_kill(self) -> None:
         """Cancel the job that runs."""
         if self._work is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
@@ -103,7 +104,7 @@ class TridentWorkerOperator(EngineOperator):
             ZooKeeperHook(self.zookeeper_conn_id or None),
             only=tuple(known),
             code_of=known.__getitem__,
-            engine_of=self._engine_of,
+            engine_of=partial(self._engine_of, self.conf_of_run(context)),
             children_here=bolts_run_here(self.engine, self.spark_conn_id, self.spark_conf),
             staging_dir=self.staging_dir,
             attempts=self.attempts(context),
@@ -123,11 +124,11 @@ class TridentWorkerOperator(EngineOperator):
             progress=lambda line: self.log.info("%s", line),
         )
 
-    def _engine_of(self, topology: Topology) -> Engine:
+    def _engine_of(self, conf: Mapping[str, str], topology: Topology) -> Engine:
         return make_engine(
             self.engine,
             conn_id=self.spark_conn_id,
-            conf=self.spark_conf,
+            conf=conf,
             app_name=f"trident worker {self.name}",
             topology=topology,
             one_shot=False,

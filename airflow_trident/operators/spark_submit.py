@@ -82,7 +82,7 @@ class TridentSparkSubmitOperator(TridentDrainOperator):
         self._running = script_engine(
             self.engine,
             conn_id=self.spark_conn_id,
-            conf=self.spark_conf,
+            conf=self.conf_of_run(context),
             app_name=f"trident {self.topology_name}",
             application=self._application(),
         )

@@ -122,7 +122,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
     def execute(self, context: Context) -> int:
         with airflow_outcome():
-            txid = self.current_txid = parse_txid(self.txid)
+            txid = parse_txid(self.txid)
+            self.current_txids = (txid,)
             with self.ledger_of_run(context) as ledger:
                 said: list[str] = []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.parquet import parquet_file
 from airflow_trident.protocol.outcomes import Lag
@@ -109,6 +110,9 @@ class DeltaSpout(Spout):
 
     def emitter(self) -> DeltaEmitter:
         return DeltaEmitter(self._place.resolved(), self._schema)
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return (file_dataset(self._place.uri),)
 
     def describe(self) -> str:
         return f"DeltaSpout({self._place.uri})"

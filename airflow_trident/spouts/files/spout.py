@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
@@ -128,6 +129,9 @@ class FileSpout(Spout):
 
     def emitter(self) -> FileEmitter:
         return FileEmitter(self._source, self._reading, self._split_bytes)
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return (file_dataset(self._pattern.text),)
 
     def describe(self) -> str:
         return f"FileSpout({self._reading.format}, {self._source.text}{', recursive' * self._recursive})"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io import connections
+from airflow_trident.io.datasets import Dataset, topic_dataset
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_at_least
@@ -143,6 +144,12 @@ class KafkaSpout(Spout):
         return KafkaEmitter(
             self._reach.resolved(), self._schema, self._deciding, self._split_rows, self.kind is not SpoutKind.OPAQUE
         )
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        """The topics that the batch is of, whatever `pattern` means by now."""
+        servers = str(self._reach.resolved().settings["bootstrap.servers"])
+        found: Any = metadata
+        return tuple(topic_dataset(servers, topic) for topic in found["topics"])
 
     def describe(self) -> str:
         return self._reach.describe()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -79,6 +80,9 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     def schema(self) -> Schema:
         usual = "id long, value string" if self.num_partitions is None else "partition int, id long, value string"
         return parse_declared(self.fields or usual)
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return (self._server.dataset(self.keys),)
 
     def describe(self) -> str:
         parts = "" if self.num_partitions is None else f", {self.num_partitions} partitions"

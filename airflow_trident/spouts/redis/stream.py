@@ -15,6 +15,7 @@ import msgspec
 from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -89,6 +90,9 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     @property
     def schema(self) -> Schema:
         return parse_declared(self.fields)
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return tuple(map(self._server.dataset, self.partitions()))
 
     def describe(self) -> str:
         return f"{type(self).__name__}({self.place}, {', '.join(self.partitions())})"

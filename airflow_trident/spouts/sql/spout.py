@@ -15,6 +15,7 @@ from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.operations.expr.conversions import interval_of
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_at_least
@@ -88,6 +89,11 @@ class SqlSpout(Spout):
         table, query, key = self._what
         where = self._connection or resolve(self._conn_id)
         return SqlSource(where=where, table=table, query=query, key=key, fields=self._schema)
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        """None for a query: which tables it reads only the database knows."""
+        table = self._what[0]
+        return (table_dataset(self._connection or resolve(self._conn_id), table),) if table else ()
 
     def describe(self) -> str:
         table, query, key = self._what

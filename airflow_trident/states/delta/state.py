@@ -21,6 +21,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
@@ -82,6 +83,9 @@ class DeltaState(StateFactory):
         self.validate(spec)
         place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {}).resolved()
         return OpenDeltaState(place.below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return file_dataset(DeltaPlace(uri=self.path).below(self.table or f"{spec.topology}_{spec.name}").uri)
 
     def describe(self) -> str:
         return f"DeltaState({self.path}{f', {self.table}' if self.table else ''})"

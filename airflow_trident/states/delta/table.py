@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.partitioned import PartitionValues
@@ -85,6 +86,9 @@ class DeltaTable(StateFactory):
         """
         self.validate(spec)
         return OpenDeltaTable(self._place().resolved(), spec)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return file_dataset(self.path)
 
     def describe(self) -> str:
         return f"DeltaTable({self.path})"

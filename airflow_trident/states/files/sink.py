@@ -27,6 +27,7 @@ from airflow_trident.errors import (
     StoreUnavailableError,
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.operations.expr.conversions import microseconds_of
 from airflow_trident.protocol.durable_format import Format
@@ -97,6 +98,9 @@ class FileSink(StateFactory):
     def make_state(self, spec: StateSpec) -> OpenFileSink:
         self.validate(spec)
         return OpenFileSink(os.path.abspath(os.path.expanduser(self.path)), self.format, spec)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return file_dataset(self.path)
 
     def describe(self) -> str:
         return f"FileSink({self.path}, {self.format})"

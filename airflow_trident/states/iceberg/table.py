@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
 from airflow_trident.io.partitioned import PartitionValues
@@ -88,6 +89,9 @@ class IcebergTable(StateFactory):
         """
         self.validate(spec)
         return OpenIcebergTable(self._place().resolved(), spec)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return self._place().dataset
 
     def describe(self) -> str:
         return f"IcebergTable({self.name}, {self.catalog})"

@@ -26,6 +26,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
@@ -98,6 +99,9 @@ class ParquetTable(StateFactory):
         """
         self.validate(spec)
         return OpenParquetTable(self._storage(), spec, self.keep_versions)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return file_dataset(self.path)
 
     def describe(self) -> str:
         return f"ParquetTable({self.path})"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.redis import EXTRA, RedisServer, RedisSettings
 from airflow_trident.protocol.records import CommitTicket
@@ -55,6 +56,9 @@ class NonTransactionalRedisState(RedisSettings, StateFactory):
     def make_state(self, spec: StateSpec) -> OpenNonTransactionalRedisState:
         self.validate(spec)
         return OpenNonTransactionalRedisState(self, self.resolve(), spec)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return self.resolve().dataset(self.key or f"{spec.topology}/{spec.name}")
 
     def describe(self) -> str:
         return f"NonTransactionalRedisState({', '.join(filter(None, (self.place, str(self.layout), self.key)))})"

@@ -20,6 +20,7 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
@@ -86,6 +87,9 @@ class RedisState(RedisSettings, StateFactory):
         """
         self.validate(spec)
         return OpenRedisState(self, self.resolve(), spec)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return self.resolve().dataset(self.key or f"{spec.topology}/{spec.name}")
 
     def describe(self) -> str:
         parts = [self.place, str(self.layout), *(filter(None, (self.key, self.hash_by and f"by {self.hash_by}")))]

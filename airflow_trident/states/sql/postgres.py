@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.sql.postgres_connect import Limits
 from airflow_trident.states.sql.postgres_dialect import PostgresDialect
@@ -72,6 +73,13 @@ class PostgresState(StateFactory):
         )
         table = self.table or default_table(spec.topology, spec.name)
         return self.connection or resolve(self.conn_id), spec, self.schema or "", table, limits
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return table_dataset(
+            self.connection or resolve(self.conn_id),
+            self.table or default_table(spec.topology, spec.name),
+            self.schema or "",
+        )
 
     def describe(self) -> str:
         where = self.connection.describe() if self.connection else self.conn_id

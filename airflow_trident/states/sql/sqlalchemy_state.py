@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.sql import EXTRA, make_engine, said, scheme_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
@@ -83,6 +84,13 @@ class SqlState(StateFactory):
         """
         self.validate(spec)
         return SqlStore(SqlAlchemyDialect(self.connection or resolve(self.conn_id), spec, self))
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return table_dataset(
+            self.connection or resolve(self.conn_id),
+            self.table or default_table(spec.topology, spec.name),
+            self.schema or "",
+        )
 
     def describe(self) -> str:
         place = ".".join(part for part in (self.schema, self.table) if part)

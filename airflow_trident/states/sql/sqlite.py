@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import columns_of, python_values
+from airflow_trident.io.datasets import Dataset, sqlite_dataset
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, does_not_fit
@@ -78,6 +79,9 @@ class SqliteState(StateFactory):
         """
         self.validate(spec)
         return SqlStore(SqliteDialect(SqliteFile(self.path, self.busy_timeout_s), self._layout(spec)))
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return sqlite_dataset(self.path, self._layout(spec).table)
 
     def describe(self) -> str:
         return f"SqliteState({self.path}{f', {self.table}' if self.table else ''})"

@@ -1,0 +1,70 @@
+"""What sources and stores are called in lineage: namespace and name, by OpenLineage's naming where it has one. Pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from airflow_trident.io.connections import Connection
+
+_PORTS = {"postgres": 5432, "mysql": 3306, "mssql": 1433}
+_MAGIC = frozenset("*?[")
+_WITHOUT_SCHEMA = frozenset({"mysql"})
+_SCHEMAS = {"postgres": "public", "mssql": "dbo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """`namespace`: kind and place of the store; `name`: what it is called there. No secrets."""
+
+    namespace: str
+    name: str
+
+
+def file_dataset(path: str) -> Dataset:
+    """A file or a folder, of a file system or an object store (``s3://connection@bucket/name`` is in the bucket); of a
+    pattern, the folder that all it means is in."""
+    parts_of_path = path.split("/")
+    magic = next((place for place, part in enumerate(parts_of_path) if _MAGIC & set(part)), None)
+    path = path if magic is None else "/".join(parts_of_path[:magic]) or "/"
+    if "://" not in path:
+        return Dataset("file", os.path.abspath(os.path.expanduser(path)))
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Dataset("file", parts.path)
+    return Dataset(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/") or "/")
+
+
+def table_dataset(where: Connection, table: str, schema: str = "") -> Dataset:
+    """A table of a database; `table` may have its schema before a dot."""
+    before, _, table = table.rpartition(".")
+    schema = before or schema
+    if where.conn_type == "sqlite":
+        return sqlite_dataset(where.host or where.schema, table)
+    port = where.port or _PORTS.get(where.conn_type)
+    if where.conn_type not in _WITHOUT_SCHEMA:
+        schema = schema or _SCHEMAS.get(where.conn_type, "")
+    parts = (where.schema, schema, table)
+    place = f"{where.host or 'localhost'}{f':{port}' if port else ''}"
+    return Dataset(f"{where.conn_type}://{place}", ".".join(part for part in parts if part))
+
+
+def sqlite_dataset(path: str, table: str) -> Dataset:
+    """A table of an SQLite file, of which OpenLineage says nothing."""
+    return Dataset("sqlite", f"{os.path.abspath(os.path.expanduser(path))}/{table}")
+
+
+def topic_dataset(bootstrap_servers: str, topic: str) -> Dataset:
+    """A topic of Kafka: its cluster is called after the first of its servers."""
+    return Dataset(f"kafka://{bootstrap_servers.split(',')[0].strip()}", topic)
+
+
+def redis_dataset(host: str, port: int, db: int, key: str) -> Dataset:
+    """A key of Redis, or what keys begin with, of which OpenLineage says nothing."""
+    return Dataset(f"redis://{host}:{port}", f"{db}/{key}")
+
+
+def iceberg_dataset(catalog: str, uri: str, table: str) -> Dataset:
+    """A table of an Iceberg catalog, which is called after its host, or else by its own name."""
+    return Dataset(f"iceberg://{urlsplit(uri).hostname or catalog}", table)

@@ -1,0 +1,170 @@
+"""What a task tells OpenLineage when it has ended, by the protocol of Airflow's provider for it, which asks.
+
+Imported when it asks, so with the provider installed: never while a DAG is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.openlineage.extractors import OperatorLineage
+from attrs import define
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import (
+    InputDatasetFacet,
+    RunFacet,
+    input_statistics_input_dataset,
+    output_statistics_output_dataset,
+    schema_dataset,
+)
+
+from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.tasks.asset_events import POSITION_CHARACTERS
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    from airflow_trident.contracts.spout import Spout
+    from airflow_trident.io.datasets import Dataset
+    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.topology.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+TRANSACTIONS_TOLD = 100
+"""So many of the lowest transactions of a task are told one by one; the sums are of all."""
+RUN_FACET = "trident_transactions"
+BATCH_FACET = "trident_batch"
+
+
+@define
+class TridentTransactionsRunFacet(RunFacet):
+    """`transactions`: txid, status, attempt, rows read and, by state, staged, and bytes of each, the lowest
+    `TRANSACTIONS_TOLD`; `count`, `rows_read`: of all."""
+
+    topology: str
+    incarnation: str
+    count: int
+    rows_read: int
+    transactions: list[dict[str, Any]]
+
+
+@define
+class TridentBatchInputDatasetFacet(InputDatasetFacet):
+    """What was read for the streams that begin there. `streams`: name -> first and last txid that had something of it,
+    and the metadata of their batches, where these are short: the ledger has them."""
+
+    streams: dict[str, dict[str, Any]]
+
+
+def lineage_of(
+    topology: Topology, ledger: Ledger, records: Sequence[TxRecord], *, reads: bool, writes: bool
+) -> OperatorLineage[Any, Any]:
+    """What a task did for these transactions.
+
+    :param records: of the transactions, lowest first.
+    :param reads: it tells of the sources of what is staged.
+    :param writes: it commits: it tells of sources and states of what is COMMITTED, and of nothing else.
+    """
+    done = [one for one in records if one.staged and (one.status is Status.COMMITTED or not writes)]
+    transactions = TridentTransactionsRunFacet(
+        topology=topology.name,
+        incarnation=ledger.paths().incarnation,
+        count=len(records),
+        rows_read=_rows_read(records),
+        transactions=[_told(one) for one in records[:TRANSACTIONS_TOLD]],
+    )
+    return OperatorLineage(
+        inputs=_inputs(topology, done) if reads else [],
+        outputs=_outputs(topology, done) if writes and done else [],
+        run_facets={RUN_FACET: transactions},
+    )
+
+
+def _told(record: TxRecord) -> dict[str, Any]:
+    told: dict[str, Any] = {"txid": record.txid, "status": str(record.status)}
+    if record.attempt != NO_ATTEMPT:
+        told["attempt"] = record.attempt
+    if record.staged is not None:
+        told |= {"rows_read": record.staged.rows_read, "rows": dict(record.staged.rows), "bytes": record.staged.bytes}
+    return told
+
+
+def _rows_read(records: Sequence[TxRecord]) -> int:
+    return sum(max(0, one.staged.rows_read) for one in records if one.staged)
+
+
+def _inputs(topology: Topology, records: Sequence[TxRecord]) -> list[InputDataset]:
+    """One for each dataset, though several streams read it."""
+    streams: dict[Dataset, dict[str, dict[str, Any]]] = {}
+    schemas: dict[Dataset, Schema] = {}
+    for stream, spout in topology.spouts.items():
+        had = [one for one in records if stream in one.metadata]
+        for dataset in _datasets(stream, spout, had):
+            streams.setdefault(dataset, {})[stream] = _batches(stream, had)
+            schemas.setdefault(dataset, spout.schema)
+    rows = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=_rows_read(records))
+    alone = len(topology.spouts) == len(streams) == 1  # else nobody knows how many rows came from which
+    return [
+        InputDataset(
+            namespace=dataset.namespace,
+            name=dataset.name,
+            facets={"schema": _schema_facet(schemas[dataset])},
+            inputFacets={
+                BATCH_FACET: TridentBatchInputDatasetFacet(streams=about),
+                **({"inputStatistics": rows} if alone else {}),
+            },
+        )
+        for dataset, about in streams.items()
+    ]
+
+
+def _datasets(stream: str, spout: Spout, records: Sequence[TxRecord]) -> tuple[Dataset, ...]:
+    if not records:
+        return ()
+    try:
+        return spout.lineage_datasets(records[-1].metadata[stream])
+    except Exception as error:  # noqa: BLE001 - a spout may be anybody's, and nothing fails for lineage
+        return _untold(f"stream {stream}", error)
+
+
+def _batches(stream: str, records: Sequence[TxRecord]) -> dict[str, Any]:
+    first, last = records[0], records[-1]
+    about: dict[str, Any] = {"first_txid": first.txid, "last_txid": last.txid}
+    metadata: dict[str, Json] = {"first": first.metadata[stream], "last": last.metadata[stream]}
+    return about | metadata if len(json.dumps(metadata)) <= POSITION_CHARACTERS else about
+
+
+def _outputs(topology: Topology, records: Sequence[TxRecord]) -> list[OutputDataset]:
+    found = []
+    for name, spec in topology.states.items():
+        try:
+            dataset = spec.factory.lineage_dataset(spec)
+        except Exception as error:  # noqa: BLE001 - as of spouts
+            _untold(f"state {name}", error)
+            continue
+        if dataset is not None:
+            rows = sum(one.staged.rows.get(name, 0) for one in records if one.staged)
+            statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+            found.append(
+                OutputDataset(
+                    namespace=dataset.namespace,
+                    name=dataset.name,
+                    facets={"schema": _schema_facet((*spec.keys, *spec.values))},
+                    outputFacets={"outputStatistics": statistics},
+                )
+            )
+    return found
+
+
+def _untold(what: str, error: Exception) -> tuple[Dataset, ...]:
+    _log.info("lineage does not tell of %s (%s: %s)", what, type(error).__name__, error)
+    return ()
+
+
+def _schema_facet(schema: Schema) -> schema_dataset.SchemaDatasetFacet:
+    fields = [schema_dataset.SchemaDatasetFacetFields(name=one.name, type=one.type) for one in schema]
+    return schema_dataset.SchemaDatasetFacet(fields=fields)
