@@ -28,10 +28,13 @@ class NothingNew:
     """No stream has data after what the ledger holds; nothing was begun."""
 
 
-BeginResult = Begun | NothingNew | Full | Paused | Blocked
+NotBegun = NothingNew | Full | Paused | Blocked
+"""Why nothing was begun."""
 
-BeginManyResult = tuple[Begun, ...] | NothingNew | Full | Paused | Blocked
-"""Never an empty tuple, unless there were no claims."""
+BeginResult = Begun | NotBegun
+
+BeginManyResult = tuple[Begun, ...] | NotBegun
+"""Never an empty tuple, unless there were no claims, or the step was full of what it writes besides."""
 
 LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
 """``position -> stream -> what its source has beyond it``: for people, asked with the position after a new batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NotBegun
 from airflow_trident.protocol.records import StagedRef, TxRecord
 
 
@@ -19,7 +19,15 @@ class StagedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedAndBegun:
-    """`begun` is empty if nothing could be begun by the same step: :meth:`Ledger.begin_many` says why."""
+    """`begun` is empty if nothing could be begun by the same step, and `why_not` says why; None: the step was full, or
+    there were no claims."""
 
     committed: tuple[TxRecord, ...]
     begun: tuple[Begun, ...]
+    why_not: NotBegun | None = None
+
+    @classmethod
+    def of(cls, committed: tuple[TxRecord, ...], begun: BeginManyResult) -> CommittedAndBegun:
+        if isinstance(begun, tuple):
+            return cls(committed=committed, begun=begun)
+        return cls(committed=committed, begun=(), why_not=begun)

@@ -18,7 +18,6 @@ from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import (
     USER_ERRORS,
-    ConfigurationError,
     FencedError,
     LateBatchError,
     StagingError,
@@ -42,7 +41,7 @@ from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.agreement import may_commit
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
-from airflow_trident.runtime.commit_group import OVERTAKEN_TIMES, GroupCommitter, GroupEnd, note_error
+from airflow_trident.runtime.commit_group import OVERTAKEN_TIMES, GoOn, GroupCommitter, GroupEnd, note_error
 from airflow_trident.runtime.downstream import (
     apply_downstream,
     note_overlooked,
@@ -59,7 +58,7 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
-from airflow_trident.runtime.staged_batches import apply_batch, staged_batch
+from airflow_trident.runtime.staged_batches import apply_batch, gone_again, staged_batch
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER, first_group
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -94,6 +93,7 @@ class Committer:
     `takes_up`: is the attempt of a PROCESSING transaction one that the caller began itself, and is not at any more?
     Whoever waits for the caller waits for it in vain: its turn come, it is emitted again.
     `most_together`: so many waiting transactions are committed in one step at most; 1: each alone.
+    `go_on`: is asked to say COMMITTED first, for who begins the next transactions in the same step.
     """
 
     ledger: Ledger
@@ -105,6 +105,7 @@ class Committer:
     progress: Progress = quiet
     takes_up: Callable[[TxRecord], bool] = lambda _record: False
     most_together: int = MOST_TOGETHER
+    go_on: GoOn = lambda _tickets: 0
     _emitted: Counter[int] = field(default_factory=Counter, init=False, repr=False)
     _fences: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     """Of groups whose gate it opened and that go on one by one, by txid."""
@@ -235,6 +236,7 @@ class Committer:
             attempts=self.attempts,
             retention=self.retention,
             progress=self.progress,
+            go_on=self.go_on,
         )
         waiting = committer.waiting(view, is_free, len(held) or self.most_together, remembered=remembered)
         if not waiting or (not held and may_commit(self.ledger, self.topology, view, tx.txid, states) is None):
@@ -276,7 +278,8 @@ class Committer:
             ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner)
             reached(Milestone.GATE_OPENED, txid)
             holds, late_rows = self._apply(ticket, states)
-            self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)
+            if late_rows or not self.go_on([holds]):
+                self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)
         except FencedError:
             tx = self.ledger.view(txid).tx
             if ticket is None or tx is None or tx.status is not Status.COMMITTING:
@@ -318,20 +321,12 @@ class Committer:
                 return ticket, self._staged(ticket)
             except StagingError as error:
                 if tries == EMIT_TRIES:
-                    raise self._gone_again(ticket, error) from error
+                    raise gone_again(ticket, EMIT_TRIES, error) from error
                 self.progress(
                     f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again"
                 )
             tries += 1
             ticket = self._emit_again(ticket)
-
-    def _gone_again(self, ticket: CommitTicket, error: StagingError) -> ConfigurationError:
-        return ConfigurationError(
-            f"transaction {ticket.txid} of topology {self.topology.name!r} was emitted again {EMIT_TRIES} times, and "
-            f"its staged batch still cannot be read: {error.message}",
-            "Look who empties the staging folder ([trident] staging_dir), and whether all workers, drivers and "
-            "executors have the same one.",
-        )
 
     def _apply(self, ticket: CommitTicket, states: OpenStates) -> tuple[CommitTicket, dict[str, int]]:
         """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now, and

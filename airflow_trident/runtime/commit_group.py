@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import (
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 OVERTAKEN_TIMES = 10
 """So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
 
+GoOn: TypeAlias = Callable[[Sequence[CommitTicket]], int]
+"""Says COMMITTED of the first of these in a step that also begins what comes next; of how many: 0, nothing was done."""
+
 FIRST_LOOK = 8
 """So many transactions behind one that can commit are read together at first, then so many times as many."""
 
@@ -70,6 +73,7 @@ class GroupCommitter:
     attempts: Attempts
     retention: int
     progress: Progress
+    go_on: GoOn
 
     def waiting(
         self, view: LedgerView, is_free: Callable[[TxRecord], bool], most: int, *, remembered: bool
@@ -205,7 +209,7 @@ class GroupCommitter:
         return {sink.name: batches(sink) for sink in self.topology.compile().staged}
 
     def _committed(self, tickets: Sequence[CommitTicket]) -> None:
-        left = list(tickets)
+        left = list(tickets[self.go_on(tickets) :])
         while left:
             done = self.ledger.committed_many(left, retention=self.retention)
             left = left[len(done) :]

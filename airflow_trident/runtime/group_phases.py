@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.ledger.base import BatchesOf, BeginManyResult, Begun, Ledger
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import Claim, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.outcomes import lags_of, telling
+from airflow_trident.runtime.outcomes import lags_of, tell_result, telling
 from airflow_trident.runtime.phases import Attempts, require_definition, tell_success
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -53,6 +53,40 @@ def coordinate_many(
     for begun in result if isinstance(result, tuple) else ():
         reached(Milestone.BEGUN, begun.txid)
     return result
+
+
+def commit_and_coordinate(
+    ledger: Ledger,
+    topology: Topology,
+    tickets: Sequence[CommitTicket],
+    claims: Sequence[Claim],
+    coordinators: OpenCoordinators,
+    *,
+    retention: int,
+    max_pending: int,
+    attempt_by: Owner | str,
+    ask_lag: bool,
+) -> CommittedAndBegun:
+    """COMMITTED and :func:`coordinate_many` in one step. Who goes on must :func:`tell_success` afterwards.
+
+    What is wrong with a source is raised, and nothing is changed: the two steps by themselves say what it is.
+    """
+    require_definition(ledger, topology, check_states=False)
+    opened = coordinators.opened()
+    both = ledger.committed_and_begin(
+        tickets,
+        claims,
+        _batches(opened),
+        retention=retention,
+        max_pending=max_pending,
+        attempt_by=attempt_by,
+        lag_of=lags_of(opened) if ask_lag else None,
+        plan=topology.compile().digest,
+    )
+    for begun in both.begun:
+        reached(Milestone.BEGUN, begun.txid)
+    tell_result(ledger, claims[0], both.why_not)
+    return both
 
 
 def new_records(begun: Sequence[Begun]) -> list[TxRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
@@ -21,23 +22,23 @@ def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> No
         ledger.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, error=error))
 
 
+def tell_result(ledger: Ledger, claim: Claim, result: BeginResult | BeginManyResult | None) -> None:
+    if isinstance(result, NothingNew):
+        tell(ledger, claim, OutcomeKind.NOTHING_NEW)
+    elif isinstance(result, Paused):
+        tell(ledger, claim, OutcomeKind.PAUSED)
+    elif isinstance(result, Blocked):
+        tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {result.by} is FAILED")
+
+
 @contextmanager
 def telling(
     ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True
 ) -> Iterator[Callable[[BeginResult | BeginManyResult], None]]:
     """Around a look at the sources: an error is told before it goes on, a result by what this gives. That a transaction
     was begun is in the step that begins it; for room in the window most wait too shortly to speak of it."""
-
-    def told(result: BeginResult | BeginManyResult) -> None:
-        if isinstance(result, NothingNew):
-            tell(ledger, claim, OutcomeKind.NOTHING_NEW)
-        elif isinstance(result, Paused):
-            tell(ledger, claim, OutcomeKind.PAUSED)
-        elif isinstance(result, Blocked):
-            tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {result.by} is FAILED")
-
     try:
-        yield told
+        yield partial(tell_result, ledger, claim)
     except (LedgerUnavailableError, OutcomeUnknownError):
         raise  # the ledger would not hear of it either, and each try takes its deadline
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Applied, StagedFiles, State
+from airflow_trident.errors import ConfigurationError, StagingError
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.protocol.records import CommitTicket
@@ -31,3 +32,12 @@ def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, si
 
 def apply_batch(state: State, ticket: CommitTicket, batch: pa.Table | StagedFiles) -> Applied:
     return state.apply_files(ticket, batch) if isinstance(batch, StagedFiles) else state.apply(ticket, batch)
+
+
+def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> ConfigurationError:
+    return ConfigurationError(
+        f"transaction {ticket.txid} of topology {ticket.topology!r} was emitted again {times} times, and its staged "
+        f"batch still cannot be read: {error.message}",
+        "Look who empties the staging folder ([trident] staging_dir), and whether all workers, drivers and executors "
+        "have the same one.",
+    )

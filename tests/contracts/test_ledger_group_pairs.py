@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_trident.errors import FencedError
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.base import Ledger, NothingNew
+from airflow_trident.protocol.decide import Full
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 from tests.contracts.test_ledger_groups import everything, gated_many, none_at_all, some_lines
@@ -30,8 +31,9 @@ def test_l15_p5_what_is_committed_makes_room_for_what_the_same_step_begins(ledge
 def test_l15_what_cannot_be_begun_keeps_nobody_from_committing(ledger: Ledger) -> None:
     tickets = gated_many(ledger, 1, 2)
     result = ledger.committed_and_begin(tickets[:1], [claim(3)], some_lines, max_pending=1)
-    assert (len(result.committed), result.begun) == (1, ())
-    assert ledger.committed_and_begin(tickets[1:], [claim(3)], none_at_all, max_pending=9).begun == ()
+    assert (len(result.committed), result.begun, result.why_not) == (1, (), Full(oldest=2, pending=1))
+    result = ledger.committed_and_begin(tickets[1:], [claim(3)], none_at_all, max_pending=9)
+    assert (len(result.committed), result.begun, result.why_not) == (1, (), NothingNew())
     assert ledger.view(0).pointer.committed == 2
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
+from airflow_trident.ledger.verbs import begin
 from airflow_trident.ledger.verbs.begin import GROWS_BY_BYTES
 from airflow_trident.ledger.verbs.together import GROUP_BYTES
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
@@ -81,6 +82,16 @@ def test_a_step_takes_as_many_members_as_fit_and_the_next_one_takes_the_rest() -
     assert [one.txid for one in second] == list(range(len(first) + rest + 1, 101))[: len(second)]
     for ops in requests:
         assert sum(len(op.data) for op in ops if isinstance(op, Create | Set)) < GROUP_BYTES + 64 * 1024
+
+
+def test_a_step_that_is_full_of_what_it_commits_says_nothing_about_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ZNodeLedger(MemoryZNodes(), "words")
+    ledger.register(DEFINITION)
+    tickets = gated_many(ledger, 1, 2)
+    monkeypatch.setattr(begin, "GROUP_BYTES", 100)
+    result = ledger.committed_and_begin(tickets, [claim(3)], some_lines, max_pending=ALL)
+    assert (len(result.committed), result.begun, result.why_not) == (2, (), None)
+    assert isinstance(ledger.begin_many([claim(3)], some_lines, max_pending=ALL), tuple)
 
 
 def one_window(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:

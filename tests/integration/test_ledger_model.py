@@ -59,7 +59,7 @@ def alike(value: Any) -> Any:
     if isinstance(value, Begun):
         return replace(value, record=alike(value.record))
     if isinstance(value, CommittedAndBegun):
-        return alike(value.committed), alike(value.begun)
+        return alike(value.committed), alike(value.begun), alike(value.why_not)
     if isinstance(value, tuple):
         return tuple(map(alike, value))
     if isinstance(value, LedgerView):

@@ -105,7 +105,7 @@ class OracleGroups:
         with self._all_or_nothing():
             committed = self.committed_many(tickets, retention=retention)
             begun = self.begin_many(claims, batches_of, **named)
-        return CommittedAndBegun(committed=committed, begun=begun if isinstance(begun, tuple) else ())
+        return CommittedAndBegun.of(committed, begun)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from airflow_trident.engine.base import Job
 from airflow_trident.errors import StagingError, UserCodeError
+from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.verbs.begin import one_by_one
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
@@ -29,22 +30,32 @@ UNREADABLE = 0.15
 
 def coordinate_group(world: World, ledger: ZNodeLedger) -> None:
     """Several runs' transactions in one step."""
+    claims = _claims(world)
+    ledger.register(world.topology.definition())
+    require_agreement(ledger, world.topology)
+    result = ledger.begin_many(claims, _batches_of(world), max_pending=world.judge.max_pending)
+    _begun(world, claims, result)
+
+
+def _claims(world: World) -> list[Claim]:
     runs = world.random.sample(range(RUNS), world.random.randint(1, MOST_TOGETHER))
-    claims = [Claim(key=f"run-{run}") for run in runs]
+    return [Claim(key=f"run-{run}") for run in runs]
+
+
+def _batches_of(world: World) -> BatchesOf:
     coordinator = world.topology.spouts["records"].coordinator()
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
         found = coordinator.initialize_transaction(txid, position.get("records"))
         return None if found is None else {"records": found}
 
-    ledger.register(world.topology.definition())
-    require_agreement(ledger, world.topology)
-    result = ledger.begin_many(claims, one_by_one(metadata_of), max_pending=world.judge.max_pending)
+    return one_by_one(metadata_of)
+
+
+def _begun(world: World, claims: Sequence[Claim], result: BeginManyResult) -> None:
     what = [begun.txid for begun in result] if isinstance(result, tuple) else type(result).__name__
     world.note(f"{', '.join(claim.key for claim in claims)}: {what}")
-    if not isinstance(result, tuple):
-        return
-    for claim, begun in zip(claims, result, strict=False):
+    for claim, begun in zip(claims, result if isinstance(result, tuple) else (), strict=False):
         reached(Milestone.BEGUN, begun.txid)
         world.judge.claimed(claim.key, begun.txid)
         world.given[claim.key] = begun.txid
@@ -128,9 +139,26 @@ def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTi
         world.note(f"{[one.txid for one in tickets]}: {error.message}; emitted again")
         _pass(world, ledger, tickets)
         return
-    ledger.committed_many(tickets, retention=world.retention)
+    if world.random.random() < 0.3:
+        _committed_and_begun(world, ledger, tickets)
+    else:
+        ledger.committed_many(tickets, retention=world.retention)
     reached(Milestone.COMMITTED, tickets[-1].txid)
     world.note(f"committed together: {[one.txid for one in tickets]}")
+
+
+def _committed_and_begun(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTicket]) -> None:
+    """As a drain does, which begins the first attempts, too; it may be killed before these do anything."""
+    claims = _claims(world)
+    both = ledger.committed_and_begin(
+        tickets,
+        claims,
+        _batches_of(world),
+        retention=world.retention,
+        max_pending=world.judge.max_pending,
+        attempt_by=world.random.choice(("", "simulated")),
+    )
+    _begun(world, claims, both.begun or both.why_not or ())
 
 
 def _apply(world: World, tickets: Sequence[CommitTicket]) -> None:

@@ -109,12 +109,13 @@ def begin_many(
         return Unchanged(_in_order(known) or Full(oldest=view.pointer.committed + 1, pending=view.pending))
     position = {} if previous is None else previous.position
     room = most = _room(view, max_pending, len(new))
+    records: list[TxRecord] = []
     taken: list[TxRecord] = []
     creations: list[Write] = []
     while most:
         # A copy: what a spout does to its argument must not get into what is carried on.
         batches = batches_of(txid, codec.require_json(position, "the position"), most)[:most]
-        records: list[TxRecord] = []
+        records = []
         for claim, metadata in zip(new, batches, strict=False):
             after = records[-1].position if records else position
             records.append(_new_record(snap, claim, txid + len(records), metadata, after, attempt_by, plan))
@@ -123,7 +124,7 @@ def begin_many(
             break
         most = len(taken)  # asked again: only the last one of a group need say where to go on
     if not taken:
-        return Unchanged(_in_order(known) or NothingNew())
+        return Unchanged(_in_order(known) or (() if records else NothingNew()))  # (): the step is full already
     last = taken[-1]
     lag = lag_of(codec.require_json(last.position, "the position")) if lag_of else {}
     writes = [*creations, outcomes.begun(snap, last.claim, last.txid, lag)]

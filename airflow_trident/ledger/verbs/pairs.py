@@ -60,9 +60,8 @@ def committed_and_begin(
         plan=plan,
         step_bytes=together.bytes,
     )
-    found = together.then(begin)
-    begun = found if isinstance(found, tuple) else ()
-    return together.change(CommittedAndBegun(committed=records, begun=begun), witness=_claim_of(snap, begun))
+    result = CommittedAndBegun.of(records, together.then(begin))
+    return together.change(result, witness=_claim_of(snap, result.begun))
 
 
 def _claim_of(snap: Snapshot, begun: Sequence[Begun]) -> str:

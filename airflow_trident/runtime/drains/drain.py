@@ -7,29 +7,29 @@ states are those of every other task; only one thread speaks to the ledger, the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import TridentError
-from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.errors import (
+    USER_ERRORS,
+    FencedError,
+    LedgerUnavailableError,
+    OutcomeUnknownError,
+    TridentError,
+)
+from airflow_trident.ledger.base import DEFAULT_RETENTION, BeginManyResult, Ledger
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Wait, decide_begin
-from airflow_trident.protocol.records import Claim, LedgerView
+from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain_passes import Passes
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.limits import DrainLimits, require_groups
-from airflow_trident.runtime.group_phases import (
-    coordinate_many,
-    new_records,
-)
+from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
-from airflow_trident.runtime.phases import (
-    Attempts,
-    Progress,
-)
+from airflow_trident.runtime.phases import Attempts, Progress, tell_success
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
 from airflow_trident.runtime.workers import at_work
@@ -83,6 +83,8 @@ class Drain:
         self._ended: Exception | None = None
         self._states_checked = False
         self._lag_due = 0.0
+        self._goes_on = False
+        self._ahead: BeginManyResult | None = None
         self._size = GroupSize(self.limits, together=self.engine.coalesces(plan).passes)
         self._states = OpenStates(self.topology)
         self._coordinators = OpenCoordinators(self.topology)
@@ -95,6 +97,7 @@ class Drain:
             retention=self.retention,
             progress=self.progress,
             most_together=1 if self.limits.group == 1 else MOST_TOGETHER,
+            go_on=self._commit_and_begin,
         )
 
     def run(self) -> DrainResult:
@@ -164,24 +167,15 @@ class Drain:
 
     def _fill(self) -> bool:
         """Begin transactions; True when only the window of pending ones keeps it from beginning more."""
-        while self._may_begin():
-            seen, most = self.ledger.view(0, remembered=True), self._most()
-            decision = decide_begin(seen, max_pending=self._max_pending)
-            scarce = isinstance(decision, Begin) and self._max_pending - seen.pending < most
-            if self._passes.running and (isinstance(decision, Full) or scarce):
-                return True  # the ledger need not be asked while there is other work; nor are small groups begun
-            begun = coordinate_many(
-                self.ledger,
-                self.topology,
-                [replace(self.claim, key=f"{self.claim.key}/{seen.next_txid + number}") for number in range(most)],
-                self._coordinators,
-                max_pending=self._max_pending,
-                attempt_by=self.attempts.owner,
-                check_states=not self._states_checked,
-                rows_in_errors=self.attempts.rows_in_errors,
-                ask_lag=self._asks_lag(most),
-            )
-            self._states_checked = True
+        while self._ahead is not None or self._may_begin():
+            begun, self._ahead = self._ahead, None
+            if begun is None:
+                seen = self.ledger.view(0, remembered=True)
+                if self._passes.running and self._has_no_room(seen):
+                    return True  # the ledger need not be asked while there is other work; nor are small groups begun
+                begun = self._coordinate(self._next_claims(seen))
+            else:  # as who coordinates anew does
+                tell_success(self.ledger, self._coordinators.opened())
             if isinstance(begun, Blocked):
                 self._ended = self._ended or blocked(self.topology.name, begun)
                 return False
@@ -194,6 +188,63 @@ class Drain:
                     continue  # an earlier try of this very task still runs
                 self._passes.alone(one.txid)
         return False
+
+    def _coordinate(self, claims: Sequence[Claim]) -> BeginManyResult:
+        begun = coordinate_many(
+            self.ledger,
+            self.topology,
+            claims,
+            self._coordinators,
+            max_pending=self._max_pending,
+            attempt_by=self.attempts.owner,
+            check_states=not self._states_checked,
+            rows_in_errors=self.attempts.rows_in_errors,
+            ask_lag=self._asks_lag(len(claims)),
+        )
+        self._states_checked = True
+        return begun
+
+    def _commit_and_begin(self, tickets: Sequence[CommitTicket]) -> int:
+        """COMMITTED, and the next group, for which that makes room, begun in the same step. How many are COMMITTED: 0
+        if there is nothing to begin, or if that failed: then the two steps by themselves say why."""
+        goes_on = self._goes_on and self._states_checked and self._ahead is None
+        if not goes_on or not self._may_begin():
+            return 0
+        seen = self.ledger.view(0, remembered=True)
+        upto = max(seen.pointer.committed, tickets[-1].txid)
+        seen = replace(seen, pointer=replace(seen.pointer, committed=upto))
+        if self._has_no_room(seen):
+            return 0
+        claims = self._next_claims(seen)
+        try:
+            both = commit_and_coordinate(
+                self.ledger,
+                self.topology,
+                tickets,
+                claims,
+                self._coordinators,
+                retention=self.retention,
+                max_pending=self._max_pending,
+                attempt_by=self.attempts.owner,
+                ask_lag=self._asks_lag(len(claims)),
+            )
+        except (FencedError, LedgerUnavailableError, OutcomeUnknownError):
+            raise
+        except USER_ERRORS:
+            return 0
+        self._ahead = both.begun or both.why_not
+        return len(both.committed)
+
+    def _has_no_room(self, seen: LedgerView) -> bool:
+        """For a group as large as they are now."""
+        decision = decide_begin(seen, max_pending=self._max_pending)
+        return isinstance(decision, Full) or (
+            isinstance(decision, Begin) and self._max_pending - seen.pending < self._most()
+        )
+
+    def _next_claims(self, seen: LedgerView) -> list[Claim]:
+        first = seen.next_txid
+        return [replace(self.claim, key=f"{self.claim.key}/{first + number}") for number in range(self._most())]
 
     def _most(self) -> int:
         """How many are begun together."""
@@ -234,6 +285,8 @@ class Drain:
         if last <= view.pointer.committed:
             return
         target = last if wait_s else view.pointer.committed + 1
+
+        self._goes_on = remembered  # what waits in the end has nobody who would process what comes next
 
         def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
             result = self._committer.commit(target, take_over=take_over, states=self._states, remembered=remembered)
