@@ -2,7 +2,8 @@
 
 A drain of a word count runs twice, over so many groups and over three times as many; what it does more is what the
 groups cost, without what is done once. Syncs are those that `strace` sees of the drain, its Spark and its SQLite state,
-not those of ZooKeeper.
+not those of ZooKeeper. Each of the six drains starts a Spark under strace, which takes some minutes in all: each says
+when it has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,8 @@ from benchmarks.data import Corpus, make
 from benchmarks.measure import environment
 
 MORE = 3
+ALONE = 10
+"""Transactions of the smaller drain that takes one at a time."""
 WAYS: dict[str, dict[str, Any]] = {"by key": {}, "by transaction": {"by_transaction": True}, "one by one": {"group": 1}}
 
 
@@ -59,6 +63,7 @@ def drain_counted(path: Path) -> None:
 
 def counts_of(task: dict[str, Any], batches: int, folder: Path, lines: int) -> Counter[str]:
     """Of a whole drain over so many transactions."""
+    began = time.monotonic()
     folder.mkdir()
     made = make(Corpus(batches=batches, lines=lines), folder.parents[1] / "data")
     whole = {
@@ -75,7 +80,12 @@ def counts_of(task: dict[str, Any], batches: int, folder: Path, lines: int) -> C
     child = [sys.executable, "-m", "benchmarks.group_steps", "--task", str(path)]
     subprocess.run([*tracing, *child], env=environment(), check=True)
     syncs = sum("sync" in line and "resumed>" not in line for line in calls.read_text().splitlines())
-    return Counter({"syncs": syncs, **json.loads((folder / "trips.json").read_text())})
+    counts = Counter({"syncs": syncs, **json.loads((folder / "trips.json").read_text())})
+    print(
+        f"{batches} transactions, group {task['group']}: {time.monotonic() - began:.0f} s, {dict(counts)}",
+        file=sys.stderr,
+    )
+    return counts
 
 
 def table(counts: Mapping[str, Counter[str]], groups: Mapping[str, int]) -> list[str]:
@@ -107,12 +117,13 @@ def main() -> int:
                 task = {"group": given.group, **options, "zookeeper": server.hosts}
                 runs = Path(folder) / f"way-{number}"
                 runs.mkdir()
+                groups_of_first = ALONE if task["group"] == 1 else given.groups
                 few, many = (
-                    counts_of(task, given.groups * given.group * times, runs / f"{number}-{times}", given.lines)
+                    counts_of(task, groups_of_first * task["group"] * times, runs / f"{number}-{times}", given.lines)
                     for times in (1, MORE)
                 )
                 counts[way] = Counter({what: many[what] - few[what] for what in many})
-                groups[way] = (MORE - 1) * given.groups * given.group // int(task["group"])
+                groups[way] = (MORE - 1) * groups_of_first
         finally:
             server.stop()
     print(f"{given.group} transactions in a group; of one group, or of one transaction:\n")
