@@ -131,7 +131,7 @@ class FileSpout(Spout):
         return FileEmitter(self._source, self._reading, self._split_bytes)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
-        return (file_dataset(self._pattern.text),)
+        return (file_dataset(self._source.text),)
 
     def describe(self) -> str:
         return f"FileSpout({self._reading.format}, {self._source.text}{', recursive' * self._recursive})"
