@@ -74,7 +74,8 @@ def objects(folder: Path, bucket: Bucket, *, versions: bool = False, **options: 
     """The same files as objects."""
     if versions:
         bucket.keep_versions()
-    local = files(folder, ".parquet" if options else ".txt", write_parquet if options else write_text)
+    parquet = "format" in options
+    local = files(folder, ".parquet" if parquet else ".txt", write_parquet if parquet else write_text)
     for path in folder.iterdir():
         bucket.put(f"in/{path.name}", path.read_bytes())
     spout = FileSpout(f"{bucket.uri}/in", max_files=2, split_bytes=7, **options)
@@ -86,7 +87,7 @@ def objects(folder: Path, bucket: Bucket, *, versions: bool = False, **options: 
             bucket.put(f"in/{path.name}", path.read_bytes() + b"\n")
         return spout
 
-    return Source(spout, ROWS if options else local.rows, take_away)
+    return Source(spout, ROWS if parquet else local.rows, take_away)
 
 
 def text_of(row: tuple[Any, ...]) -> str:
@@ -189,6 +190,7 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
 }
 IN_BUCKETS: dict[str, Callable[[Path, Bucket], Source]] = {
     "objects": objects,
+    "objects in the order of names": lambda folder, bucket: objects(folder, bucket, ordered_names=True),
     "versions of objects": lambda folder, bucket: objects(
         folder, bucket, versions=True, format="parquet", fields=FIELDS
     ),

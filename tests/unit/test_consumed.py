@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files import consumed
-from airflow_trident.spouts.files.consumed import BatchLimits, Consumed, LateFiles, consumed_from_json, next_batch
+from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
+from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json, next_batch
 from airflow_trident.spouts.files.listing import FoundFile, Listing
 
 SECOND = 1_000_000_000

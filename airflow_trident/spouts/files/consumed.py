@@ -18,51 +18,39 @@ so a person decides (`late_files`). Nothing is read twice or lost in silence.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import Enum, StrEnum, auto
-from functools import lru_cache
+from enum import Enum, auto
 from itertools import accumulate, takewhile
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.spouts.files.contents import RecordedFile, is_etag, read_and_changed
+from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles, cut, is_old_enough
+from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
 from airflow_trident.spouts.files.listing import FoundFile, Listing
+from airflow_trident.spouts.files.marks import (
+    FOLDER_LENGTH,
+    MARK_LENGTH,
+    content_mark,
+    entries_of,
+    folder_mark,
+    name_mark,
+    number_of,
+    stamp_of,
+)
 from airflow_trident.types import Json
 
 UPTO = "upto"
 """Of a transaction that was begun with later ones: the last of them."""
+ORDERED = "ordered"
+"""Of a FileSpout with `ordered_names`."""
 MAX_SEEN = 10_000
 """More files than this within the window make the window smaller, so that the metadata stays small."""
 _SLACK_NS = 5_000_000_000
 _CLOCKS_APART_NS = 60_000_000_000
 """The clocks of a worker and of a file system may differ so much without having gone back."""
-_ENTRY, _NAME, _FOLDER, _CONTENT = 20, 16, 12, 4
 _NO_CONTENT = "...."
-
-
-class LateFiles(StrEnum):
-    """What to do about a file of which nobody can tell whether it was read."""
-
-    ERROR = "error"
-    TAKE = "take"
-    IGNORE = "ignore"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """A batch has at least one file, and otherwise at most `max_files` and `max_bytes`. Files younger than
-    `min_age_ns` are left for later: somebody may be writing them.
-    """
-
-    max_files: int
-    max_bytes: int
-    min_age_ns: int
-    late_window_ns: int
-    late_files: LateFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +93,11 @@ class Consumed:
         """These have been read, as they are now said to be."""
         seen, contents = dict(self.seen), dict(self.contents)
         for file in files:
-            name = _name(file.path)
-            seen[name] = _stamp(file.size, file.mtime_ns, file.etag)
+            name = name_mark(file.path)
+            seen[name] = stamp_of(file.size, file.mtime_ns, file.etag)
             contents.pop(name, None)
             if file.digest:
-                contents[name] = _content(file.digest)
+                contents[name] = content_mark(file.digest)
         return replace(self, seen=seen, contents=contents)
 
 
@@ -120,28 +108,25 @@ def consumed_from_json(metadata: Any) -> Consumed:
     """
     if metadata is None:
         return Consumed()
-    if inner := inner_of(metadata):
+    require_last(metadata)
+    if isinstance(metadata, dict) and ORDERED in metadata:
         raise SourceChangedError(
-            f"the recorded position is of a transaction that was begun with those up to {inner[UPTO]}, and only the "
-            "last of them says which files had been read",
-            "Put the ledger back from a backup (`airflow trident ledger import`), or bring the state up to that "
-            "transaction.",
+            "the recorded position is of a FileSpout with ordered_names=True, which does not know all that was read",
+            "Set it again, or give the stream a new name.",
         )
     try:
         cursor, folders, seen = metadata["cursor"], metadata["folders"], metadata["seen"]
-        entries = [seen[at : at + _ENTRY] for at in range(0, len(seen), _ENTRY)]
+        entries = entries_of(seen)
         contents = metadata.get("contents", "")
-        stamps = [contents[at : at + _CONTENT] for at in range(0, len(contents), _CONTENT)]
+        stamps = [contents[at : at + MARK_LENGTH] for at in range(0, len(contents), MARK_LENGTH)]
         old = metadata.get("old")
         return Consumed(
             cursor=(int(cursor["mtime_ns"]), str(cursor["path"])),
             window_ns=int(metadata["window_ns"]),
             settled_ns=int(cursor["ctime_ns"]),
-            folders=frozenset(folders[at : at + _FOLDER] for at in range(0, len(folders), _FOLDER)),
-            seen={entry[:_NAME]: entry[_NAME:] for entry in entries},
-            contents={
-                entry[:_NAME]: stamp for entry, stamp in zip(entries, stamps, strict=False) if stamp != _NO_CONTENT
-            },
+            folders=frozenset(folders[at : at + FOLDER_LENGTH] for at in range(0, len(folders), FOLDER_LENGTH)),
+            seen=entries,
+            contents={name: stamp for name, stamp in zip(entries, stamps, strict=False) if stamp != _NO_CONTENT},
             old=None if old is None else Tally(int(old["files"]), int(old["total"], 16)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -149,6 +134,19 @@ def consumed_from_json(metadata: Any) -> Consumed:
             "the recorded metadata is not that of a FileSpout",
             "Another spout had this stream's name: give the stream a new name.",
         ) from error
+
+
+def require_last(metadata: Any) -> None:
+    """
+    :raises SourceChangedError: it is of a transaction that was begun together with later ones, and not of the last.
+    """
+    if inner := inner_of(metadata):
+        raise SourceChangedError(
+            f"the recorded position is of a transaction that was begun with those up to {inner[UPTO]}, and only the "
+            "last of them says which files had been read",
+            "Put the ledger back from a backup (`airflow trident ledger import`), or bring the state up to that "
+            "transaction.",
+        )
 
 
 def inner_of(metadata: Any) -> dict[str, Json]:
@@ -189,12 +187,12 @@ class ChosenFiles:
 
     def _marked(self, digests: Mapping[str, str]) -> Consumed:
         before, found = self.before, self.listing.files
-        contents = {_name(path): _content(digest) for path, digest in digests.items() if digest}
+        contents = {name_mark(path): content_mark(digest) for path, digest in digests.items() if digest}
         files = self.files
         cursor = max(before.cursor, files[-1].place)
         if any(file.place < cursor for file in self.left):
             # Old files are still to be read: what told them from read ones must stay as it is.
-            marks = {_name(file.path): _stamp(file.size, file.mtime_ns, file.etag) for file in files}
+            marks = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in files}
             return replace(
                 before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
             )
@@ -206,13 +204,13 @@ class ChosenFiles:
         if len(times) > MAX_SEEN:
             window = times[MAX_SEEN] + 1
         marked = [file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled]
-        seen = {_name(file.path): _stamp(file.size, file.mtime_ns, file.etag) for file in marked}
+        seen = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in marked}
         contents = {**before.contents, **contents}
         return Consumed(
             cursor=cursor,
             window_ns=window,
             settled_ns=settled,
-            folders=frozenset(_folder(name) for name in {file.folder for file in found}),
+            folders=frozenset(folder_mark(name) for name in {file.folder for file in found}),
             seen=seen,
             contents={name: contents[name] for name in seen if name in contents},
         )
@@ -250,8 +248,8 @@ def next_batch(
     new = [*kinds[_Kind.NEW], *taken_late, *(file for file in kinds[_Kind.OLD] if file.path in hidden)]
     offered = sorted(new, key=lambda file: file.place)
     # None is passed over: the cursor must not move beyond a file that is left for later.
-    ready = takewhile(lambda file: _is_old_enough(file, limits, now_ns), offered)
-    batches = _cut(list(ready), limits, most)
+    ready = takewhile(lambda file: is_old_enough(file, limits, now_ns), offered)
+    batches = cut(list(ready), limits, most)
     if not batches:
         return None
     taken = {file.path for batch in batches for file in batch}
@@ -263,25 +261,6 @@ def next_batch(
         before=before,
         limits=limits,
     )
-
-
-def _is_old_enough(file: FoundFile, limits: BatchLimits, now_ns: int) -> bool:
-    """A time that lies in the future says nothing about the age."""
-    return limits.min_age_ns == 0 or min(file.mtime_ns, file.ctime_ns) <= now_ns - limits.min_age_ns
-
-
-def _cut(files: Sequence[FoundFile], limits: BatchLimits, most: int) -> list[list[FoundFile]]:
-    batches: list[list[FoundFile]] = []
-    size = 0
-    for file in files:
-        size += file.size
-        if not batches or len(batches[-1]) == limits.max_files or size > limits.max_bytes:
-            if len(batches) == most:
-                break
-            batches.append([])
-            size = file.size
-        batches[-1].append(file)
-    return batches
 
 
 # ---- clocks that went back -------------------------------------------------------------------------------------
@@ -306,7 +285,7 @@ def _hidden(
         return ()  # read files were removed, as they may be
     if added > 0:
         ordered = sorted(old, key=lambda file: (file.ctime_ns, file.path))
-        sums = [0, *accumulate(_number(file.path) for file in ordered)]
+        sums = [0, *accumulate(number_of(file.path) for file in ordered)]
         wanted = found.total - before.old.total
         for begin in range(len(ordered) - added + 1):
             if sums[begin + added] - sums[begin] == wanted:
@@ -321,7 +300,7 @@ def _hidden(
 
 
 def _tally(files: Iterable[FoundFile]) -> Tally:
-    numbers = [_number(file.path) for file in files]
+    numbers = [number_of(file.path) for file in files]
     return Tally(len(numbers), sum(numbers))
 
 
@@ -339,21 +318,21 @@ class _Kind(Enum):
 
 
 def _kind(file: FoundFile, before: Consumed) -> _Kind:
-    if _name(file.path) in before.seen:
+    if name_mark(file.path) in before.seen:
         return _Kind.SEEN
     if before.cursor[0] < 0 or file.place > before.cursor or file.mtime_ns >= before.window_ns:
         return _Kind.NEW
-    if file.ctime_ns < before.settled_ns and _folder(file.folder) in before.folders:
+    if file.ctime_ns < before.settled_ns and folder_mark(file.folder) in before.folders:
         return _Kind.OLD
     return _Kind.LATE
 
 
 def _require_unchanged(file: FoundFile, before: Consumed, base: str, content_of: ContentOf) -> None:
-    name = _name(file.path)
-    if before.seen[name] == _stamp(file.size, file.mtime_ns, file.etag):
+    name = name_mark(file.path)
+    if before.seen[name] == stamp_of(file.size, file.mtime_ns, file.etag):
         return
     content = before.contents.get(name)
-    if content is None or content != _content(content_of(file)):
+    if content is None or content != content_mark(content_of(file)):
         raise read_and_changed(file.path, base)
 
 
@@ -365,34 +344,3 @@ def _late(files: Sequence[FoundFile], base: str) -> ConfigurationError:
         'Set late_files="take" if it is new, late_files="ignore" if it was read, or give it the present time '
         "(`touch`) if it is new.",
     )
-
-
-@lru_cache(maxsize=1 << 16)
-def _name(path: str) -> str:
-    return _hash(path, 12)
-
-
-@lru_cache(maxsize=1 << 16)
-def _number(path: str) -> int:
-    return int.from_bytes(base64.urlsafe_b64decode(_name(path)), "big")
-
-
-@lru_cache(maxsize=1 << 10)
-def _folder(path: str) -> str:
-    return _hash("folder " + path, 9)
-
-
-@lru_cache(maxsize=1 << 16)
-def _stamp(size: int, mtime_ns: int, etag: str) -> str:
-    """The time of an object may be in whole seconds."""
-    return _hash(f"{size} {mtime_ns}{etag}", 3)
-
-
-def _content(digest: str) -> str:
-    """Three bytes of it. ETags begin alike."""
-    return _hash(digest, 3) if is_etag(digest) else digest[:_CONTENT]
-
-
-def _hash(text: str, size: int) -> str:
-    digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=size).digest()
-    return base64.urlsafe_b64encode(digest).decode()

@@ -64,20 +64,27 @@ class ObjectFiles(FileSource):
         :raises ConfigurationError: there is no such bucket, or this user may not list it; or the path is an object.
         """
         begun = time.monotonic_ns()
-        files = sorted(self._found(), key=lambda file: file.place)
+        files = sorted(self.behind(""), key=lambda file: file.place)
         if not files:
             self._require_folder()
         return Listing(tuple(files), time.monotonic_ns() - begun)
 
-    def _found(self) -> Iterator[FoundFile]:
-        """An object without content is none, because it may stand for a folder: its name cannot be told from the
-        folder's."""
-        begin = plain_text_of(self.parts[0])
-        before = begin[:-1] if begin[:-1] not in _NO_NAMES else None
+    def behind(self, upto: str) -> Iterator[FoundFile]:
+        """Those whose names sort behind this one, in the order of names; a page is asked for when it is needed.
+
+        An object without content is none, because it may stand for a folder: its name cannot be told from the folder's.
+
+        :raises ConfigurationError: the store lists in another order.
+        """
+        begin, last = plain_text_of(self.parts[0]), ""
+        before = max(upto, begin[:-1] if begin[:-1] not in _NO_NAMES else "") or None
         with self._asking("list the objects"):
             for page in _obstore().list(self.place.store(), offset=before, chunk_size=_PAGE):
                 for one in page:
                     name: str = one["path"]
+                    if name < last:
+                        raise _out_of_order(self.base(), last, name)
+                    last = name
                     if name > begin and not name.startswith(begin):
                         return
                     if one["size"] and is_meant(name.split("/"), self.parts):
@@ -238,6 +245,13 @@ def _etag(one: Any) -> str:
     """In quotes, which some stores leave out of their listings."""
     given = one["e_tag"] or ""
     return given if not given or given.endswith('"') else f'"{given}"'
+
+
+def _out_of_order(where: str, last: str, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{where!r} is not listed in the order of names: {name!r} comes behind {last!r}",
+        "Use a bucket that is (a directory bucket of S3 is not).",
+    )
 
 
 def _recorded(file: FoundFile) -> RecordedFile:

@@ -21,11 +21,12 @@ from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_simple_types
+from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.consumed import (
+    ORDERED,
     UPTO,
-    BatchLimits,
     ChosenFiles,
-    LateFiles,
+    Consumed,
     consumed_from_json,
     inner_of,
     next_batch,
@@ -36,7 +37,14 @@ from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
 from airflow_trident.spouts.files.listing import FilePattern, Listing
 from airflow_trident.spouts.files.local_files import LocalFiles
+from airflow_trident.spouts.files.marks import name_mark, object_mark
 from airflow_trident.spouts.files.object_files import ObjectFiles
+from airflow_trident.spouts.files.ordered import (
+    ChosenInOrder,
+    ReadInOrder,
+    next_in_order,
+    read_in_order_from_json,
+)
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 DEFAULT_MAX_FILES = 1000
@@ -67,6 +75,8 @@ class FileSpout(Spout):
     :param encoding_errors: of text, bytes that are no UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
     :param digest_bytes: of larger files no digest of the content is recorded: they are known by size and time alone.
         Of objects the ETag is recorded, whatever their size.
+    :param ordered_names: of objects: a new one's name sorts behind the names of all that are older than the newest one
+        read by more than `late_window_s`. Then a listing begins there, and batches are in the order of names.
     :raises ConfigurationError: an argument is wrong, or arguments do not go together.
     """
 
@@ -89,6 +99,7 @@ class FileSpout(Spout):
         split_bytes: int = DEFAULT_SPLIT_BYTES,
         encoding_errors: str = "error",
         digest_bytes: int = DIGEST_BYTES,
+        ordered_names: bool = False,
     ) -> None:
         kind = FileFormat(_one_of("format", format, tuple(FileFormat)))
         for name, number, least in (
@@ -119,13 +130,25 @@ class FileSpout(Spout):
         )
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._listings = _Listings(self._source)
+        self._ordered = ordered_names
+        if ordered_names and self._source.is_local:
+            raise ConfigurationError(
+                f"FileSpout({path!r}) with ordered_names=True: it is of folders, which are listed whole",
+                "Leave it out, or read from s3://.",
+            )
+        if ordered_names and self._limits.late_files is not LateFiles.ERROR:
+            raise ConfigurationError(
+                f"FileSpout with ordered_names=True and late_files={late_files!r}: what comes late is not looked for",
+                "Leave one of them out.",
+            )
 
     @property
     def schema(self) -> Schema:
         return self._reading.schema
 
     def coordinator(self) -> FileCoordinator:
-        return FileCoordinator(self._source, self._limits, self._listings, self._digest_bytes)
+        kind = OrderedCoordinator if self._ordered else FileCoordinator
+        return kind(self._source, self._limits, self._listings, self._digest_bytes)
 
     def emitter(self) -> FileEmitter:
         return FileEmitter(self._source, self._reading, self._split_bytes)
@@ -174,8 +197,7 @@ class FileCoordinator(Coordinator):
     digest_bytes: int
 
     def is_ready(self, previous: Json) -> bool:
-        base = self.source.base()
-        return self._choose(self.listings.new(), previous, base) is not None
+        return self._look(previous, self.source.base()) is not None
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
@@ -189,7 +211,7 @@ class FileCoordinator(Coordinator):
         """From one listing. What has been read with all of them is in the metadata of the last one, whose errors these
         are as well."""
         base = self.source.base()
-        choice = self._remembered(previous, base, most) or self._choose(self.listings.new(), previous, base, most)
+        choice = self._remembered(previous, base, most) or self._look(previous, base, most)
         if choice is None:
             return []
         claimed = {file.path: file for file in self.source.claimed(base, choice.files, self.digest_bytes)}
@@ -207,17 +229,17 @@ class FileCoordinator(Coordinator):
     def accept_source(self, metadata: Json) -> Json:
         base = self.source.base()
         files = self.source.as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
-        after = inner_of(metadata) or consumed_from_json(metadata).knows(files).to_json()
+        after = inner_of(metadata) or _position(metadata).knows(files).to_json()
         return {"files": [file.to_json() for file in files], **after}
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
         assert isinstance(later, dict)
         if inner_of(later):
             return later
-        known = consumed_from_json(later).knows(recorded_files(accepted, self.source.base()))
+        known = _position(later).knows(recorded_files(accepted, self.source.base()))
         return {**later, **known.to_json()}
 
-    def lag(self, position: Json) -> Lag:
+    def lag(self, position: Json) -> Lag | None:
         """Files that are too young (`min_age_s`) are not in it."""
         unlimited = replace(self, limits=replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize))
         listing = self.listings.remembered() or self.listings.new()
@@ -236,6 +258,9 @@ class FileCoordinator(Coordinator):
                 return choice
         return None
 
+    def _look(self, previous: Json, base: str, most: int = 1) -> ChosenFiles | ChosenInOrder | None:
+        return self._choose(self.listings.new(), previous, base, most)
+
     def _choose(self, listing: Listing, previous: Json, base: str, most: int = 1) -> ChosenFiles | None:
         return next_batch(
             listing,
@@ -246,6 +271,43 @@ class FileCoordinator(Coordinator):
             content_of=lambda file: self.source.content_of(base, file),
             most=most,
         )
+
+
+class OrderedCoordinator(FileCoordinator):
+    """Metadata: ``files`` as of a FileCoordinator, by name, and what has been read with them
+    (:class:`airflow_trident.spouts.files.ordered.ReadInOrder`)."""
+
+    def lag(self, position: Json) -> Lag | None:
+        """None: there is more than one listing for a batch shows."""
+        choice = self._look(position, self.source.base())
+        if choice is None:
+            return {"files": 0, "bytes": 0}
+        return {"files": len(choice.new), "bytes": sum(file.size for file in choice.new)} if choice.complete else None
+
+    def _remembered(self, previous: Json, base: str, most: int) -> None:
+        """A new listing is short."""
+
+    def _look(self, previous: Json, base: str, most: int = 1) -> ChosenInOrder | None:
+        before = self._before(previous, base)
+        assert isinstance(self.source, ObjectFiles)
+        found = self.source.behind(before.upto)
+        return next_in_order(found, before, self.limits, base=base, now_ns=time.time_ns(), most=most)
+
+    def _before(self, previous: Json, base: str) -> ReadInOrder:
+        """What was read before `ordered_names` was set is found out by listing everything once more."""
+        if not isinstance(previous, dict) or ORDERED in previous or "cursor" not in previous:
+            return read_in_order_from_json(previous)
+        every = replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize, min_age_ns=0)
+        listing = self.source.list()
+        choice = replace(self, limits=every)._choose(listing, previous, base)
+        new = {file.path for file in choice.files} if choice else set()
+        read = [file for file in listing.files if file.path not in new]
+        return ReadInOrder(seen={name_mark(file.path): object_mark(file.size, file.etag) for file in read})
+
+
+def _position(metadata: Json) -> Consumed | ReadInOrder:
+    ordered = isinstance(metadata, dict) and ORDERED in metadata
+    return read_in_order_from_json(metadata) if ordered else consumed_from_json(metadata)
 
 
 def _source(path: str, recursive: bool) -> FileSource:
