@@ -17,6 +17,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import UserCodeError
 from tests.fixtures.engine import make_job, rows_as_text, run
 from tests.generated.commit_phases import run_committed
+from tests.generated.joins import JOINS, JoinCase, join_up
 from tests.generated.topologies import PROGRAMS, SOURCES, Row, build
 from tests.generated.types import CASES, PAIRS, SUMS, add_up, comparable, fits, look_at, overflows, sums_of, work_out
 from tests.oracle.rows import OracleEngine
@@ -67,6 +68,19 @@ def test_a_random_topology_behind_states_ends_on_spark_as_plain_python_says(
 
 
 # ---- every type ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(JOINS)
+def test_joins_by_every_type_give_on_spark_what_plain_python_says(spark_engine: Engine, case: JoinCase) -> None:
+    expected: dict[str, list[Row]] = {}
+
+    def topology(topology: Topology) -> None:
+        expected.update(join_up(topology, case))
+
+    with TemporaryDirectory() as folder:
+        found = run(spark_engine, make_job(topology, Path(folder)))
+        assert found == {state: rows_as_text(rows) for state, rows in expected.items()}
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)

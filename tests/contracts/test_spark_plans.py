@@ -52,6 +52,11 @@ def joined(t: Topology) -> None:
     keep(t.join([sales(t).project("city, id"), cities(t).project("town, rank")], ["city", "town"], "city, id, rank"))
 
 
+def joined_thrice(t: Topology) -> None:
+    streams = [cities(t, name).project("town, rank") for name in ("one", "two", "three")]
+    keep(t.join(streams, ["town"] * 3, "town, a, b, c", "outer").parallelism_hint(2))
+
+
 def reduced(t: Topology) -> None:
     keep(t.multi_reduce(["id", "rank"], [sales(t).group_by("city"), cities(t).group_by("town")], Latest(), "p, a, b"))
 
@@ -109,7 +114,7 @@ SHAPES: dict[str, tuple[Callable[[Topology], Any], int, int]] = {
     ),
     "a merge of what is partitioned alike": (merged_by_city, 1, 3),
     "a merge of partitions that were changed": (merged_behind_a_filter, 3, 4),
-    "a join": (joined, 1, 3),
+    "a full join of three into a number of partitions": (joined_thrice, 1, 4),
     "a multi-reducer by group": (reduced, 1, 3),
     "a multi-reducer of the batch": (reduced_whole, 1, 3),
 }
@@ -131,6 +136,29 @@ def test_a_stage_is_one_pass_and_a_repartition_one_exchange(
 def test_a_combiner_aggregates_before_and_after_the_exchange(spark_engine: SparkEngine, job_of: JobOf) -> None:
     (text,) = spark_engine.physical(job_of(native_word_count)).values()
     assert re.search(r"HashAggregate.*sum.*\n.*Exchange hashpartitioning.*\n.*HashAggregate.*partial_sum", text), text
+
+
+def filtered(t: Topology) -> None:
+    both = t.join([sales(t).project("city, id"), cities(t).project("town, rank")], ["city", "town"], "city, id, rank")
+    keep(both.each(col("rank") + 1, "next").filter(col("id") > 1))
+
+
+def with_a_number(t: Topology) -> None:
+    both = t.join([sales(t).project("city, id"), cities(t).project("town, rank")], ["city", "town"], "city, id, rank")
+    keep(both.parallelism_hint(3))
+
+
+@pytest.mark.parametrize("build", [joined, filtered, with_a_number])
+def test_a_join_is_one_of_sparks_own(
+    spark_engine: SparkEngine, build: Callable[[Topology], None], job_of: JobOf
+) -> None:
+    """It sorts, and does not send what Python has read, of which it knows no size, to all executors; Python only reads
+    and writes."""
+    (text,) = spark_engine.physical(job_of(build)).values()
+    assert len(re.findall(r"\bSortMergeJoin\b", text)) == 1, text
+    assert len(re.findall(r"\bExchange\b", text)) == 2, text
+    assert len(re.findall(r"\bMapInArrow\b", text)) == 3, text
+    assert ("3), REPARTITION_BY_NUM" in text) == (build is with_a_number), text
 
 
 def test_columns_that_nobody_uses_are_neither_read_nor_moved(spark_engine: SparkEngine, job_of: JobOf) -> None:

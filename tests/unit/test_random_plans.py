@@ -20,6 +20,7 @@ from airflow_trident.plan.rewrites.fusion import fuse
 from tests.fixtures.engine import TOPOLOGIES, computed, make_job, rows_as_text, run
 from tests.fixtures.verb import VERBS
 from tests.generated.commit_phases import run_committed
+from tests.generated.joins import JOINS, JoinCase, join_up
 from tests.generated.topologies import PROGRAMS, SOURCES, Row, build
 from tests.generated.types import CASES, PAIRS, SUMS, add_up, comparable, fits, look_at, overflows, sums_of, work_out
 from tests.oracle.rows import OracleEngine
@@ -82,6 +83,21 @@ def test_values_of_every_type_group_and_compare_as_plain_python_says(case: tuple
         meant = {state: rows_as_text(rows) for state, rows in expected.items()}
         assert comparable(computed(OracleEngine(2), job)) == comparable(meant)
         assert comparable(run(LocalEngine(3), job)) == comparable(meant)
+
+
+@settings(max_examples=150)
+@given(JOINS)
+def test_joins_by_every_type_give_what_plain_python_says(case: JoinCase) -> None:
+    expected: dict[str, list[Row]] = {}
+
+    def topology(topology: Topology) -> None:
+        expected.update(join_up(topology, case))
+
+    with TemporaryDirectory() as folder:
+        job = make_job(topology, Path(folder))
+        meant = {state: rows_as_text(rows) for state, rows in expected.items()}
+        assert computed(OracleEngine(2), job) == meant
+        assert run(LocalEngine(3), job) == meant
 
 
 @settings(max_examples=150)

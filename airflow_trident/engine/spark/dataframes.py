@@ -21,6 +21,8 @@ from airflow_trident.errors import FieldError, TridentError, UserCodeError
 from airflow_trident.operations.calls.infer import takes_context
 from airflow_trident.operations.sql_query import SqlQuery
 from airflow_trident.operations.transform_context import TransformContext
+from airflow_trident.plan.graph import Node
+from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.plan.transform_node import TransformNode
 from airflow_trident.types import WHOLE_TYPES, Field, names_of, parse_type
@@ -39,11 +41,12 @@ def transforms_of(plan: Plan) -> tuple[TransformNode, ...]:
     return tuple(stage.transform for stage in plan.stages if stage.transform is not None)
 
 
-def is_told_partitions(plan: Plan, first: Stage) -> bool:
+def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node]) -> bool:
     """Is an operation, to which the partitions of this stage come as they are, prepared with their number?"""
-    reached, nodes = {first.index}, list(first.nodes)
+    reached, nodes = {first.index}, list(nodes_of_first)
     for stage in plan.stages:
-        if stage.exchange is None and reached & set(stage.upstreams):
+        stays = stage.exchange is None or stage.exchange.grouping is Grouping.COLOCATED
+        if stays and reached & set(stage.upstreams):
             reached.add(stage.index)
             nodes += stage.nodes
     return any(

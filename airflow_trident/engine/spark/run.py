@@ -15,6 +15,7 @@ from airflow_trident.engine.shaking import turned
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
+from airflow_trident.engine.spark.jvm_joins import JvmJoin
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.jvm_sources import JvmSources
 from airflow_trident.engine.spark.notes import FolderNotes, MadeNotes, Notes, notes_of
@@ -61,7 +62,8 @@ _TOLD = 300
 @dataclass(frozen=True)
 class Flow:
     """Rows on their way: a DataFrame, and the Python pass behind it that is not begun yet, because what comes next may
-    still be put into it. `schema` is that of what comes out, `partitions` in how many parts."""
+    still be put into it. `schema` is that of what comes out, `partitions` in how many parts; `sized`: does Spark know
+    about how large it is? What Python reads it takes for as large as the numbers that say what to read."""
 
     data: DataFrame
     schema: Schema
@@ -69,6 +71,7 @@ class Flow:
     work: Work | None = None
     what: str = ""
     marked: bool = False
+    sized: bool = False
 
 
 def told(sink: SinkNode) -> str:
@@ -155,7 +158,7 @@ class PlanRun:
             return flow
         kept = self._frame(flow if self._attached.local else self._noted(flow)).persist()
         self._kept.append(kept)
-        return Flow(kept, flow.schema, flow.partitions)
+        return Flow(kept, flow.schema, flow.partitions, sized=flow.sized)
 
     def _noted(self, flow: Flow) -> Flow:
         """With notes of what was made. Not where executors live and die with this process."""
@@ -172,10 +175,13 @@ class PlanRun:
             flow = self._transformed(stage, stage.transform, upstreams)
         elif stage.union is None:
             (flow,) = upstreams
+        elif (joined := self._joined(stage, upstreams)) is not None:
+            return joined, stage.nodes[1:]
         else:
             frames = [self._frame(one) for one in upstreams]
             data = self._exchanges.united(stage.union, frames, placed=colocates)
-            flow = Flow(data, stage.union.schema, sum(one.partitions for one in upstreams))
+            count = sum(one.partitions for one in upstreams)
+            flow = Flow(data, stage.union.schema, count, sized=_sized(upstreams))
         wanted = stage.count(self._attached.partitions)
         if how is not None and (not colocates or stage.union is not None):
             return self._exchange(flow, how, stage.nodes, wanted)
@@ -190,10 +196,23 @@ class PlanRun:
         or an operation behind it would be told of one."""
         data = transformed(self._attached, node, [self._frame(one) for one in upstreams], self._job)
         count = stage.count(self._attached.partitions)
-        told = stage.partitions is not None or is_told_partitions(self._job.plan, stage)
+        told = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes)
         if stage.exchange is None and (told or stage.at_most is not None):
             data = data.repartition(count) if told else data.coalesce(count)
-        return Flow(data, node.schema, count)
+        return Flow(data, node.schema, count, sized=_sized(upstreams))
+
+    def _joined(self, stage: Stage, upstreams: list[Flow]) -> Flow | None:
+        """The join that the stage begins with, as Spark makes it; None: a Python pass has to. Spark cuts it into
+        partitions as it likes, unless a number is said, or an operation behind it would be told of one."""
+        numbered = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes[1:])
+        join = JvmJoin.of(stage, numbered=numbered) if self._native else None
+        if join is None:
+            return None
+        count, sized = stage.count(self._attached.partitions), _sized(upstreams)
+        frames = [self._frame(one) for one in upstreams]
+        data = join.data(self._columns, frames, count=count if numbered else None, sized=sized)
+        limited = stage.at_most is not None and not numbered
+        return Flow(data.coalesce(count) if limited else data, join.step.schema, count, sized=sized)
 
     def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
         """The source with the nodes that are fused with reading, and the nodes that are left.
@@ -213,7 +232,7 @@ class PlanRun:
         if self._native and not self._job.shaken:
             data = self._sources.read(stage, source, emitter, self._job.metadata[source.name])
             if data is not None:
-                return Flow(data, source.schema, len(splits)), nodes
+                return Flow(data, source.schema, len(splits), sized=True), nodes
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = with_tail(nodes, last + 1)
         partitions = min(stage.count(partitions_for(splits)), len(splits))
@@ -252,12 +271,13 @@ class PlanRun:
         if isinstance(first, FinalAggregateNode) and self._native and first.is_builtin and how.keys == first.groups:
             data = self._columns.final(self._frame(flow), first)
             fewer = first.groups and wanted < self._attached.partitions
-            return Flow(data.coalesce(wanted) if fewer else data, first.schema, wanted), nodes[1:]
+            data = data.coalesce(wanted) if fewer else data
+            return Flow(data, first.schema, wanted, sized=flow.sized), nodes[1:]
         wanted = 1 if how.grouping.gathers else wanted
         data = self._frame(self._choosing(flow, how, wanted))
         marked = any(node.runs_without_tuples for node in nodes)
         move = self._exchanges.marked if marked else self._exchanges.moved
-        return Flow(move(data, how, wanted), how.schema, wanted, marked=marked), nodes
+        return Flow(move(data, how, wanted), how.schema, wanted, marked=marked, sized=flow.sized), nodes
 
     def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:
         """With the partitions that a custom grouping chooses, in the pass that is still waiting if there is one."""
@@ -285,7 +305,8 @@ class PlanRun:
         if flow.marked:  # Python takes the marks out
             places.insert(0, 0)
         for node in nodes[: places[0] if places else len(nodes)]:
-            flow = Flow(self._columns.apply(self._frame(flow), node, flow.schema), node.schema, flow.partitions)
+            data = self._columns.apply(self._frame(flow), node, flow.schema)
+            flow = Flow(data, node.schema, flow.partitions, sized=flow.sized)
         if not places:
             return flow
         first, last = places[0], places[-1]
@@ -356,6 +377,10 @@ class PlanRun:
         except (KeyError, ValueError):
             return -1
         return total
+
+
+def _sized(flows: list[Flow]) -> bool:
+    return all(one.sized for one in flows)
 
 
 def is_aggregate(sink: SinkNode) -> bool:

@@ -1,0 +1,139 @@
+"""Joins that Spark makes itself: it sorts and spills where a Python pass has all tuples of a partition in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.jvm_nodes import Columns
+from airflow_trident.operations.multireduce import Joiner, JoinOutFieldsMode, JoinType
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import MultiReduceStepNode, UnionNode
+from airflow_trident.plan.stages import Stage
+from airflow_trident.types import has_reals, is_nested, members
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class JvmJoin:
+    """The join of a stage over the streams of its union. Keys are equal as those of groups are: null is one, NaN is
+    one, and the zeros are one, which comes out without a sign."""
+
+    union: UnionNode
+    step: MultiReduceStepNode
+    joiner: Joiner
+
+    @classmethod
+    def of(cls, stage: Stage, *, numbered: bool) -> JvmJoin | None:
+        """The one that the stage begins with; None: there is none that Spark can make.
+
+        :param numbered: must there be as many partitions as the plan says?
+        """
+        union, how, step = stage.union, stage.exchange, stage.nodes[0] if stage.nodes else None
+        if union is None or how is None or how.grouping is not Grouping.FIELDS:
+            return None
+        if not isinstance(step, MultiReduceStepNode) or not isinstance(step.reducer, Joiner):
+            return None
+        if how.keys != step.groups or union.tag != step.tag:
+            return None
+        if numbered and len(union.inputs) > 2 and JoinType.INNER not in step.reducer.types:
+            return None  # what comes out of the first full join is in no partitions that the second knows
+        return cls(union, step, step.reducer)
+
+    def data(
+        self, columns: Columns, frames: Sequence[DataFrame], *, count: int | None = None, sized: bool = False
+    ) -> DataFrame:
+        """All combinations of tuples with equal keys, with the fields of the join.
+
+        :param frames: of the union's inputs.
+        :param count: of partitions, of which each has whole groups; None: as Spark likes.
+        :param sized: does Spark know about how large they are? Else it would take what Python reads for tiny, and send
+            all of it to every executor.
+        """
+        return _Joining(self, columns, count, sized=sized).data(frames)
+
+
+class _Joining:
+    def __init__(self, join: JvmJoin, columns: Columns, count: int | None, *, sized: bool) -> None:
+        self._join = join
+        self._columns = columns
+        self._f = columns.functions
+        self._count = count
+        self._sized = sized
+
+    def data(self, frames: Sequence[DataFrame]) -> DataFrame:
+        """The streams that must be there come first: then each of the others only adds fields, or nulls."""
+        types = self._join.joiner.types
+        first, *others = sorted(range(len(types)), key=lambda place: types[place] is JoinType.OUTER)
+        missing = "left" if types[first] is JoinType.INNER else "full"
+        data, keys = self._side(frames[first], first), self._compared(first)
+        for place in others:
+            own = self._compared(place)
+            pairs = zip(keys, own, strict=True)
+            equal = [left.eqNullSafe(right) if self._count is None else left == right for left, right in pairs]
+            how = "inner" if types[place] is JoinType.INNER else missing
+            side = self._side(frames[place], place)
+            data = data.join(
+                side if self._sized else side.hint("merge"), reduce(lambda one, other: one & other, equal), how
+            )
+            if missing == "full":
+                keys = [self._f.coalesce(left, right) for left, right in zip(keys, own, strict=True)]
+        names = self._join.step.fields
+        return data.select(*(one.alias(name) for one, name in zip(self._values(), names, strict=True)))
+
+    def _side(self, data: DataFrame, place: int) -> DataFrame:
+        """One stream, its columns named as no other's are, so that a stream may be joined with itself."""
+        union, groups = self._join.union, self._join.step.groups
+        taken = dict(zip(union.schema, union.takes[place], strict=True))
+        keys = [
+            self._shown(self._columns.named(name), field.type).alias(f"{place} {field.name}")
+            for field, name in taken.items()
+            if name is not None and field.name in groups
+        ]
+        own = set(self._join.step.reads[place])
+        rest = [
+            self._columns.named(name).alias(field.name)
+            for field, name in taken.items()
+            if name is not None and field.name in own
+        ]
+        data = data.select(*keys, *rest)
+        if self._count is None:
+            return data
+        # One value that is never null: Spark sees that equal ones are in one partition already, and moves nothing more.
+        whole = self._f.struct(*self._keys(place)).alias(f"{place} keys")
+        return data.select("*", whole).repartition(self._count, self._columns.named(f"{place} keys"))
+
+    def _shown(self, key: Any, type_text: str) -> Any:
+        """With one zero."""
+        if not has_reals(type_text):
+            return key
+        if is_nested(type_text):
+            (element,) = members(type_text)
+            return self._f.transform(key, lambda one: self._shown(one, element.type))
+        return self._f.when(key == self._f.lit(0), self._f.lit(0).cast(type_text)).otherwise(key)
+
+    def _keys(self, place: int) -> list[Any]:
+        return [self._columns.named(f"{place} {group}") for group in self._join.step.groups]
+
+    def _compared(self, place: int) -> list[Any]:
+        return self._keys(place) if self._count is None else [self._columns.named(f"{place} keys")]
+
+    def _values(self) -> list[Any]:
+        """In the order of the joined fields."""
+        joiner = self._join.joiner
+        keys = [self._keys(place) for place in range(len(joiner.types))]
+        values = [[self._columns.named(name) for name in names] for names in self._join.step.reads]
+        if joiner.mode is JoinOutFieldsMode.COMPACT:
+            return [
+                *(self._f.coalesce(*same) for same in zip(*keys, strict=True)),
+                *(one for side in values for one in side),
+            ]
+        return [
+            (keys if is_key else values)[place][at]
+            for place, layout in enumerate(joiner.layout)
+            for is_key, at in layout
+        ]
