@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_trident.operations.api import OperationContext as OperationContext
     from airflow_trident.operations.api import ReducerAggregator as ReducerAggregator
     from airflow_trident.operations.api import TransactionAttempt as TransactionAttempt
+    from airflow_trident.operations.approximate import ApproxCountDistinct as ApproxCountDistinct
     from airflow_trident.operations.bolts import BaseBatchBolt as BaseBatchBolt
     from airflow_trident.operations.bolts import BaseTransactionalBolt as BaseTransactionalBolt
     from airflow_trident.operations.bolts import BasicBolt as BasicBolt
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from airflow_trident.operations.summaries import CountDistinct as CountDistinct
     from airflow_trident.operations.summaries import MaxBy as MaxBy
     from airflow_trident.operations.summaries import MinBy as MinBy
+    from airflow_trident.operations.summaries import Percentile as Percentile
     from airflow_trident.operations.summaries import StandardDeviation as StandardDeviation
     from airflow_trident.operations.summaries import Variance as Variance
     from airflow_trident.operations.transform_context import TransformContext as TransformContext

@@ -21,8 +21,8 @@ from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, is_nested
 A = TypeVar("A")
 
 
-class _OfOneValue(Aggregator[A]):
-    """One value for each group; `fields`: how many inputs it takes, None: one or more."""
+class SummaryAggregator(Aggregator[A]):
+    """Of all built-ins here: one value for each group; `fields`: how many inputs it takes, None: one or more."""
 
     fields: int | None = 1
 
@@ -60,6 +60,12 @@ class _OfOneValue(Aggregator[A]):
     def type_of(self, input_types: tuple[str, ...]) -> str: ...
 
 
+def require_number(name: str, given: str) -> None:
+    """:raises FieldError: a field of this type has no arithmetic."""
+    if given not in (*WHOLE_TYPES, *REAL_TYPES) and not given.startswith("decimal("):
+        raise FieldError(f"{name} cannot add fields of type {given}", "Give it a number.")
+
+
 # ---- moments ---------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +87,7 @@ class _Sums:
         return sum((Fraction(top, below * below) for below, top in self.squares.items()), Fraction(0))
 
 
-class _Moment(_OfOneValue[_Sums]):
+class _Moment(SummaryAggregator[_Sums]):
     """`least`: of fewer values it is null."""
 
     least = 1
@@ -110,8 +116,7 @@ class _Moment(_OfOneValue[_Sums]):
     def moment(self, state: _Sums) -> float: ...
 
     def require(self, name: str, given: str) -> None:
-        if given not in (*WHOLE_TYPES, *REAL_TYPES) and not given.startswith("decimal("):
-            raise FieldError(f"{name} cannot add fields of type {given}", "Give it a number.")
+        require_number(name, given)
 
     def type_of(self, input_types: tuple[str, ...]) -> str:
         return "double"
@@ -160,7 +165,7 @@ def _real(exact: Fraction) -> float:
 # ---- what is different, and what there is ----------------------------------------------------------------------
 
 
-class CountDistinct(_OfOneValue[set[Any]]):
+class CountDistinct(SummaryAggregator[set[Any]]):
     """How many different tuples of the fields there are, exactly, as a long; one with a null in it is not counted.
 
     NaN is one value, and -0.0 is 0.0. All of them are held in memory.
@@ -181,7 +186,7 @@ class CountDistinct(_OfOneValue[set[Any]]):
         return "long"
 
 
-class CollectList(_OfOneValue[list[Any]]):
+class CollectList(SummaryAggregator[list[Any]]):
     """The values of one field as an array, sorted: NaN behind every other number."""
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> list[Any]:
@@ -211,6 +216,39 @@ def _rank(value: Any) -> tuple[Any, ...]:
     return (value,)
 
 
+class Percentile(CollectList):
+    """The value of one field of numbers below which a share of them is, as a double: exact, and between two of them in
+    proportion, as Spark's `percentile` and SQL's ``percentile_cont``. Null of nothing; NaN is above every number.
+
+    :param share: from 0, the smallest, to 1, the largest; 0.5 is the median. It is taken as it is written: 0.9 is 9/10.
+    :raises FieldError: it is no such number.
+    """
+
+    def __init__(self, share: float) -> None:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise FieldError(f"Percentile got the share {share!r}", "Give a number from 0 to 1: Percentile(0.95).")
+        self._share = Fraction(str(share))
+
+    def value(self, state: list[Any]) -> Any:
+        values = super().value(state)
+        if not values:
+            return None
+        place = self._share * (len(values) - 1)
+        low, part = divmod(place, 1)
+        pair = values[low : low + 2]
+        if not part or pair[0] == pair[1]:
+            return float(pair[0])
+        if not all(map(math.isfinite, pair)):
+            return float(pair[0]) + float(pair[1])  # the infinity that is one of them, or NaN
+        return _real(Fraction(pair[0]) + (Fraction(pair[1]) - Fraction(pair[0])) * part)
+
+    def require(self, name: str, given: str) -> None:
+        require_number(name, given)
+
+    def type_of(self, input_types: tuple[str, ...]) -> str:
+        return "double"
+
+
 # ---- the value of the best tuple -------------------------------------------------------------------------------
 
 
@@ -221,7 +259,7 @@ class _Chosen:
     best: list[tuple[Any, Any, Any]] = field(default_factory=list)
 
 
-class MinBy(_OfOneValue[_Chosen]):
+class MinBy(SummaryAggregator[_Chosen]):
     """Of two fields, the first of the tuple in which the second is smallest.
 
     Of several such tuples the smallest value, and null only if all of them have it. Tuples in which the second is null

@@ -19,6 +19,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from airflow_trident import (
+    ApproxCountDistinct,
     Average,
     CollectSet,
     Count,
@@ -27,6 +28,7 @@ from airflow_trident import (
     Max,
     MaxBy,
     Min,
+    Percentile,
     Stream,
     Sum,
     Topology,
@@ -137,6 +139,11 @@ def mean(rows: list[Row]) -> float | None:
     if not all(map(math.isfinite, known)):
         return sum(known)
     return float(sum(map(Fraction, known)) / len(known)) if known else None
+
+
+def median(rows: list[Row]) -> float | None:
+    known = [row[1] for row in rows if row[1] is not None]
+    return float(statistics.median(known)) if known else None
 
 
 def pairs(rows: list[Row]) -> int:
@@ -264,6 +271,9 @@ def _odds(rows: list[Row]) -> list[tuple[str, int]]:
 
 def group_aggregate(topology: Topology, one: Made, other: Made, variant: int) -> Made:
     stream = one.stream
+    if variant % 7 == 6:
+        halves = stream.group_by("k").aggregate(("n, x", ApproxCountDistinct(0.01), "n"), ("n", Percentile(0.5), "x"))
+        return Made(halves, [(rows[0][0], pairs(rows), median(rows)) for rows in groups_of(one.rows, 0)])
     if variant % 5 == 4:
         summed_up = stream.group_by("k").aggregate(("n, x", CountDistinct(), "n"), ("x", Average(), "x"))
         return Made(summed_up, [(rows[0][0], pairs(rows), mean(rows)) for rows in groups_of(one.rows, 0)])

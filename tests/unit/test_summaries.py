@@ -6,6 +6,7 @@ import datetime
 import math
 import random
 import statistics
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_trident import (
     Aggregator,
+    ApproxCountDistinct,
     Average,
     CollectList,
     CollectSet,
@@ -23,6 +25,7 @@ from airflow_trident import (
     FixedBatchSpout,
     MaxBy,
     MinBy,
+    Percentile,
     StandardDeviation,
     Topology,
     TransactionAttempt,
@@ -57,6 +60,17 @@ def of(aggregator: Aggregator[Any], *rows: Any) -> Any:
     return found[0]
 
 
+def of_one(aggregator: Aggregator[Any], rows: Iterable[tuple[Any, ...]]) -> Any:
+    """Its value, in this order."""
+    collector = Emitted()
+    state = aggregator.init(TransactionAttempt(1, 0), collector)
+    for row in rows:
+        aggregator.aggregate(state, collector, *row)
+    aggregator.complete(state, collector)
+    ((value,),) = collector.rows
+    return value
+
+
 @given(st.lists(st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**63 - 1))))
 def test_moments_are_the_doubles_nearest_to_the_exact_ones(values: list[Any]) -> None:
     exact = list(map(Fraction, values))
@@ -72,6 +86,59 @@ def test_moments_are_the_doubles_nearest_to_the_exact_ones(values: list[Any]) ->
         except OverflowError:
             expected = INF
         assert of(aggregator, *values) == expected
+
+
+@given(
+    st.one_of(
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1),
+        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
+    ),
+    st.sampled_from([0, 0.1, 0.25, 0.5, 0.9, 0.999, 1]),
+)
+def test_a_percentile_is_the_double_nearest_to_the_exact_one(values: list[Any], share: float) -> None:
+    exact = sorted(map(Fraction, values))
+    place = Fraction(str(share)) * (len(exact) - 1)
+    low = math.floor(place)
+    between = exact[low] + (exact[min(low + 1, len(exact) - 1)] - exact[low]) * (place - low)
+    assert of(Percentile(share), *values, None) == float(between)
+
+
+def test_percentiles_of_nothing_and_of_what_is_no_finite_number() -> None:
+    assert of(Percentile(0.5), None) is None
+    assert of(Percentile(0.5), Decimal("0.1"), Decimal("0.2")) == 0.15
+    assert of(Percentile(0.5), 1.0, INF) == of(Percentile(1), 1.0, INF) == of(Percentile(0.5), INF, INF) == INF
+    assert of(Percentile(0.5), -INF, 1.0) == -INF
+    assert of(Percentile(0), 1.0, NAN) == 1.0
+    assert math.isnan(of(Percentile(1), NAN, INF))
+    assert math.isnan(of(Percentile(0.5), -INF, INF))
+
+
+def test_an_approximate_count_is_within_its_error() -> None:
+    for error in (0.26, 0.05, 0.01):
+        for count in (0, 1, 2, 10, 100, 3_000, 40_000):
+            found = [of_one(ApproxCountDistinct(error), ((count, turn, n) for n in range(count))) for turn in range(4)]
+            assert statistics.fmean(found) == pytest.approx(count, rel=3 * error, abs=0.5)
+
+
+def test_an_approximate_count_is_the_same_everywhere() -> None:
+    """The numbers stand in what was staged: another hash would be another replay."""
+    words = [f"word {number}" for number in range(10_000)]
+    assert of(ApproxCountDistinct(), *words, *words) == 9_983
+    assert of(ApproxCountDistinct(0.1), *range(1_000)) == 1182
+
+
+def test_an_approximate_count_knows_what_is_the_same() -> None:
+    at = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    there = at.astimezone(datetime.timezone(datetime.timedelta(hours=2)))
+    same = [(NAN, -NAN), (0.0, -0.0), (Decimal("1.0"), Decimal("1.00")), (at, there)]
+    others = [("ab", "ba"), (b"", b"\0"), (1, 11), (True, False), ("\ud800", "?")]
+    others += [
+        (datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)),
+        (datetime.timedelta(1), datetime.timedelta(0, 1)),
+    ]
+    assert [of(ApproxCountDistinct(), *pair) for pair in same] == [1] * len(same)
+    assert [of(ApproxCountDistinct(), *pair) for pair in others] == [2] * len(others)
+    assert of(ApproxCountDistinct(), ("a", "bc"), ("ab", "c"), ("a", None)) == 2
 
 
 def test_moments_of_what_is_no_finite_number() -> None:
@@ -136,6 +203,8 @@ def test_types_are_inferred() -> None:
         ("k, n", Average(), "Average takes exactly one input field and got 2"),
         ("many", CollectSet(), r"CollectSet cannot compare fields of type array<int>"),
         ("n, many", CountDistinct(), "CountDistinct cannot compare"),
+        ("k", Percentile(0.5), "Percentile cannot add fields of type string"),
+        ("n, many", ApproxCountDistinct(), "ApproxCountDistinct cannot compare fields of type array<int>"),
         ("n", MinBy(), "MinBy takes two input fields, the value and what it is chosen by and got 1"),
     ],
 )
@@ -144,6 +213,18 @@ def test_wrong_inputs_are_refused_when_the_topology_is_built(
 ) -> None:
     with pytest.raises(FieldError, match=said):
         stream().aggregate(inputs, aggregator, "x")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, True, "0.5"])
+def test_a_share_that_is_none_is_refused(share: Any) -> None:
+    with pytest.raises(FieldError, match="Percentile got the share"):
+        Percentile(share)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.002, 0.3, math.nan])
+def test_an_error_that_cannot_be_kept_is_refused(error: float) -> None:
+    with pytest.raises(FieldError, match=r"ApproxCountDistinct got the error .*\. Give a share from 0\.00204 to 0\.26"):
+        ApproxCountDistinct(error)
 
 
 def test_they_need_inputs_and_a_batch() -> None:
