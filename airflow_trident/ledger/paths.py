@@ -7,6 +7,7 @@ Layout below a root::
                                /commit         commit pointer and fence
                                /exceptions     failed, skipped, late and replayed txids
                                /coordinator    the coordinator's last outcome, for people
+                               /plan           the plan as boxes and arrows, for people
                                /events         which commits have their asset event, if any are asked for
                                /tx/<19 digits> transactions
                                /run/<2hex>/<sha1>  claim keys
@@ -92,6 +93,10 @@ class LedgerPaths:
     @property
     def coordinator(self) -> str:
         return f"{self.base}/coordinator"
+
+    @property
+    def plan(self) -> str:
+        return f"{self.base}/plan"
 
     @property
     def events(self) -> str:

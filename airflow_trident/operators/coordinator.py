@@ -28,7 +28,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain_passes import named
 from airflow_trident.runtime.group_phases import coordinate_many
-from airflow_trident.runtime.outcomes import tell
+from airflow_trident.runtime.outcomes import tell, tell_plan
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
@@ -97,6 +97,7 @@ class TridentCoordinatorOperator(TridentOperator):
                     kind = OutcomeKind.BLOCKED if isinstance(error, BlockedError) else OutcomeKind.ERROR
                     tell(ledger, next(self._claims(context)), kind, f"{type(error).__name__}: {error}")
                     raise
+            tell_plan(ledger, self.topology)
             context["ti"].xcom_push(key=INCARNATION, value=ledger.view(0, remembered=True).topology.incarnation)
         self.current_txids = txids
         return txids if self.max_transactions > 1 else txids[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from airflow_trident.errors import TridentError
@@ -11,6 +12,7 @@ from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.overviews import Overview
+from airflow_trident.ledger.plan_pictures import picture_in
 from airflow_trident.plugin import failed_runs
 from airflow_trident.plugin.choosing import LOOKED_THROUGH, PAGE, Choice
 from airflow_trident.plugin.rows import (
@@ -72,8 +74,9 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     """The summary and a page of the transactions of a topology, latest first if nothing else is chosen.
 
     `more`: go on behind this txid, None at the end; `found`: how many there are in all, None where only reading them
-    would tell; `open`: the lowest that are not committed; `history`: the latest committed ones, for charts;
-    `named_workers`: those that the topology is deployed on, see :func:`airflow_trident.tasks.named_workers.rows_of`.
+    would tell; `open`: the lowest that are not committed; `history`: the latest committed ones, for charts; `plan`: see
+    :class:`PlanPicture`, None if nobody has said it; `named_workers`: those that the topology is deployed on, see
+    :func:`airflow_trident.tasks.named_workers.rows_of`.
 
     :param txid: with the `details` of this one; None there if there is no record of it.
     """
@@ -89,6 +92,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         chosen = None if txid is None else ledger.view(txid).tx
         roster = ledgers.deployments().read([topology]).rosters.get(topology)
         eventless = without_event(ledger, view)
+        picture = picture_in(ledger) if visible else None
     red = red_runs([*history, *unfinished]) if visible else []
     gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
@@ -101,6 +105,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         **about,
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
         "actions": actions_of_topology(view, red=bool(red)),
+        "plan": None if picture is None else asdict(picture),
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red if dag_id in sight.dags],
         "transactions": [shown(record) for record in page],
         "more": more,

@@ -39,7 +39,7 @@ class CoordinatorOutcome:
     of this package, which says nothing, has begun transactions since. `dag_id`, `run_id`: of the run that
     coordinated, empty for a command or program. `error`: class and text, where `kind` says error or blocked.
     `lag`: stream -> what its source had beyond the last transaction at `lag_ms`; a stream that cannot say is not in it;
-    0: nobody has asked.
+    0: nobody has asked. `picture`: digest of the plan whose picture is kept beside, "" if none is.
     """
 
     kind: OutcomeKind
@@ -50,6 +50,7 @@ class CoordinatorOutcome:
     error: str = ""
     lag: dict[str, Lag] = field(default_factory=dict)
     lag_ms: int = 0
+    picture: str = ""
 
     @property
     def is_bad(self) -> bool:
@@ -75,7 +76,14 @@ class CoordinatorOutcome:
             and who == (before.kind, before.dag_id, before.run_id)
         ):
             return None
-        said = replace(self, next_txid=next_txid, time_ms=now_ms, lag_ms=now_ms, error=self.error[:ERROR_CHARACTERS])
+        said = replace(
+            self,
+            next_txid=next_txid,
+            time_ms=now_ms,
+            lag_ms=now_ms,
+            error=self.error[:ERROR_CHARACTERS],
+            picture=before.picture if before else "",
+        )
         if self.lag or self.kind is OutcomeKind.NOTHING_NEW:
             return said
         return replace(said, lag=before.lag if before else {}, lag_ms=before.lag_ms if before else 0)

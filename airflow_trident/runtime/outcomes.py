@@ -10,9 +10,12 @@ from functools import partial
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
 from airflow_trident.ledger.base import BeginManyResult, BeginResult, Ledger, NothingNew
+from airflow_trident.ledger.plan_pictures import note_picture
+from airflow_trident.plan.show.picture import picture_of
 from airflow_trident.protocol.decide import Blocked, Paused
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
+from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 
@@ -29,6 +32,12 @@ def tell_result(ledger: Ledger, claim: Claim, result: BeginResult | BeginManyRes
         tell(ledger, claim, OutcomeKind.PAUSED)
     elif isinstance(result, Blocked):
         tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {result.by} is FAILED")
+
+
+def tell_plan(ledger: Ledger, topology: Topology) -> None:
+    """Keep the plan's picture, where the ledger has another one; whatever goes wrong with that fails nobody."""
+    with suppress(Exception):
+        note_picture(ledger, picture_of(topology.compile()))
 
 
 @contextmanager

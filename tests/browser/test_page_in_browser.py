@@ -163,6 +163,33 @@ def test_a_link_to_a_transaction_far_back_finds_its_page_and_opens_it(login: Log
 # ---- a page that is read while it refreshes ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("width", [1440, 360])
+def test_the_plan_is_a_picture_for_eyes_and_a_list_for_ears(login: Login, width: int) -> None:
+    window = login("ada", "/trident/?topology=orders", width=width, height=1000, dark=width == 360)
+    summary = window.locator("#plan-summary")
+    expect(summary).to_have_text(re.compile(r"The plan: 2 spouts, \d+ operations, \d+ groupings, 2 states"))
+    summary.focus()
+    window.keyboard.press("Enter")
+    drawing = window.get_by_role("img", name="The plan: 2 spouts")
+    expect(drawing).to_be_visible()
+    expect(drawing.locator("text.name").filter(has_text="totals")).to_be_visible()
+    boxes, arrows = drawing.locator("rect").count(), drawing.locator("path.arrow").count()
+    assert arrows >= boxes - 2  # each box but the spouts has one that comes in
+    placed = [one.bounding_box() for one in drawing.locator("rect").all()]
+    assert len({(one["x"], one["y"]) for one in placed if one}) == boxes
+    down = max(one["y"] for one in placed if one) - min(one["y"] for one in placed if one)
+    across = max(one["x"] for one in placed if one) - min(one["x"] for one in placed if one)
+    assert (down > across) == (width == 360)
+    window.get_by_text("The plan as a list").click()
+    items = window.locator("#plan li")
+    expect(items).to_have_count(boxes)
+    expect(items.filter(has_text="state totals: SqliteState(/data/sums.db); from ")).to_have_count(1)
+    assert window.evaluate("document.scrollingElement.scrollWidth") <= width
+    if width > 640:
+        window.get_by_text("The plan as a list").click()
+        picture(window, "page-plan")
+
+
 def test_a_refresh_keeps_focus_selection_scroll_and_what_is_open(login: Login, page: PageServer, small: str) -> None:
     window = login("ada", f"/trident/?topology={small}", height=500)
     open_row(window, 2)

@@ -23,7 +23,7 @@ def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchange
     if said is None:
         return Unchanged(None)
     path = snap.paths.coordinator
-    return Change(writes=(_write(snap, said),), witness=path, result=None, unchecked=frozenset({snap.paths.head}))
+    return Change(writes=(written(snap, said),), witness=path, result=None, unchecked=frozenset({snap.paths.head}))
 
 
 def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write:
@@ -31,7 +31,7 @@ def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write
     outcome = CoordinatorOutcome(kind=OutcomeKind.BEGUN, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag)
     said = outcome.after(outcome_at(snap), next_txid=txid + 1, now_ms=snap.now_ms)
     assert said is not None
-    return _write(snap, said)
+    return written(snap, said)
 
 
 def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
@@ -46,6 +46,7 @@ def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
         return None
 
 
-def _write(snap: Snapshot, outcome: CoordinatorOutcome) -> Write:
+def written(snap: Snapshot, outcome: CoordinatorOutcome) -> Write:
+    """The record, as a part of a step."""
     body = {"op": snap.op, **asdict(outcome)}
     return snap.put(snap.paths.coordinator, _FORMAT.dump(body, "the coordinator's outcome"))

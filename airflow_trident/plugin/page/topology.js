@@ -1,6 +1,7 @@
 import {at, badge, count, make, moment, phaseMs, phases, runLink, say, sourceLag, span, rate, throughput, tile} from "./dom.js";
 import {button} from "./actions.js";
 import {charts} from "./charts.js";
+import {planPicture, planSummary} from "./plan.js";
 import {drawRows} from "./rows.js";
 
 /* How the coordinator ended last: what looks healthy while it stands is seen by this. */
@@ -65,6 +66,9 @@ export function drawTopology(data, shown) {
   at("pipeline-line").hidden = !data.open.length;
   unchanged(at("charts"), JSON.stringify(data.history), () => charts(data.history));
   at("charts-part").hidden = data.history.length < 2;
+  unchanged(at("plan"), JSON.stringify(data.plan), () => planPicture(data.plan));
+  at("plan-part").hidden = !data.plan;
+  at("plan-summary").textContent = planSummary(data.plan);
   unchanged(at("about"), JSON.stringify([data.streams, data.states, data.incarnation]), () => [
     ...Object.entries(data.streams).flatMap(([name, text]) => [make("dt", {textContent: `stream ${name}`}), make("dd", {textContent: text})]),
     ...Object.entries(data.states).flatMap(([name, text]) => [make("dt", {textContent: `state ${name}`}), make("dd", {textContent: text})]),

@@ -29,6 +29,7 @@ from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.limits import DrainLimits, require_groups
 from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.outcomes import tell_plan
 from airflow_trident.runtime.phases import Attempts, Progress, tell_success
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
@@ -108,6 +109,7 @@ class Drain:
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
         self.ledger.register(self.topology.definition())
+        tell_plan(self.ledger, self.topology)
         with at_work(self.ledger, self.attempts.owner) as me:
             self.attempts = replace(self.attempts, owner=me)
             self._committer = replace(self._committer, attempts=self.attempts)

@@ -1,0 +1,59 @@
+"""The picture of a topology's plan in its ledger: beside `head` and `commit`, for people.
+
+Read with tolerance: what a newer version wrote must not keep an older one from its work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import partial
+
+from airflow_trident.errors import CorruptError
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.snapshot import Snapshot
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verb import Prefetch
+from airflow_trident.ledger.verbs import outcomes
+from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.plan_picture import PlanPicture
+
+_FORMAT = Format(noun="the picture of the plan", version=1, cure="The next run writes it anew.")
+
+
+def note_picture(ledger: Ledger, picture: PlanPicture) -> None:
+    """Keep it in place of another one. Where it is there already, who has just begun a transaction pays nothing.
+
+    :raises UnknownTopologyError: the topology has no ledger yet.
+    """
+    paths = ledger.paths()
+    said = outcomes.outcome_at(ledger.transactor.remembered(paths, [paths.coordinator]))
+    if said is None or said.picture != picture.digest:
+        ledger.run(partial(_note, picture=picture), Prefetch([paths.head, paths.coordinator, paths.plan]))
+
+
+def picture_in(ledger: Ledger) -> PlanPicture | None:
+    """None: nobody has said it, or nobody here can read it."""
+    paths = ledger.paths()
+    return _picture_at(ledger.transactor.fresh(paths, [paths.plan]))
+
+
+def _note(snap: Snapshot, picture: PlanPicture) -> Change[None] | Unchanged[None]:
+    path, said = snap.paths.plan, outcomes.outcome_at(snap)
+    kept = _picture_at(snap) == picture
+    if kept and (said is None or said.picture == picture.digest):
+        return Unchanged(None)
+    data = _FORMAT.dump({"op": snap.op, **asdict(picture)}, "the picture of the plan")
+    told = () if said is None else (outcomes.written(snap, replace(said, picture=picture.digest)),)
+    writes = (snap.put(path, data), *told)
+    return Change(writes=writes, witness=path, result=None, unchecked=frozenset({snap.paths.head}))
+
+
+def _picture_at(snap: Snapshot) -> PlanPicture | None:
+    path = snap.paths.plan
+    data = snap.data(path)
+    if data is None:
+        return None
+    try:
+        return _FORMAT.build(PlanPicture, _FORMAT.load(data, path)[1], path)
+    except CorruptError:
+        return None
