@@ -101,11 +101,15 @@ def test_the_lock_names_no_host_and_no_folder() -> None:
 # ---- the wheel -------------------------------------------------------------------------------------------------
 
 
-def test_the_wheel_holds_the_package_with_licence_and_entry_points_and_nothing_else(tmp_path: Path) -> None:
+def build(tmp_path: Path, repository: str = "") -> zipfile.ZipFile:
+    """:param repository: its public address, as it is filled in for a release."""
     source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    (source / "tools").mkdir(parents=True)
+    for name in ("README.md", "LICENSE", "tools/published.py"):
+        shutil.copy(ROOT / name, source / name)
+    project = (ROOT / "pyproject.toml").read_text()
+    assert project.count('\nrepository = ""\n') == 1
+    (source / "pyproject.toml").write_text(project.replace('\nrepository = ""\n', f'\nrepository = "{repository}"\n'))
     shutil.copytree(ROOT / "airflow_trident", source / "airflow_trident")
     shutil.copytree(ROOT / "tests" / "unit", source / "tests")
     subprocess.run(
@@ -115,11 +119,41 @@ def test_the_wheel_holds_the_package_with_licence_and_entry_points_and_nothing_e
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    return zipfile.ZipFile(wheel)
+
+
+def published(wheel: zipfile.ZipFile) -> tuple[list[str], list[str]]:
+    """Project URLs, and what links and pictures of the README lead to."""
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    text = wheel.read(name).decode()
+    urls = re.findall(r"^Project-URL: (.*)$", text, re.MULTILINE)
+    return urls, re.findall(r"\]\(([^)]*)\)", text)
+
+
+def test_a_release_leads_to_its_repository_by_whole_addresses_of_files_that_are_there(tmp_path: Path) -> None:
+    address = "https://git.example/owner/airflow-trident"
+    urls, links = published(build(tmp_path, address))
+    tag = f"v{PROJECT['version']}"
+    assert [url.partition(", ")[0] for url in urls] == ["Source", "Documentation", "Changelog", "Issues"]
+    files = [url.partition(", ")[2] for url in urls if "/blob/" in url] + links
+    assert len(links) > 20
+    for link in files:
+        kind, _, path = link.removeprefix(f"{address}/").partition(f"/{tag}/")
+        assert kind == ("raw" if path.endswith(".png") else "blob")
+        assert (ROOT / path.partition("#")[0]).exists(), link
+
+
+def test_without_an_address_no_link_leads_nowhere(tmp_path: Path) -> None:
+    assert published(build(tmp_path)) == ([], [])
+
+
+def test_the_wheel_holds_the_package_with_licence_and_entry_points_and_nothing_else(tmp_path: Path) -> None:
+    wheel = build(tmp_path)
+    names = wheel.namelist()
     info = f"airflow_trident-{PROJECT['version']}.dist-info"
     assert {name.partition("/")[0] for name in names} == {"airflow_trident", info}
     assert f"{info}/licenses/LICENSE" in names
-    entry_points = zipfile.ZipFile(wheel).read(f"{info}/entry_points.txt").decode()
+    entry_points = wheel.read(f"{info}/entry_points.txt").decode()
     assert "[apache_airflow_provider]" in entry_points
     assert "[airflow.plugins]" in entry_points
 

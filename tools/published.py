@@ -1,0 +1,46 @@
+"""What a build of the package says of itself in public: addresses, and the README with links that lead there.
+
+The address of the repository is one setting in pyproject.toml, which is filled for a release. Without it there is
+nowhere to lead to: links to files become plain text, and there are no project URLs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)]*)\)")
+
+
+class PublishedMetadata(MetadataHookInterface):
+    def update(self, metadata: dict[str, Any]) -> None:
+        repository, tag = self.config["repository"].rstrip("/"), f"v{metadata['version']}"
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": led_to(text, repository, tag)}
+        metadata["urls"] = urls_of(repository, tag)
+
+
+def urls_of(repository: str, tag: str) -> dict[str, str]:
+    if not repository:
+        return {}
+    return {
+        "Source": repository,
+        "Documentation": f"{repository}/blob/{tag}/docs/README.md",
+        "Changelog": f"{repository}/blob/{tag}/docs/changelog.md",
+        "Issues": f"{repository}/issues",
+    }
+
+
+def led_to(text: str, repository: str, tag: str) -> str:
+    """The README with the links to files as those of this tag: a page for people, and the file itself of a picture."""
+
+    def led(found: re.Match[str]) -> str:
+        picture, words, path = found.groups()
+        if not repository:
+            return "" if picture else words
+        return f"{picture}[{words}]({repository}/{'raw' if picture else 'blob'}/{tag}/{path})"
+
+    return _LINK.sub(led, text)
