@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import gc
-import ipaddress
 import os
 import socket
 import subprocess
@@ -13,16 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from airflow_trident.errors import LedgerAuthError, LedgerUnavailableError
-from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
+from airflow_trident.ledger.embedded.java import java_executable
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import Tls, ZooKeeperSettings
+from tests.fixtures.certificates import Authority, secure_jars
 from tests.fixtures.ledger import DEFINITION, committed_up_to, statuses
 
 pytestmark = [
@@ -30,71 +25,6 @@ pytestmark = [
     # kazoo does not close the socket of a handshake that failed; nobody holds it, so it goes when it is collected.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-NETTY = (
-    "netty-buffer-4",
-    "netty-codec-base-4",
-    "netty-common-4",
-    "netty-handler-4",
-    "netty-resolver-4",
-    "netty-transport-4",
-    "netty-transport-native-unix-common-4",
-    "netty-transport-classes-epoll-4",
-)
-
-
-@dataclass
-class Authority:
-    """Signs certificates, and keeps them as files."""
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = name("test authority")
-        self.certificate = self.folder / "ca.pem"
-        made = self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None), None)
-        self.certificate.write_bytes(made)
-
-    def issue(self, who: str, host: str = "") -> tuple[Path, Path, Path]:
-        """Files of the certificate, of the key, and of both together."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = None
-        if host:
-            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-        certificate = self._sign(name(who), key, x509.BasicConstraints(ca=False, path_length=None), names)
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        files = (self.folder / f"{who}.crt.pem", self.folder / f"{who}.key.pem", self.folder / f"{who}.both.pem")
-        for path, data in zip(files, (certificate, private, private + certificate), strict=True):
-            path.write_bytes(data)
-        return files
-
-    def _sign(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        constraints: x509.BasicConstraints,
-        names: x509.SubjectAlternativeName | None,
-    ) -> bytes:
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=2))
-            .add_extension(constraints, critical=True)
-        )
-        if names is not None:
-            builder = builder.add_extension(names, critical=False)
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def name(who: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
 
 
 @dataclass
@@ -113,9 +43,7 @@ def serve(folder: Path, authority: Authority, server_pem: Path) -> tuple[subproc
         f"ssl.trustStore.type=PEM\nssl.trustStore.location={authority.certificate}\n"
         "ssl.clientAuth=want\nauthProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider\n"
     )
-    jars = zookeeper_jars()
-    netty = [jar for prefix in NETTY for jar in jars[0].parent.glob(f"{prefix}*.jar")]
-    command = [java_executable(), "-Xmx64m", "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, [*jars, *netty]))]
+    command = [java_executable(), "-Xmx64m", "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, secure_jars()))]
     with (folder / "out").open("wb") as output:
         process = subprocess.Popen(
             [*command, "org.apache.zookeeper.server.ZooKeeperServerMain", str(folder / "zoo.cfg")],
