@@ -130,9 +130,11 @@ if TYPE_CHECKING:
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.children.child_spouts import NodeSpout as NodeSpout
     from airflow_trident.spouts.children.child_spouts import ShellSpout as ShellSpout
+    from airflow_trident.spouts.data_frames import DataFrameSpout as DataFrameSpout
     from airflow_trident.spouts.delta.spout import DeltaSpout as DeltaSpout
     from airflow_trident.spouts.files.spout import FileSpout as FileSpout
     from airflow_trident.spouts.fixed import FixedBatchSpout as FixedBatchSpout
+    from airflow_trident.spouts.iceberg.spout import IcebergSpout as IcebergSpout
     from airflow_trident.spouts.kafka.spout import KafkaSpout as KafkaSpout
     from airflow_trident.spouts.kafka.spout import OpaqueKafkaSpout as OpaqueKafkaSpout
     from airflow_trident.spouts.memory_partitions import MemoryTransactionalSpout as MemoryTransactionalSpout

@@ -209,6 +209,19 @@ class Emitter(ABC):
         return self
 
 
+@dataclass(frozen=True)
+class SparkRead:
+    """How Spark reads the batches of a spout that nobody else can read.
+
+    `function`: ``function(session, position)`` gives a DataFrame. `fields`: its columns. `position_of`: the position in
+    the metadata of a transaction.
+    """
+
+    function: Callable[[Any, Any], Any]
+    fields: Schema
+    position_of: Callable[[Json], Json]
+
+
 class Spout(ABC):
     """A source of batches."""
 
@@ -227,6 +240,11 @@ class Spout(ABC):
 
     @abstractmethod
     def emitter(self) -> Emitter: ...
+
+    @property
+    def spark_read(self) -> SparkRead | None:
+        """What makes the tuples of a stream out of those of the spout, in Spark; None: they are the spout's."""
+        return None
 
     @property
     def notes(self) -> tuple[str, ...]:

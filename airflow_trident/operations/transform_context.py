@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+from airflow_trident.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,13 +14,15 @@ class TransformContext:
     """Given to a transform that has a parameter `context`.
 
     `time_ms`: of the transaction, milliseconds since 1970: when its run was due, or it was begun; the same in every
-    attempt, as `current_timestamp()` is not.
+    attempt, as `current_timestamp()` is not. `metadata`: stream -> what its spout recorded; those only that have
+    something in this batch.
     """
 
     topology: str
     txid: int
     attempt: int
     time_ms: int
+    metadata: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def time(self) -> datetime:

@@ -75,6 +75,11 @@ class Script(Topology):
         self.application = application
 
     def _require_readable(self, name: str, spout: Spout) -> None:
+        if spout.spark_read is not None:
+            raise ConfigurationError(
+                f"input {name!r} of script {self.name!r} is a {spout.describe()}, which a function reads",
+                "Read in the script what that function reads; or use the function's stream, without a script.",
+            )
         if spout.gives_files:
             return  # the script's own readers say what they read
         for field in spout.schema:

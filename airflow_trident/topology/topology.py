@@ -13,6 +13,7 @@ from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream
 from airflow_trident.topology.verbs import combine, query
+from airflow_trident.topology.verbs.transform import read_by_spark
 from airflow_trident.types import FieldSpec
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class Topology(NodeGraph):
         :param name: unique in the topology; the ledger keeps the spout's metadata under it.
         :raises PlanError: the name is taken, `spout` is no spout, or one that a state cannot take exactly once.
         """
-        return Stream(self, self.add_source(name, spout))
+        stream = Stream(self, self.add_source(name, spout))
+        read = spout.spark_read
+        return stream if read is None else read_by_spark(stream, name, read)
 
     def new_drpc_stream(self, name: str, args: FieldSpec = "args string") -> Stream:
         """Begin a query stream (Trident: newDRPCStream): ``new_drpc_stream("count_of", "word string")``. What is made

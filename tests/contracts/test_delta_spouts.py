@@ -153,7 +153,7 @@ def test_a_log_that_was_cleaned_up_is_an_error(tmp_path: Path) -> None:
 def test_many_versions_without_data_are_passed_by_a_transaction_without_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_trident.spouts.delta.spout._QUIET_VERSIONS", 4)
+    monkeypatch.setattr("airflow_trident.spouts.table_log.QUIET_VERSIONS", 4)
     append(tmp_path, 1)
     spout = spout_of(tmp_path)
     first = begin(spout)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_trident import Count, MemoryLedger, MemoryState, Stream, Topology, col
+from airflow_trident import Count, DataFrameSpout, MemoryLedger, MemoryState, Stream, Topology, col
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import UnknownNodeError, UserCodeError
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run
-from tests.fixtures.transform import TRANSFORMS, Build, meant, orders, stamped
+from tests.fixtures.transform import TRANSFORMS, Build, meant, next_ten, orders, stamped, tens
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,10 +44,13 @@ def test_a_submitted_application_runs_functions_queries_and_udfs(submit_engine: 
     def all_of_them(topology: Topology) -> None:
         keep(orders(topology, "a").transform(lambda frame: frame.groupBy("cust").count(), "cust int, count long"), "a")
         TRANSFORMS["udf"](topology)
+        read = topology.new_stream("b", DataFrameSpout(tens, next_ten, fields="n long"))
+        keep(read.transform(lambda frame: frame.groupBy().sum("n").toDF("n"), "n long"), "b")
 
     given = run(submit_engine, job_of(all_of_them))
     assert given["a"] == rows_as_text((cust, 8) for cust in range(5))
     assert given["rows"] == rows_as_text(meant("udf"))
+    assert given["b"] == rows_as_text([(245,)])
 
 
 def test_a_batch_without_rows_is_a_dataframe_without_rows(engine: Engine, job_of: JobOf) -> None:

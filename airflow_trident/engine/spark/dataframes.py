@@ -155,7 +155,11 @@ def _guarded(attached: Attached, frame: DataFrame) -> DataFrame:
 
 def _called(session: Any, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> Any:
     context = TransformContext(
-        topology=job.slot.topology, txid=job.slot.txid, attempt=job.slot.attempt, time_ms=job.time_ms
+        topology=job.slot.topology,
+        txid=job.slot.txid,
+        attempt=job.slot.attempt,
+        time_ms=job.time_ms,
+        metadata=job.metadata,
     )
     if isinstance(node.function, SqlQuery):
         args: dict[str, Any] = {}

@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedFile:
-    """A file of a table. `partition`: column -> text as in the log, or a Python value. `rows`: None if not written."""
-
-    path: str
-    bytes: int
-    rows: int | None
-    partition: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableVersion:
-    """One commit: the files that it added in the order of the log, and whether it took data away.
-
-    Files that only hold in another way what was there before (OPTIMIZE) are neither.
-    """
-
-    number: int
-    added: tuple[AddedFile, ...]
-    removes: bool
-    operation: str
-
-
-class DeltaLog:
+class DeltaLog(TableLog):
     """The log of the table at `place`. Opens it once; `head` is the newest version then."""
 
     def __init__(self, place: DeltaPlace) -> None:
         self.place = place
+        self.what = f"the Delta table {place.where!r}"
         errors: Any = require_extra("deltalake.exceptions", EXTRA)
         with place.errors(SourceUnavailableError):
             try:
@@ -149,7 +127,18 @@ class DeltaLog:
             "Purge them (REORG TABLE ... APPLY (PURGE)), or turn them off.",
         )
 
+    def require_same(self, span: Span) -> None:
+        if self.table_id != span.table_id:
+            raise SourceChangedError(
+                f"{self.what} was made anew since the transaction was recorded",
+                "Restore the old one, or give the stream a new name and begin anew.",
+            )
+        if span.end[0] > self.head + 1:
+            raise SourceChangedError(
+                f"{self.what} ends at version {self.head}, before what the transaction recorded",
+                "It was restored from an old copy: give the stream a new name and begin anew.",
+            )
+
     def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
-        """From `first` to the newest; the version `snapshot` stands for the whole table as it was then."""
         for number in range(first, self.head + 1):
             yield self.snapshot(number) if number == snapshot else self.version(number)

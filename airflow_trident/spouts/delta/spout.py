@@ -2,62 +2,37 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.contracts.spout import Emitter, Split, Spout
+from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.parquet import parquet_file
-from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import require_at_least
-from airflow_trident.spouts.delta.log import AddedFile, DeltaLog, TableVersion
+from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.files.columns import fitted, from_text
+from airflow_trident.spouts.table_log import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_FILES,
+    AddedFile,
+    OnChange,
+    Span,
+    Start,
+    TableReading,
+    VersionsCoordinator,
+    files_of,
+)
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_MAX_FILES = 1000
-DEFAULT_MAX_BYTES = 256 << 20
 _ROWS_AT_ONCE = 65_536
-_QUIET_VERSIONS = 100
-"""So many versions without data are passed by a transaction without rows: the log forgets them some day."""
-
-
-class Start(StrEnum):
-    """Where the first transaction begins, if not at a version."""
-
-    SNAPSHOT = "snapshot"
-    """With all rows of the table as it is then."""
-    LATEST = "latest"
-    """With what is added later."""
-
-
-class OnChange(StrEnum):
-    """What to do about a version that changes or deletes rows instead of adding some."""
-
-    ERROR = "error"
-    SKIP = "skip"
-    """Leave out all of that version, also what it adds; its number is in the metadata as `skipped`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeltaLimits:
-    """Of one batch; a single larger file is a batch by itself. Rows are those that the log tells."""
-
-    max_files: int
-    max_bytes: int
-    max_rows: int | None
-
-    def allow(self, files: int, size_bytes: int, rows: int) -> bool:
-        return files <= self.max_files and size_bytes <= self.max_bytes and rows <= (self.max_rows or rows)
 
 
 class DeltaSpout(Spout):
@@ -88,25 +63,18 @@ class DeltaSpout(Spout):
         conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        require_at_least(1, "DeltaSpout", max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
-        if start not in tuple(Start) and not (isinstance(start, int) and start >= 0):
-            raise ConfigurationError(
-                f"DeltaSpout with start={start!r}", "Use snapshot, latest, or the number of a version."
-            )
-        if changes not in tuple(OnChange):
-            raise ConfigurationError(f"DeltaSpout with changes={changes!r}", "Use error or skip.")
+        self._reading = TableReading.of(
+            "DeltaSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
+        )
         self._place = DeltaPlace(uri=path, conn_id=conn_id, options=storage_options or {})
         self._schema = parse_declared(fields, [])
-        self._start: Start | int = start if isinstance(start, int) else Start(start)
-        self._on_change = OnChange(changes)
-        self._limits = DeltaLimits(max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
 
     @property
     def schema(self) -> Schema:
         return self._schema
 
-    def coordinator(self) -> DeltaCoordinator:
-        return DeltaCoordinator(self._place, self._schema, self._start, self._on_change, self._limits)
+    def coordinator(self) -> VersionsCoordinator:
+        return VersionsCoordinator(partial(_open, self._place), _span, self._schema, self._reading)
 
     def emitter(self) -> DeltaEmitter:
         return DeltaEmitter(self._place.resolved(), self._schema)
@@ -122,130 +90,6 @@ class DeltaSpout(Spout):
         return {**self.__dict__, "_place": self._place.resolved(required=False)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Decoded metadata: files from `begin` up to `end`, each a version and a number in it; `end` is not in it.
-
-    `snapshot`: the version that stands for all files of the table as it was then. `skipped`: versions in between that
-    were left out.
-    """
-
-    table_id: str
-    begin: tuple[int, int]
-    end: tuple[int, int]
-    snapshot: int | None = None
-    skipped: tuple[int, ...] = ()
-
-    def to_json(self) -> Json:
-        return {
-            "table": self.table_id,
-            "from": list(self.begin),
-            "to": list(self.end),
-            "snapshot": self.snapshot,
-            "skipped": list(self.skipped),
-        }
-
-    @classmethod
-    def of(cls, metadata: Json) -> Span:
-        """
-        :raises SourceChangedError: it is not metadata of a DeltaSpout.
-        """
-        try:
-            assert isinstance(metadata, dict)
-            known: Any = metadata
-            (first, first_file), (last, last_file) = known["from"], known["to"]
-            return cls(
-                table_id=str(known["table"]),
-                begin=(int(first), int(first_file)),
-                end=(int(last), int(last_file)),
-                snapshot=known["snapshot"],
-                skipped=tuple(known["skipped"]),
-            )
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
-            raise SourceChangedError(
-                "the recorded metadata is not that of a DeltaSpout",
-                "Another spout had this stream's name: give the stream a new name.",
-            ) from error
-
-
-@dataclass(frozen=True)
-class DeltaCoordinator(Coordinator):
-    """Metadata: see :class:`Span`."""
-
-    place: DeltaPlace
-    row_schema: Schema
-    start: Start | int
-    on_change: OnChange
-    limits: DeltaLimits
-
-    def is_ready(self, previous: Json) -> bool:
-        return self.initialize_transaction(0, previous) is not None
-
-    def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        """
-        :raises SourceChangedError: the table was made anew, its log was cleaned up too early, or rows were changed.
-        """
-        before = None if previous is None else Span.of(previous)
-        log = _open(self.place)
-        if missing := [name for name in names_of(self.row_schema) if name not in log.columns()]:
-            raise ConfigurationError(
-                f"the Delta table {self.place.where!r} has no column {missing[0]!r}", "Correct the spout's fields."
-            )
-        if before is None:
-            begin, snapshot = self._first(log)
-        else:
-            _require_same(log, before)
-            begin, snapshot = before.end, before.snapshot
-        span, files = self._next(log, begin, snapshot)
-        quiet = span.end[0] - begin[0] >= _QUIET_VERSIONS
-        pins = before is None and self.start is Start.LATEST
-        return span.to_json() if files or quiet or pins else None
-
-    def lag(self, position: Json) -> Lag | None:
-        if position is None:
-            return None
-        before, unlimited = Span.of(position), DeltaLimits(max_files=sys.maxsize, max_bytes=sys.maxsize, max_rows=None)
-        _, files = replace(self, limits=unlimited)._next(_open(self.place), before.end, before.snapshot)
-        return {"files": files}
-
-    def _first(self, log: DeltaLog) -> tuple[tuple[int, int], int | None]:
-        if isinstance(self.start, int):
-            return (self.start, 0), None
-        return ((log.head, 0), log.head) if self.start is Start.SNAPSHOT else ((log.head + 1, 0), None)
-
-    def _next(self, log: DeltaLog, begin: tuple[int, int], snapshot: int | None) -> tuple[Span, int]:
-        """As many files as one batch may have, and how many those are."""
-        files, size_bytes, rows = 0, 0, 0
-        end, skipped = begin, list[int]()
-        for version in log.versions(begin[0], snapshot):
-            if self._skips(version):
-                skipped.append(version.number)
-                end = (version.number + 1, 0)
-                continue
-            first = begin[1] if version.number == begin[0] else 0
-            for number, file in enumerate(version.added[first:], first):
-                size_bytes, rows = size_bytes + file.bytes, rows + (file.rows or 0)
-                if files and not self.limits.allow(files + 1, size_bytes, rows):
-                    return self._span(log, begin, (version.number, number), snapshot, skipped), files
-                files += 1
-            end = (version.number + 1, 0)
-        return self._span(log, begin, end, snapshot, skipped), files
-
-    def _span(
-        self, log: DeltaLog, begin: tuple[int, int], end: tuple[int, int], snapshot: int | None, skipped: list[int]
-    ) -> Span:
-        return Span(table_id=log.table_id, begin=begin, end=end, snapshot=snapshot, skipped=tuple(skipped))
-
-    def _skips(self, version: TableVersion) -> bool:
-        if version.removes and self.on_change is OnChange.ERROR:
-            raise SourceChangedError(
-                f"version {version.number} of the Delta table {self.place.where!r} ({version.operation}) changes or "
-                "deletes rows, which were read or will be",
-                'Nothing was begun. changes="skip" leaves such versions out.',
-            )
-        return version.removes
-
-
 @dataclass(frozen=True)
 class DeltaEmitter(Emitter):
     """One split per file."""
@@ -254,21 +98,11 @@ class DeltaEmitter(Emitter):
     row_schema: Schema
 
     def splits(self, metadata: Json) -> list[Split]:
-        span = Span.of(metadata)
+        span = _span(metadata)
         if span.begin == span.end:
             return []
-        log = _open(self.place)
-        _require_same(log, span)
-        bodies: list[Json] = []
-        for version in log.versions(span.begin[0], span.snapshot):
-            if version.number > span.end[0] or (version.number, 0) == span.end:
-                break
-            if version.number in span.skipped:
-                continue
-            first = span.begin[1] if version.number == span.begin[0] else 0
-            last = span.end[1] if version.number == span.end[0] else len(version.added)
-            bodies.extend(_body(file) for file in version.added[first:last])
-        return [Split(index, body) for index, body in enumerate(bodies)]
+        files = files_of(_open(self.place), span)
+        return [Split(index, _body(file)) for index, file in enumerate(files)]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -337,14 +171,5 @@ def _open(place: DeltaPlace) -> DeltaLog:
     return DeltaLog(place.resolved())
 
 
-def _require_same(log: DeltaLog, span: Span) -> None:
-    if log.table_id != span.table_id:
-        raise SourceChangedError(
-            f"the Delta table {log.place.where!r} was made anew since the transaction was recorded",
-            "Restore the old one, or give the stream a new name and begin anew.",
-        )
-    if span.end[0] > log.head + 1:
-        raise SourceChangedError(
-            f"the Delta table {log.place.where!r} ends at version {log.head}, before what the transaction recorded",
-            "It was restored from an old copy: give the stream a new name and begin anew.",
-        )
+def _span(metadata: Json) -> Span:
+    return Span.of(metadata, "a DeltaSpout")

@@ -117,6 +117,11 @@ class TransactionalTopologyBuilder:
 
         :raises PlanError: a component is wired to what is not there, or nothing would ever be committed.
         """
+        if self._spout.spark_read is not None:
+            raise PlanError(
+                f"spout {self._spout_id!r} is a {self._spout.describe()}, which only Spark reads",
+                "Use Topology.new_stream, or another spout.",
+            )
         read = [(one.component, one.stream, "end_stream") for one in self._ends]
         order = require_wired(self.id, self._outputs, self._bolts, read)
         topology = Topology(self.id, exactly_once=self._exactly_once)

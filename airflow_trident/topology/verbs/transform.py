@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.contracts.spout import SparkRead
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.infer import takes_context
 from airflow_trident.operations.sql_query import SqlQuery, query_names, require_query
+from airflow_trident.operations.transform_context import TransformContext
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.transform_node import TransformNode
 from airflow_trident.topology.stream_base import S, StreamBase, then
@@ -30,6 +33,27 @@ def transform(
     more = dict(others or {})
     _require_function(function, tuple(more))
     return _node(stream, "transform", function, fields, more, rowwise=rowwise, version=_version(version))
+
+
+@dataclass(frozen=True)
+class BatchOfSpout:
+    """A transform that makes the batch of a stream: what comes in, its position once more, is left aside."""
+
+    stream: str
+    read: SparkRead
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__qualname__", function_name(self.read.function))  # for plans and errors
+
+    def __call__(self, positions: Any, context: TransformContext) -> Any:
+        if self.stream not in context.metadata:  # nothing of this stream is in the batch
+            columns = ", ".join(f"`{field.name}` {field.type}" for field in self.read.fields)
+            return positions.sparkSession.createDataFrame([], columns)
+        return self.read.function(positions.sparkSession, self.read.position_of(context.metadata[self.stream]))
+
+
+def read_by_spark(stream: S, name: str, read: SparkRead) -> S:
+    return _node(stream, "read", BatchOfSpout(name, read), list(map(str, read.fields)), {}, rowwise=False, version=None)
 
 
 def sql(stream: S, text: str, fields: FieldSpec, others: Mapping[str, S]) -> S:

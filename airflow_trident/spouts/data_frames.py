@@ -1,0 +1,126 @@
+"""A spout whose batches a user's function reads by Spark. Another function says which batch is next, by a position of
+any shape; it runs in the coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, SparkRead, Split, Spout
+from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.metadata import as_json, read_back
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_POSITION: Schema = parse_declared("position string")
+_CURE = "Mend the function: it gives the position of the next batch, of texts, numbers, lists and dicts, or None."
+
+
+class DataFrameSpout(Spout):
+    """Reads by Spark whatever it can read. The tuples of the spout are its positions; those of its stream are what
+    `read` makes of them.
+
+    :param read: ``read(session, position)`` gives a DataFrame, lazily, under the rules of `Stream.transform`. For a
+        position it must give the same rows whenever it is called.
+    :param next_position: ``next_position(previous)`` gives the position of the batch behind the one at `previous`
+        (None: the first one), or None: nothing is new. It runs in the coordinator, without Spark.
+    :param fields: the columns that `read` gives, with their types.
+    :param opaque: `read` need not give the same rows again: the position is asked for anew in each attempt, and what
+        the committed attempt read counts.
+    :raises ConfigurationError: something that must be called cannot be.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Any, Any], Any],
+        next_position: Callable[[Any], Any],
+        *,
+        fields: FieldSpec,
+        opaque: bool = False,
+    ) -> None:
+        for name, function in (("read", read), ("next_position", next_position)):
+            if not callable(function):
+                raise ConfigurationError(f"DataFrameSpout with {name}={function!r}", "Give it a function.")
+        self.kind = SpoutKind.OPAQUE if opaque else SpoutKind.TRANSACTIONAL
+        self._read = read
+        self._next_position = next_position
+        self._fields = parse_declared(fields, [])
+
+    @property
+    def schema(self) -> Schema:
+        return _POSITION
+
+    @property
+    def spark_read(self) -> SparkRead:
+        return SparkRead(function=self._read, fields=self._fields, position_of=_position_of)
+
+    def coordinator(self) -> PositionCoordinator:
+        return PositionCoordinator(self._next_position)
+
+    def emitter(self) -> PositionEmitter:
+        return PositionEmitter()
+
+    def describe(self) -> str:
+        return f"DataFrameSpout({function_name(self._read)} from {function_name(self._next_position)})"
+
+
+class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    position: Any
+
+
+@dataclass(frozen=True)
+class PositionCoordinator(Coordinator):
+    """Metadata: ``{"position": what the function gave}``."""
+
+    next_position: Callable[[Any], Any]
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.initialize_transaction(0, previous) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """
+        :raises UserCodeError: the function raised, stands still, or gives what is no JSON.
+        """
+        before = None if previous is None else _position_of(previous)
+        name = function_name(self.next_position)
+        try:
+            found = self.next_position(deepcopy(before))
+        except Exception as error:
+            raise UserCodeError(f"{name} raised {type(error).__name__}: {error}", _CURE) from error
+        if found is None:
+            return None
+        try:
+            same = json.loads(json.dumps(found, allow_nan=False)) == found
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            raise UserCodeError(f"{name} gave {found!r:.200}, which JSON cannot keep as it is", _CURE)
+        if found == before:
+            raise UserCodeError(f"{name} gave {found!r:.200} again, which the last batch had", _CURE)
+        return as_json(_At(found))
+
+
+@dataclass(frozen=True)
+class PositionEmitter(Emitter):
+    """One split, with one row."""
+
+    def splits(self, metadata: Json) -> list[Split]:
+        return [Split(0, json.dumps(_position_of(metadata)))]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        yield from rows_to_table(_POSITION, [(split.body,)]).to_batches()
+
+
+def _position_of(metadata: Json) -> Json:
+    position: Json = read_back(_At, metadata, "a DataFrameSpout").position
+    return position

@@ -1,0 +1,204 @@
+"""What the snapshots of an Iceberg table added: main, from its newest snapshot back. The number of a version is the
+snapshot's sequence number, which grows with each commit, and has gaps where somebody went back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace
+from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
+
+_VERSION = 2
+_ANEW = "Give the stream a new name and begin anew."
+
+
+class IcebergLog(TableLog):
+    """The table at `place`, opened once.
+
+    :param tip: id of the snapshot that is looked at as the newest one; None: that of main.
+    """
+
+    has_ids = True
+
+    def __init__(self, place: IcebergPlace, tip: int | None = None) -> None:
+        self.what = f"the Iceberg table {place.name!r}"
+        self._place = place
+        self.table = _load(place, self.what)
+        self._metadata = self.table.metadata
+        self.table_id = str(self._metadata.table_uuid)
+        if self._metadata.format_version != _VERSION:
+            raise ConfigurationError(
+                f"{self.what} has format version {self._metadata.format_version}, and version {_VERSION} is read here",
+                "Upgrade it (property format-version)." if self._metadata.format_version < _VERSION else "Copy it.",
+            )
+        self._tip = tip
+        self._chain = self._ancestors(tip)
+        self.head = self._chain[-1].sequence_number if self._chain else 0
+        self.head_id = self._chain[-1].snapshot_id if self._chain else None
+
+    def columns(self) -> set[str]:
+        return {field.name for field in self._metadata.schema().fields}
+
+    def start_at(self, start: int) -> tuple[int, int | None]:
+        for snapshot in self._chain:
+            if snapshot.snapshot_id == start:
+                return snapshot.sequence_number, snapshot.parent_snapshot_id
+        raise ConfigurationError(
+            f"the main branch of {self.what} has no snapshot {start}", "Begin at another one, or at snapshot or latest."
+        )
+
+    def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
+        for one in self._chain:
+            if one.sequence_number >= first:
+                yield self._whole(one) if one.sequence_number == snapshot else self._version(one)
+
+    def require_same(self, span: Span) -> None:
+        """Main must come from the snapshot that was read last, with all that came behind it."""
+        if self.table_id != span.table_id:
+            raise SourceChangedError(f"{self.what} was made anew since the transaction was recorded", _ANEW)
+        assert span.ids is not None
+        before, at = span.ids
+        if self._tip is None:  # what follows
+            self._require_unbroken(at, span.end)
+        else:  # what was recorded
+            self._require_unbroken(before, span.begin)
+
+    def _require_unbroken(self, before: int | None, at: tuple[int, int]) -> None:
+        """Is everything there from `at` on, and straight behind the snapshot `before`?"""
+        number, in_its_middle = at[0], at[1] > 0
+        if before is None:
+            if (not self._chain and self._tip is None) or any(one.sequence_number == number for one in self._chain):
+                return
+        elif any(one.snapshot_id == before for one in self._chain):
+            return
+        elif self._chain and not in_its_middle and self._follows(self._chain[0], before, number):
+            return  # it was expired, and nothing behind it
+        if before is not None and (not self._chain or self._chain[0].sequence_number < number):
+            raise SourceChangedError(
+                f"{self.what} was rolled back or replaced: its main branch does not come from snapshot {before}, up to "
+                "which it was read",
+                f"Set main to that snapshot or to one that comes from it; or rows may be there twice: {_ANEW.lower()}",
+            )
+        raise SourceChangedError(
+            f"snapshots of {self.what} that are to be read were expired",
+            "Keep them longer (history.expire.max-snapshot-age-ms), and files as long as transactions may be replayed. "
+            f"What they added cannot be told any more. {_ANEW}",
+        )
+
+    def _follows(self, oldest: Any, before: int, number: int) -> bool:
+        """Some who expire a snapshot forget of whom it was the parent, too: the number says it then."""
+        return oldest.parent_snapshot_id == before or (
+            oldest.parent_snapshot_id is None and oldest.sequence_number == number
+        )
+
+    def _ancestors(self, tip: int | None) -> list[Any]:
+        """Oldest first, as far as they are kept."""
+        at = self._metadata.current_snapshot() if tip is None else self._metadata.snapshot_by_id(tip)
+        if at is None and tip is not None:
+            raise SourceChangedError(
+                f"{self.what} has no snapshot {tip} any more, which the transaction recorded",
+                "Keep snapshots as long as transactions may be replayed (history.expire.max-snapshot-age-ms).",
+            )
+        found = []
+        while at is not None:
+            found.append(at)
+            at = None if at.parent_snapshot_id is None else self._metadata.snapshot_by_id(at.parent_snapshot_id)
+        return found[::-1]
+
+    def _version(self, snapshot: Any) -> TableVersion:
+        manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
+        statuses, contents = manifest.ManifestEntryStatus, manifest.ManifestContent
+        added, removes = list[AddedFile](), False
+        operation = str(snapshot.summary.operation.value) if snapshot.summary is not None else ""
+        with self._place.errors(SourceUnavailableError), _kept(self.what):
+            for each in snapshot.manifests(self.table.io):
+                if each.added_snapshot_id != snapshot.snapshot_id or operation == "replace":
+                    continue
+                for entry in each.fetch_manifest_entry(self.table.io, discard_deleted=False):
+                    if entry.snapshot_id != snapshot.snapshot_id or entry.status == statuses.EXISTING:
+                        continue
+                    if entry.status == statuses.ADDED and each.content == contents.DATA:
+                        added.append(self._added(entry.data_file))
+                    else:
+                        removes = True
+        return TableVersion(
+            number=snapshot.sequence_number,
+            added=tuple(sorted(added, key=lambda file: file.path)),
+            removes=removes,
+            operation=operation,
+            id=snapshot.snapshot_id,
+        )
+
+    def _whole(self, snapshot: Any) -> TableVersion:
+        """All files of the table as it was."""
+        with self._place.errors(SourceUnavailableError), _kept(self.what):
+            tasks = list(self.table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+        if any(task.delete_files for task in tasks):
+            raise ConfigurationError(
+                f"{self.what} has deleted rows in files of their own, which are not read here",
+                "Rewrite its data files (rewrite_data_files of Spark), or begin with start='latest'.",
+            )
+        return TableVersion(
+            number=snapshot.sequence_number,
+            added=tuple(sorted((self._added(task.file) for task in tasks), key=lambda file: file.path)),
+            removes=False,
+            operation="snapshot",
+            id=snapshot.snapshot_id,
+        )
+
+    def _added(self, file: Any) -> AddedFile:
+        if str(file.file_format.value) != "PARQUET":
+            raise ConfigurationError(
+                f"{self.what} has files of format {file.file_format.value}, and Parquet is read here",
+                "Rewrite them as Parquet (write.format.default).",
+            )
+        return AddedFile(
+            path=file.file_path,
+            bytes=file.file_size_in_bytes,
+            rows=file.record_count,
+            partition={"spec": file.spec_id, "values": self._values(file)},
+        )
+
+    def _values(self, file: Any) -> list[Any]:
+        """Of the partition: a column that all rows of a file share may be in its name only."""
+        transforms: Any = require_extra("pyiceberg.transforms", EXTRA)
+        values = []
+        for field, value in zip(self._metadata.specs()[file.spec_id].fields, file.partition._data, strict=True):
+            same = isinstance(field.transform, transforms.IdentityTransform)
+            if same and not isinstance(value, str | int | float | bool | None):
+                raise ConfigurationError(
+                    f"{self.what} is partitioned by {field.name}: values of type {type(value).__name__} are not read",
+                    "Partition it by texts, whole numbers, booleans, dates or times.",
+                )
+            values.append(value if same else None)
+        return values
+
+
+@contextmanager
+def _kept(what: str) -> Iterator[None]:
+    """:raises SourceChangedError: a manifest is gone."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceChangedError(
+            f"a manifest of {what} is gone ({error})",
+            "Files of snapshots that are to be read were removed: restore them from a copy. " + _ANEW,
+        ) from error
+
+
+def _load(place: IcebergPlace, what: str) -> Any:
+    known: Any = require_extra("pyiceberg.exceptions", EXTRA)
+    catalog = place.open_catalog()
+    try:
+        with place.errors(SourceUnavailableError):
+            return catalog.load_table(place.name)
+    except SourceUnavailableError as error:
+        if isinstance(error.__context__, known.NoSuchTableError):
+            raise SourceUnavailableError(f"there is no {what[4:]}", "Make it, or correct the spout's name.") from None
+        raise
+    finally:
+        catalog.close()

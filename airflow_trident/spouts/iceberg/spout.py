@@ -1,0 +1,189 @@
+"""A spout of an Iceberg table: what the snapshots of its main branch add, file by file. Transactional."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import Emitter, Split, Spout
+from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.files.columns import fitted
+from airflow_trident.spouts.iceberg.snapshots import IcebergLog
+from airflow_trident.spouts.table_log import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_FILES,
+    OnChange,
+    Span,
+    Start,
+    TableReading,
+    VersionsCoordinator,
+    files_of,
+)
+from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMES = "schema.name-mapping.default"
+
+
+class IcebergSpout(Spout):
+    """Reads the rows that were appended to an Iceberg table, each in exactly one transaction.
+
+    :param name: of the table, with its namespace: ``sales.orders``.
+    :param fields: the columns with their types; one that a file lacks is null.
+    :param start: ``snapshot``, ``latest``, or the id of a snapshot: where the first transaction begins.
+    :param changes: ``error`` or ``skip``, for snapshots that change or delete rows.
+    :param max_files, max_bytes, max_rows: of one batch; a single larger file is a batch by itself.
+    :param catalog: its name in the configuration of pyiceberg (``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__...``).
+    :param conn_id: an Airflow connection (``iceberg``), as of IcebergTable.
+    :param properties: of the catalog, over those of the connection.
+    :raises ConfigurationError: an argument is wrong.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        fields: FieldSpec,
+        start: Start | str | int = Start.SNAPSHOT,
+        changes: OnChange | str = OnChange.ERROR,
+        max_files: int = DEFAULT_MAX_FILES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_rows: int | None = None,
+        catalog: str = "default",
+        conn_id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._reading = TableReading.of(
+            "IcebergSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
+        )
+        self._place = IcebergPlace(name=name, catalog=catalog, conn_id=conn_id, properties=properties or {})
+        self._schema = parse_declared(fields, [])
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def coordinator(self) -> VersionsCoordinator:
+        return VersionsCoordinator(partial(_open, self._place), _span, self._schema, self._reading)
+
+    def emitter(self) -> IcebergEmitter:
+        return IcebergEmitter(self._place.resolved(), self._schema)
+
+    def describe(self) -> str:
+        return f"IcebergSpout({self._place.name})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where this is sent to, nobody may know the connection."""
+        return {**self.__dict__, "_place": self._place.resolved(required=False)}
+
+
+@dataclass(frozen=True)
+class IcebergEmitter(Emitter):
+    """One split per file, with what of the table a reader of the file needs: nobody asks the catalog there."""
+
+    place: IcebergPlace
+    row_schema: Schema
+
+    def splits(self, metadata: Json) -> list[Split]:
+        span = _span(metadata)
+        if span.begin == span.end:
+            return []
+        assert span.ids is not None
+        log = IcebergLog(self.place.resolved(), span.ids[1])
+        if missing := [name for name in names_of(self.row_schema) if name not in log.columns()]:
+            raise SourceChangedError(
+                f"{log.what} no longer has the column {missing[0]!r}", "Rename it back, or correct the spout's fields."
+            )
+        table = _known_of(log.table.metadata)
+        return [
+            Split(index, {"path": file.path, "bytes": file.bytes, "rows": file.rows, **file.partition, "table": table})
+            for index, file in enumerate(files_of(log, span))
+        ]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        body: Any = split.body
+        what, rows = f"the file {body['path']!r} of the Iceberg table {self.place.name!r}", 0
+        with self.place.errors(SourceUnavailableError):
+            try:
+                for batch in self._batches(body):
+                    rows += batch.num_rows
+                    yield self._rows(batch)
+            except FileNotFoundError as error:
+                raise SourceChangedError(
+                    f"{what}, which the transaction recorded, is gone",
+                    "Its snapshot was expired too early: keep snapshots as long as transactions may be replayed.",
+                ) from error
+            except (pa.ArrowException, ValueError) as error:
+                raise DamagedInputError(
+                    f"{what} cannot be read as ({', '.join(map(str, self.row_schema))}): {error}",
+                    "Correct the spout's fields, or restore the file.",
+                ) from error
+        if body["rows"] != rows:
+            raise DamagedInputError(f"{what} has {rows} rows and should have {body['rows']}", "Restore it from a copy.")
+
+    def _batches(self, body: Any) -> Iterator[pa.RecordBatch]:
+        """With the columns as the table has them today: they are found by their ids, whatever a file calls them."""
+        reading: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+        expressions: Any = require_extra("pyiceberg.expressions", EXTRA)
+        manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
+        metadata: Any = require_extra("pyiceberg.table.metadata", EXTRA).TableMetadataUtil.parse_raw(body["table"])
+        io: Any = require_extra("pyiceberg.io", EXTRA).load_file_io(dict(self.place.properties), body["path"])
+        file = manifest.DataFile.from_args(
+            content=manifest.DataFileContent.DATA,
+            file_path=body["path"],
+            file_format=manifest.FileFormat.PARQUET,
+            partition=require_extra("pyiceberg.typedef", EXTRA).Record(*body["values"]),
+            record_count=body["rows"],
+            file_size_in_bytes=body["bytes"],
+        )
+        file.spec_id = body["spec"]
+        wanted = metadata.schema().select(*names_of(self.row_schema))
+        scan = reading.ArrowScan(metadata, io, wanted, expressions.AlwaysTrue())
+        task: Any = require_extra("pyiceberg.table", EXTRA).FileScanTask(file)
+        yield from scan.to_record_batches([task])
+
+    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        schema = arrow_schema(self.row_schema)
+        columns = [fitted(pa.chunked_array([batch.column(field.name)]), field.type) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()[0]
+
+
+def _open(place: IcebergPlace) -> IcebergLog:
+    return IcebergLog(place.resolved())
+
+
+def _span(metadata: Json) -> Span:
+    return Span.of(metadata, "an IcebergSpout", with_ids=True)
+
+
+def _known_of(metadata: Any) -> str:
+    """Columns, names and partitions, as JSON; no snapshots, no properties of others."""
+    names = metadata.properties.get(_NAMES)
+    few = metadata.model_copy(
+        update={
+            "current_snapshot_id": None,
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "statistics": [],
+            "partition_statistics": [],
+            "schemas": [metadata.schema()],
+            "properties": {} if names is None else {_NAMES: names},
+        }
+    )
+    return str(few.model_dump_json())

@@ -1,0 +1,302 @@
+"""Tables that are written version by version: a batch is files that versions added, in their order. Transactional.
+
+What a table format must say for that is :class:`TableLog`. What others do with rows that are there already (delete,
+update, overwrite) is an error or left out, as the spout says; what only holds them in other files is neither.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.spouts.checks import require_at_least
+from airflow_trident.types import Json, Schema, names_of
+
+DEFAULT_MAX_FILES = 1000
+DEFAULT_MAX_BYTES = 256 << 20
+QUIET_VERSIONS = 100
+"""So many versions without data are passed by a transaction without rows: the log forgets them some day."""
+
+
+class Start(StrEnum):
+    """Where the first transaction begins, if not at a version."""
+
+    SNAPSHOT = "snapshot"
+    """With all rows of the table as it is then."""
+    LATEST = "latest"
+    """With what is added later."""
+
+
+class OnChange(StrEnum):
+    """What to do about a version that changes or deletes rows instead of adding some."""
+
+    ERROR = "error"
+    SKIP = "skip"
+    """Leave out all of that version, also what it adds; its number is in the metadata as `skipped`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedFile:
+    """A file of a table. `partition`: column -> value, as the format writes it. `rows`: None if not written."""
+
+    path: str
+    bytes: int
+    rows: int | None
+    partition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """One commit: the files that it added in an order that never changes, and whether it took data away.
+
+    Files that only hold in another way what was there before (compaction) are neither. `id`: what the format calls the
+    version, where its number is not enough to find it.
+    """
+
+    number: int
+    added: tuple[AddedFile, ...]
+    removes: bool
+    operation: str
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Decoded metadata: files from `begin` up to `end`, each a version and a number in it; `end` is not in it.
+
+    `snapshot`: the version that stands for all files of the table as it was then. `skipped`: versions in between that
+    were left out. `ids`: where the format has such, of the versions that lie straight before `begin` and `end`, or that
+    these are in the middle of.
+    """
+
+    table_id: str
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    snapshot: int | None = None
+    skipped: tuple[int, ...] = ()
+    ids: tuple[int | None, int | None] | None = None
+
+    def to_json(self) -> Json:
+        known: dict[str, Json] = {
+            "table": self.table_id,
+            "from": list(self.begin),
+            "to": list(self.end),
+            "snapshot": self.snapshot,
+            "skipped": list(self.skipped),
+        }
+        return known if self.ids is None else {**known, "ids": list(self.ids)}
+
+    @classmethod
+    def of(cls, metadata: Json, spout: str, *, with_ids: bool = False) -> Span:
+        """
+        :param spout: whose metadata it must be: ``a DeltaSpout``.
+        :raises SourceChangedError: it is not.
+        """
+        try:
+            assert isinstance(metadata, dict)
+            known: Any = metadata
+            (first, first_file), (last, last_file) = known["from"], known["to"]
+            if with_ids != ("ids" in known):
+                raise ValueError
+            ids = None
+            if with_ids:
+                before, at = known["ids"]
+                ids = before, at
+            return cls(
+                table_id=str(known["table"]),
+                begin=(int(first), int(first_file)),
+                end=(int(last), int(last_file)),
+                snapshot=known["snapshot"],
+                skipped=tuple(known["skipped"]),
+                ids=ids,
+            )
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise SourceChangedError(
+                f"the recorded metadata is not that of {spout}",
+                "Another spout had this stream's name: give the stream a new name.",
+            ) from error
+
+
+class TableLog(ABC):
+    """The versions of a table as they are at this moment. `what` names it for errors."""
+
+    what: str
+    table_id: str
+    head: int
+    """The newest version."""
+    head_id: int | None = None
+    """See `TableVersion.id`, of the newest version;"""
+    has_ids: bool = False
+    """do versions have one?"""
+
+    @abstractmethod
+    def columns(self) -> set[str]: ...
+
+    @abstractmethod
+    def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
+        """From `first` to the newest; the version `snapshot` stands for the whole table as it was then.
+
+        :raises SourceChangedError: a version is not there any more.
+        """
+
+    @abstractmethod
+    def require_same(self, span: Span) -> None:
+        """:raises SourceChangedError: it is not the table of which `span` was recorded, or was set back."""
+
+    def start_at(self, start: int) -> tuple[int, int | None]:
+        """The number of the version that `start` names, and the id of the one before it."""
+        return start, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLimits:
+    """Of one batch; a single larger file is a batch by itself. Rows are those that the log tells."""
+
+    max_files: int
+    max_bytes: int
+    max_rows: int | None
+
+    def allow(self, files: int, size_bytes: int, rows: int) -> bool:
+        return files <= self.max_files and size_bytes <= self.max_bytes and rows <= (self.max_rows or rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReading:
+    """What of a table becomes batches."""
+
+    start: Start | int
+    on_change: OnChange
+    limits: TableLimits
+
+    @classmethod
+    def of(
+        cls,
+        spout: str,
+        start: Start | str | int,
+        changes: OnChange | str,
+        *,
+        max_files: int,
+        max_bytes: int,
+        max_rows: int | None,
+    ) -> TableReading:
+        """:raises ConfigurationError: an argument is wrong."""
+        require_at_least(1, spout, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
+        if start not in tuple(Start) and not (isinstance(start, int) and start >= 0):
+            raise ConfigurationError(
+                f"{spout} with start={start!r}", "Use snapshot, latest, or the number of a version."
+            )
+        if changes not in tuple(OnChange):
+            raise ConfigurationError(f"{spout} with changes={changes!r}", "Use error or skip.")
+        return cls(
+            start=start if isinstance(start, int) else Start(start),
+            on_change=OnChange(changes),
+            limits=TableLimits(max_files=max_files, max_bytes=max_bytes, max_rows=max_rows),
+        )
+
+
+@dataclass(frozen=True)
+class VersionsCoordinator(Coordinator):
+    """Metadata: see :class:`Span`. `open_log`: the table as it is now. `decode`: metadata of this kind of spout."""
+
+    open_log: Callable[[], TableLog]
+    decode: Callable[[Json], Span]
+    row_schema: Schema
+    reading: TableReading
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.initialize_transaction(0, previous) is not None
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        """
+        :raises SourceChangedError: the table was made anew, its log was cleaned up too early, or rows were changed.
+        """
+        before = None if previous is None else self.decode(previous)
+        log = self.open_log()
+        if missing := [name for name in names_of(self.row_schema) if name not in log.columns()]:
+            raise ConfigurationError(f"{log.what} has no column {missing[0]!r}", "Correct the spout's fields.")
+        if before is not None:
+            log.require_same(before)
+        span, files = self._next(log, self._first(log) if before is None else before)
+        quiet = span.end[0] - span.begin[0] >= QUIET_VERSIONS
+        pins = before is None and self.reading.start is Start.LATEST
+        return span.to_json() if files or quiet or pins else None
+
+    def lag(self, position: Json) -> Lag | None:
+        if position is None:
+            return None
+        unlimited = TableLimits(max_files=sys.maxsize, max_bytes=sys.maxsize, max_rows=None)
+        everything = replace(self, reading=replace(self.reading, limits=unlimited))
+        _, files = everything._next(self.open_log(), self.decode(position))
+        return {"files": files}
+
+    def _first(self, log: TableLog) -> Span:
+        """Nothing, before what the first batch begins with."""
+        start, snapshot, before = self.reading.start, None, None
+        if isinstance(start, int):
+            at, before = log.start_at(start)
+        elif start is Start.SNAPSHOT:
+            at = snapshot = log.head
+        else:
+            at, before = log.head + 1, log.head_id
+        ids = (None, before) if log.has_ids else None
+        return Span(table_id=log.table_id, begin=(at, 0), end=(at, 0), snapshot=snapshot, ids=ids)
+
+    def _next(self, log: TableLog, before: Span) -> tuple[Span, int]:
+        """As many files as one batch may have behind the last one, and how many those are."""
+        begin, id_before = before.end, None if before.ids is None else before.ids[1]
+        files, size_bytes, rows = 0, 0, 0
+        skipped, at = list[int](), id_before
+
+        def span(end: tuple[int, int]) -> Span:
+            ids = (id_before, at) if log.has_ids else None
+            return replace(before, begin=begin, end=end, skipped=tuple(skipped), ids=ids)
+
+        end = begin
+        for version in log.versions(begin[0], before.snapshot):
+            if self._skips(log, version):
+                skipped.append(version.number)
+                end, at = (version.number + 1, 0), version.id
+                continue
+            first = begin[1] if version.number == begin[0] else 0
+            for number, file in enumerate(version.added[first:], first):
+                size_bytes, rows = size_bytes + file.bytes, rows + (file.rows or 0)
+                if files and not self.reading.limits.allow(files + 1, size_bytes, rows):
+                    at = version.id if number else at
+                    return span((version.number, number)), files
+                files += 1
+            end, at = (version.number + 1, 0), version.id
+        return span(end), files
+
+    def _skips(self, log: TableLog, version: TableVersion) -> bool:
+        if version.removes and self.reading.on_change is OnChange.ERROR:
+            raise SourceChangedError(
+                f"version {version.number} of {log.what} ({version.operation}) changes or deletes rows, which were "
+                "read or will be",
+                'Nothing was begun. changes="skip" leaves such versions out.',
+            )
+        return version.removes
+
+
+def files_of(log: TableLog, span: Span) -> Iterator[AddedFile]:
+    """Those of a batch.
+
+    :raises SourceChangedError: the table no longer knows them.
+    """
+    if span.begin == span.end:
+        return
+    log.require_same(span)
+    for version in log.versions(span.begin[0], span.snapshot):
+        if version.number > span.end[0] or (version.number, 0) == span.end:
+            break
+        if version.number in span.skipped:
+            continue
+        first = span.begin[1] if version.number == span.begin[0] else 0
+        last = span.end[1] if version.number == span.end[0] else len(version.added)
+        yield from version.added[first:last]
