@@ -12,9 +12,12 @@ NAMES = (
     "mark_failed",
     "clear_committed",
     "asset_events",
+    "alarm",
 )
 SCRIPTS = ("script_kills",)
 TRANSACTIONS = 5
+LATE_S = 1
+"""A run of `alarm` is late so many seconds after the oldest uncommitted transaction was begun."""
 ROWS_OF_A_BATCH = 4
 LINES = [
     (f"line {number} has word{number % 7} and word{number % 3}",) for number in range(TRANSACTIONS * ROWS_OF_A_BATCH)

@@ -141,6 +141,9 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAir
     server = EmbeddedZooKeeper(folder.zookeeper)
     for name in (*batches.NAMES, *batches.SCRIPTS):
         (root / name).mkdir()
+    plugins = folder.airflow / "plugins"
+    plugins.mkdir()
+    shutil.copy(Path(__file__).parent / "alarms.py", plugins)
     for file in ("dags.py", "batches.py", "scripts.py"):
         shutil.copyfile(Path(__file__).parent / file, folder.dags / file)
     extra = {**OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}

@@ -15,13 +15,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset, PartitionedAssetTimetable
-from batches import LINES, NAMES, ROWS_OF_A_BATCH, TRANSACTIONS
+from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, PartitionedAssetTimetable
+from alarms import told
+from batches import LATE_S, LINES, NAMES, ROWS_OF_A_BATCH, TRANSACTIONS
 
 from airflow_trident import (
     Count,
     FixedBatchSpout,
     Function,
+    OldestUncommittedDeadline,
     OperationContext,
     SqliteState,
     Topology,
@@ -62,8 +64,20 @@ def topology(name: str) -> Topology:
     return made
 
 
+def deadline(name: str) -> DeadlineAlert | None:
+    if name != "alarm":
+        return None
+    callback = AsyncCallback(told, kwargs={"folder": str(HOME / name)})
+    return DeadlineAlert(OldestUncommittedDeadline(name), timedelta(seconds=LATE_S), callback)
+
+
 for _name in NAMES:
-    with DAG(_name, max_active_runs=3, default_args={"retries": 1, "retry_delay": timedelta(0)}) as _dag:
+    with DAG(
+        _name,
+        max_active_runs=3,
+        default_args={"retries": 1, "retry_delay": timedelta(0)},
+        deadline=deadline(_name),
+    ) as _dag:
         trident_transaction(topology(_name), engine="local", max_pending=TRANSACTIONS, turn_sensor=False)
     globals()[_name] = _dag
 

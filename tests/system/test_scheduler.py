@@ -5,16 +5,18 @@ Every test ends with `assert_exact`: each word counted as often as it occurs, th
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from datetime import datetime
 
 import pytest
 
 from airflow_trident.protocol.statuses import Status
-from tests.system.batches import LINES, ROWS_OF_A_BATCH
+from tests.system.batches import LATE_S, LINES, ROWS_OF_A_BATCH
 from tests.system.conftest import Scene
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
@@ -173,3 +175,21 @@ def test_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction_also_for_
     events = scene.api.call("GET", "/assets/events?source_dag_id=asset_events")["asset_events"]
     assert sorted(event["extra"]["txid"] for event in events) == [1, 2, 3]
     assert_exact(scene, 3)
+
+
+@plays("alarm")
+def test_a_run_is_called_late_by_the_oldest_batch_that_is_not_committed_and_not_by_its_own_dates(scene: Scene) -> None:
+    hold = scene.tell("hold-1")
+    scene.trigger(1)
+    scene.held(1, 0)
+    scene.trigger(2)
+    alarm = scene.folder / "late-tx-2.json"
+    scene.until(alarm.exists, "the deadline's callback is called")
+    oldest, own = (scene.records()[txid].times_ms["begun"] for txid in (1, 2))
+    due_ms = datetime.fromisoformat(json.loads(alarm.read_text())).timestamp() * 1000
+    assert due_ms == pytest.approx(oldest + LATE_S * 1000, abs=1)
+    assert due_ms < own + LATE_S * 1000
+    assert scene.statuses() != [Status.COMMITTED] * 2
+    hold.unlink()
+    assert set(scene.until_finished().values()) == {"success"}
+    assert_exact(scene, 2)
