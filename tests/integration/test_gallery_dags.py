@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from tests.fixtures.airflow import PROJECT, AirflowHome
+from tests.fixtures.object_store import VARIABLE, Bucket
 from tests.integration.test_example_dags import examples  # noqa: F401 - a fixture
 from tests.integration.test_lake_dags import RUN
 
@@ -35,6 +36,28 @@ def test_files_that_have_piled_up_are_taken_in_groups_and_each_is_a_transaction(
     assert told["found"] == {"orders": {"ann": 40, "c0": 14, "c1": 13, "c2": 13}}
     assert "transactions 1 to 40 are committed (40 in all)" in examples.output
     assert "(8 of them) are committed in one step" in examples.output
+
+
+def test_objects_of_a_bucket_become_rows_of_an_iceberg_table_once(
+    examples: AirflowHome,  # noqa: F811
+    bucket: Bucket,
+) -> None:
+    bucket.put("orders/1.csv", "customer,cents\nann,120\nbob,5\n")
+    bucket.put("orders/2.csv", "customer,cents\ncai,700\n")
+    examples.options |= {"TRIDENT_DEMO_BUCKET": bucket.uri, VARIABLE: bucket.connection()}
+    program = """
+import s3_to_iceberg as dag
+first, again = run(dag.dag), run(dag.dag)
+(spec,) = dag.topology.states.values()
+from pyiceberg.catalog import load_catalog
+table = load_catalog("default", **spec.factory.properties).load_table(spec.factory.name)
+found = sorted(list(row.values()) for row in table.scan().to_arrow().to_pylist())
+tell({"first": first, "again": again, "found": found})
+"""
+    told = examples.python(RUN + program)
+    assert told["first"][0] == "success"
+    assert told["again"][1]["s3_to_iceberg.coordinate"] == "skipped"
+    assert told["found"] == [["ann", 120], ["cai", 700]]
 
 
 def test_rows_of_a_table_are_summed_once_and_asked_for(examples: AirflowHome) -> None:  # noqa: F811
