@@ -25,6 +25,7 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains import app as drain_app
+from airflow_trident.runtime.drains.order import DrainFiles, Taker, removing, take, take_back
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest
@@ -193,6 +194,30 @@ def test_an_order_that_somebody_else_put_in_its_place_is_not_unpickled(bucket: B
     assert drain_app.main(order, f"{bucket.uri}/one.result") == 1
     assert b"somebody has changed it" in (orders.collect(f"{bucket.uri}/one.result") or b"")
     assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("lost", [None, Verdict.LOSE, Verdict.UNAVAILABLE])
+def test_an_order_on_s3_is_taken_once_whatever_becomes_of_the_answer(bucket: Bucket, lost: Verdict | None) -> None:
+    files = DrainFiles(order=orders.place(f"{bucket.uri}/drains", "one", ".order", b"x"), result=f"{bucket.uri}/r")
+    driver = Taker.this_process("driver-1")
+    if lost is not None:
+        bucket.proxy.rule = first("PUT", lost, containing=".taken")
+    assert take(files.order, driver) == driver
+    assert take(files.order, Taker.this_process()) == driver
+    assert take_back(files) == driver
+    with removing(files):
+        pass
+    assert not list(storage_at(bucket.uri).list(""))
+
+
+def test_a_driver_whose_order_on_s3_was_taken_back_begins_nothing(
+    bucket: Bucket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = DrainFiles(order=orders.place(bucket.uri, "one", ".order", b"no pickle"), result=f"{bucket.uri}/one.result")
+    assert take_back(files) is None
+    assert drain_app.main(files.order, files.result) == 0
+    assert "begins nothing" in capfd.readouterr().out
+    assert orders.collect(files.result) is None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+"""How a driver is looked for that somebody lost sight of."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from airflow_trident.errors import SparkJobError
+from airflow_trident.ledger.workers import Worker
+from airflow_trident.tasks.driver_process import DriverProcess
+from airflow_trident.tasks.spark_driver import ClusterKind, DriverCluster
+from tests.fixtures.spark import free_port
+
+ORDER = "/staging/drains/fruit-1.order"
+
+
+def test_a_driver_on_this_machine_is_known_by_the_order_in_its_command_line() -> None:
+    program = "import sys; print('up', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, ORDER, "result"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        driver = DriverProcess(host=socket.gethostname(), pid=process.pid, order=ORDER, workers=tuple)
+        assert driver.active()
+        assert not replace(driver, order="/staging/drains/fruit-2.order").active()  # its id was given anew
+        driver.kill()
+        process.wait(30)
+        assert (driver.active(), driver.state()) == (False, "")
+        driver.kill()
+
+
+def test_a_driver_on_another_machine_is_looked_up_among_the_live_workers() -> None:
+    listed: list[Worker] = [Worker(host="elsewhere", pid=7, task="drain", txid=None, since_ms=0)]
+    driver = DriverProcess(host="elsewhere", pid=7, order=ORDER, workers=lambda: listed)
+    assert driver.active()
+    assert not replace(driver, pid=8).active()
+    listed.clear()
+    assert not driver.active()
+
+
+@pytest.mark.parametrize("kind", ClusterKind)
+def test_a_cluster_that_does_not_answer_is_an_error_that_names_its_address(kind: ClusterKind) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    cluster = DriverCluster(kind=kind, addresses=(address,))
+    with pytest.raises(SparkJobError, match=rf"answers? at {address} ") as refused:
+        cluster.driver("driver-1").active()
+    assert ("spark.master.rest.enabled" in refused.value.cure) == (kind is ClusterKind.STANDALONE)
+    assert ("yarn_resourcemanager_webapp_address" in refused.value.cure) == (kind is ClusterKind.YARN)
