@@ -62,6 +62,11 @@ def registrations_folder(root: str) -> str:
     return f"{root}/workers"
 
 
+def tx_name(txid: int) -> str:
+    """Names come in the order of their numbers."""
+    return f"{txid:019d}"
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
     """Where the records of one incarnation of a topology are."""
@@ -132,7 +137,7 @@ class LedgerPaths:
         return [self.transactions, self.chunks]
 
     def tx(self, txid: int) -> str:
-        return f"{self.base}/tx/{txid:019d}"
+        return f"{self.base}/tx/{tx_name(txid)}"
 
     def bucket(self, name: str) -> str:
         return f"{self.base}/run/{name}"

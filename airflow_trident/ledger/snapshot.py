@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.ledger.creating import kept_apart
+from airflow_trident.ledger.folder_names import FolderNames
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
@@ -90,13 +91,8 @@ class Snapshot:
         tx = self.tx(txid) if txid >= 1 else None
         return LedgerView(topology=topology, next_txid=next_txid, pointer=pointer, exceptions=exceptions, tx=tx)
 
-    def names(self, folder: str) -> frozenset[str]:
-        names = self._cache.folder(folder)
-        for path, write in self._drafted.items():
-            at, _, name = path.rpartition("/")
-            if at == folder:
-                names = names - {name} if isinstance(write, Delete) else names | {name}
-        return names
+    def names(self, folder: str) -> FolderNames:
+        return self._cache.folder(folder).after(_below(self._drafted.values()).get(folder, {}))
 
     def prefetch(self, paths: Iterable[str]) -> None:
         """Read these together, as they are looked at next."""
@@ -182,6 +178,15 @@ class Snapshot:
         self._cache.fetch(path for path in paths if path not in self._drafted)
 
 
+def _below(writes: Iterable[Write]) -> dict[str, dict[str, bool]]:
+    """Folder -> the names in it that are written -> are they there afterwards?"""
+    found: dict[str, dict[str, bool]] = {}
+    for write in writes:
+        folder, _, name = write.path.rpartition("/")
+        found.setdefault(folder, {})[name] = not isinstance(write, Delete)
+    return found
+
+
 class _ChunkMissing(Exception):
     """Metadata that is kept apart was not found."""
 
@@ -192,7 +197,7 @@ class Cache:
     def __init__(self, znodes: ZNodes) -> None:
         self._znodes = znodes
         self._nodes: dict[str, ZNode | None] = {}
-        self._folders: dict[str, frozenset[str]] = {}
+        self._folders: dict[str, FolderNames] = {}
         self._blobs: dict[BlobRef, Positions] = {}
         self._blob_bytes = 0
 
@@ -222,7 +227,7 @@ class Cache:
         self._nodes.pop(path, None)
         return self.node(path)
 
-    def folder(self, path: str) -> frozenset[str]:
+    def folder(self, path: str) -> FolderNames:
         if path not in self._folders:
             self.fetch([], [path])
         return self._folders[path]
@@ -239,30 +244,22 @@ class Cache:
         reading = self._znodes.read(missing, unread)
         self._nodes.update(reading.nodes)
         for path, names in reading.folders.items():
-            self._folders[path] = names or frozenset()
+            self._folders[path] = FolderNames(names or ())
 
     def assume_missing(self, path: str) -> None:
         """Save a read of what is most likely not there; a `Create` of it finds out."""
         self._nodes.setdefault(path, None)
 
     def applied(self, writes: Iterable[Write]) -> None:
-        there: dict[str, dict[str, bool]] = {}
-        for write in writes:
-            folder, _, name = write.path.rpartition("/")
-            there.setdefault(folder, {})[name] = not isinstance(write, Delete)
+        written = tuple(writes)
+        for write in written:
             if isinstance(write, Delete):
                 self._nodes[write.path] = None
             else:
                 self._nodes[write.path] = ZNode(write.data, write.version + 1 if isinstance(write, Set) else 0)
-        for folder, names in there.items():  # once for a step: a folder may have very many names
-            known = self._folders.get(folder)
-            if known is None:
-                continue
-            if new := [name for name, is_there in names.items() if is_there and name not in known]:
-                known = known.union(new)
-            if gone := [name for name, is_there in names.items() if not is_there and name in known]:
-                known = known.difference(gone)
-            self._folders[folder] = known
+        for folder, names in _below(written).items():
+            if folder in self._folders:
+                self._folders[folder].change(names)
 
     def forget(self) -> None:
         self._nodes.clear()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 
-from airflow_trident.ledger.paths import BUCKETS
+from airflow_trident.ledger.paths import BUCKETS, tx_name
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.znodes import Delete
@@ -31,17 +32,18 @@ def prune(
     What stands at or below the commit pointer `upto` and is not among the exceptions is committed: no record has to be
     read. Those that are being committed stay, however old: their committer wants to see them.
     """
-    names = snap.names(snap.paths.transactions)
-    special = {*exceptions.unfinished, *exceptions.skipped}
-    known = {int(name) for name in names} | {*just_committed}
-    done = sorted(txid for txid in known if txid <= upto and txid not in special)
+    just = {tx_name(txid): True for txid in just_committed}
+    names = snap.names(snap.paths.transactions).after(just)
+    special = {tx_name(txid) for txid in (*exceptions.unfinished, *exceptions.skipped) if txid <= upto}
+    done = names.upto(tx_name(upto)) - sum(name in names for name in special)
+    oldest = islice((name for name in names if name not in special), max(done - retention, 0))
     most = max(PRUNED_PER_COMMIT, len(just_committed))
-    gone = [txid for txid in done[:-retention] if txid not in just_committed][:most]
+    gone = list(islice((name for name in oldest if name not in just), most))
     if not gone:
         return []
-    prefixes = tuple(f"{txid:019d}-" for txid in gone)
-    chunks = sorted(name for name in snap.names(snap.paths.chunks) if name.startswith(prefixes))
-    return [*(Delete(snap.paths.tx(txid)) for txid in gone), *(Delete(snap.paths.chunk(name)) for name in chunks)]
+    kept_apart = snap.names(snap.paths.chunks)
+    chunks = (chunk for name in gone for chunk in kept_apart.starting_with(f"{name}-"))
+    return [*(Delete(snap.paths.tx(int(name))) for name in gone), *(Delete(snap.paths.chunk(name)) for name in chunks)]
 
 
 def sweep_is_due(txid: int, kept: int) -> bool:
@@ -60,11 +62,11 @@ def sweep_claims(snap: Snapshot, bucket: str, kept: int) -> Change[int] | Unchan
     """
     folder = snap.paths.bucket(bucket)
     names = sorted(snap.names(folder))
-    alive = {int(name) for name in snap.names(snap.paths.transactions)}
+    alive = snap.names(snap.paths.transactions)
     topology, newest = snap.topology(), snap.pointer().committed - kept
     snap.prefetch(f"{folder}/{name}" for name in names)
     keys = ((name, snap.claim_at(f"{folder}/{name}")) for name in names)
-    old = {name: key for name, key in keys if key and key.txid <= newest and key.txid not in alive}
+    old = {name: key for name, key in keys if key and key.txid <= newest and tx_name(key.txid) not in alive}
     if not old:
         return Unchanged(0)
     floor_ms = max(topology.floor_ms, *(key.run_ms + 1 for key in old.values()))
