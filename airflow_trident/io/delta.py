@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.object_stores import client_of, cure_of, said, settings_of
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 EXTRA = "airflow-trident[delta]"
-_OF_AWS = {"login": "AWS_ACCESS_KEY_ID", "password": "AWS_SECRET_ACCESS_KEY"}
-_OF_AWS_EXTRAS = {
-    "region_name": "AWS_REGION",
-    "endpoint_url": "AWS_ENDPOINT_URL",
-    "aws_session_token": "AWS_SESSION_TOKEN",
-}
+_MARKS = re.compile(r"\x1b\[\d+m|↳")
+_SECRETS = 5
+"""Characters of an option's value that is no secret, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,11 @@ class DeltaPlace:
     def __post_init__(self) -> None:
         if not self.uri:
             raise ConfigurationError("a Delta table without a place", "Give it a folder or a URI.")
+        if urlsplit(self.uri).username is not None:
+            raise ConfigurationError(
+                f"a Delta table with a user in its URI (…@{self.uri.partition('@')[2]})",
+                "Name the connection by conn_id=..., and leave keys to it.",
+            )
         if "://" not in self.uri:  # a folder, and no URI that pathlib has shortened to one slash
             require_local_path("a Delta table", self.uri)
 
@@ -55,10 +61,7 @@ class DeltaPlace:
         found = connections.resolve_if(self.conn_id, required=required)
         if found is None:
             return self
-        options = found.options
-        if found.conn_type == "aws":
-            options = {_OF_AWS_EXTRAS[name]: value for name, value in options.items() if name in _OF_AWS_EXTRAS}
-            options |= {name: getattr(found, own) for own, name in _OF_AWS.items() if getattr(found, own)}
+        options = _of_aws(found) if found.conn_type == "aws" else found.options
         return replace(self, conn_id=None, options={**options, **self.options})
 
     # The driver is asked through these two only.
@@ -92,7 +95,11 @@ class DeltaPlace:
         except (TridentError, exceptions.CommitFailedError, FileNotFoundError):
             raise
         except (OSError, exceptions.DeltaError) as error:
-            text = self.conceal(str(error)).split("\n")[0]
+            text, cure = self.conceal(_plain(str(error))), cure_of(said(str(error))[0])
+            if cure:
+                raise ConfigurationError(
+                    f"the Delta table {self.where!r} cannot be read or written ({text})", cure
+                ) from None
             if "ermission denied" in str(error) or "Forbidden" in text:
                 raise ConfigurationError(
                     f"the Delta table {self.where!r} may not be used by this user ({text})", "Give it the right."
@@ -105,5 +112,32 @@ class DeltaPlace:
     def conceal(self, text: str) -> str:
         """A driver's message without the values of the options."""
         for value in self.resolved(required=False).options.values():
-            text = text.replace(value, "***") if len(value) > 5 else text
+            text = text.replace(value, "***") if len(value) > _SECRETS else text
         return text
+
+
+def _of_aws(found: Connection) -> dict[str, str]:
+    """As storage options.
+
+    :raises ConfigurationError: it says what delta-rs cannot follow.
+    """
+    options = {f"AWS_{name.upper()}": value for name, value in settings_of(found).items()}
+    if options.get("AWS_ENDPOINT", "").startswith("http://"):
+        options["AWS_ALLOW_HTTP"] = "true"
+    client = client_of(found)
+    seconds = {"connect_timeout": "connect_timeout", "read_timeout": "timeout"}
+    options |= {own: f"{client[name]}s" for name, own in seconds.items() if name in client}
+    if "root_certificate" in client:
+        raise ConfigurationError(
+            f"the connection {found.conn_id!r} has a certificate of its own (verify), which Delta tables do not follow",
+            "Let the machine trust it, and leave it out.",
+        )
+    return options | {name: client[name] for name in ("max_retries", "allow_invalid_certificates") if name in client}
+
+
+def _plain(text: str) -> str:
+    """What it says at first and at last of a driver's message, which has a line for each layer."""
+    code, why = said(text)
+    lines = [line for line in (_MARKS.sub("", line).strip() for line in text.split("\n")) if line]
+    last = [f"{code}: {why}" if code else lines[-1]] if len(lines) > 1 else []
+    return ": ".join([*lines[:1], *last])

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.connections import Connection
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.object_stores import SCHEME, ObjectPlace, client_of, cure_of, settings_of
 
 T = TypeVar("T")
 
 EXTRA = "airflow-trident[iceberg]"
+_OF_FILES = {
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "region": "s3.region",
+    "endpoint": "s3.endpoint",
+    "virtual_hosted_style_request": "s3.force-virtual-addressing",
+    "connect_timeout": "s3.connect-timeout",
+    "read_timeout": "s3.request-timeout",
+}
+"""What a connection says -> property of a catalog."""
+_REGION = "us-east-1"
+"""As boto3 and obstore: without one pyiceberg asks Amazon where the bucket is, whoever has it."""
+_AWS = re.compile(r"AWS Error (\w+)")
+_CODES = {
+    "NO_SUCH_BUCKET": "NoSuchBucket",
+    "ACCESS_DENIED": "AccessDenied",
+    "INVALID_ACCESS_KEY_ID": "InvalidAccessKeyId",
+    "SIGNATURE_DOES_NOT_MATCH": "SignatureDoesNotMatch",
+}
+"""As pyarrow says it -> as S3 does."""
 _SHORT = 5
 """Values up to so many characters are no secrets."""
 
@@ -44,14 +69,22 @@ class IcebergPlace:
         :raises ConfigurationError: `required`, and there is no such connection.
         """
         found = connections.resolve_if(self.conn_id, required=required)
-        if found is None:
-            return self
-        said = found.options
-        if found.host:
+        said = {} if found is None else found.options
+        if found is not None and found.host:
             said = {"uri": found.host, **said}
-        if found.login:
+        if found is not None and found.login:
             said = {"credential": f"{found.login}:{found.password}", **said}
-        return replace(self, conn_id=None, properties={**said, **self.properties})
+        known = {**said, **self.properties}
+        warehouse = urlsplit(known.get("warehouse", ""))
+        if warehouse.scheme == SCHEME and warehouse.username is not None:
+            place = ObjectPlace.parse("the warehouse of an Iceberg catalog", known["warehouse"])
+            storage = connections.resolve_if(place.conn_id, required=required)
+            if storage is not None:
+                where = "/".join(part for part in (place.bucket, place.prefix) if part)
+                known = {**_of_storage(storage), **known, "warehouse": f"{SCHEME}://{where}"}
+        if found is None and known == self.properties:
+            return self
+        return replace(self, conn_id=self.conn_id if found is None else None, properties=known)
 
     @property
     def dataset(self) -> Dataset:
@@ -93,6 +126,12 @@ class IcebergPlace:
             raise
         except faults() as error:
             text = self.conceal(str(error)).split("\n")[0]
+            found = _AWS.search(text)
+            if found is not None and found[1] in _CODES:
+                raise ConfigurationError(
+                    f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written ({text})",
+                    cure_of(_CODES[found[1]]),
+                ) from None
             refused = known.ForbiddenError, known.UnauthorizedError, known.OAuthError, PermissionError
             if isinstance(error, refused) or "ermission denied" in text:
                 raise ConfigurationError(
@@ -109,6 +148,22 @@ class IcebergPlace:
             if len(value) > _SHORT and name not in ("uri", "warehouse", "type"):
                 text = text.replace(value, "***")
         return text
+
+
+def _of_storage(found: Connection) -> dict[str, str]:
+    """A connection of type ``aws`` as properties of the catalog's files.
+
+    :raises ConfigurationError: it says what pyiceberg's files cannot follow.
+    """
+    settings, client = settings_of(found), client_of(found)
+    if {"root_certificate", "allow_invalid_certificates"} & client.keys():
+        raise ConfigurationError(
+            f"the connection {found.conn_id!r} says which certificates are trusted (verify), which Iceberg tables do "
+            "not follow",
+            "Let the machine trust the store's certificate, and leave it out.",
+        )
+    properties = {_OF_FILES[name]: value for name, value in (settings | client).items() if name in _OF_FILES}
+    return {"s3.region": _REGION, **properties}
 
 
 @cache

@@ -68,6 +68,7 @@ _CURES = {
     "MethodNotAllowed": "See that the endpoint speaks S3 and that the bucket is one of objects.",
 }
 """Error code of S3 -> cure, where no retry helps."""
+_DENIED, _RIGHTS = "AccessDenied", "list, read, write and delete"
 _OF_INSTANCES = ("/latest/api/token", "/latest/meta-data/")
 """Asked for credentials where nothing else gives any."""
 _LITTLE = 500
@@ -153,7 +154,7 @@ class ObjectPlace:
         found = connections.resolve_if(self.conn_id, required=required)
         if found is None:
             return self
-        settings, client = _settings(found), _client(found)
+        settings, client = settings_of(found), client_of(found)
         return replace(self, settings=tuple(sorted(settings.items())), client=tuple(sorted(client.items())))
 
     def store(self) -> Any:
@@ -173,16 +174,14 @@ class ObjectPlace:
 
         settings = dict(self.resolved().settings)
         given = {_OF_ARROW[name]: value for name, value in settings.items() if name in _OF_ARROW}
-        endpoint = (
-            settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
-        )
+        endpoint = endpoint_of(settings)
         if endpoint:
             given["scheme"], _, given["endpoint_override"] = endpoint.rstrip("/").partition("://")
         virtual = settings.get("virtual_hosted_style_request") == "true"
         return pafs.S3FileSystem(**given, force_virtual_addressing=virtual)
 
     @contextmanager
-    def errors(self, doing: str, rights: str = "list, read, write and delete") -> Iterator[None]:
+    def errors(self, doing: str, rights: str = _RIGHTS) -> Iterator[None]:
         """What the store's errors mean. That an object is not there stays a FileNotFoundError.
 
         :param doing: "read 'a/b'".
@@ -196,18 +195,18 @@ class ObjectPlace:
         except TridentError:
             raise
         except (exceptions.BaseError, OSError) as error:
-            code, said = _said(str(error))
+            code, why = said(str(error))
             if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
                 raise
-            cure = _CURES.get(code, "")
-            message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{said})"
+            cure = cure_of(code, rights)  # AccessDenied of a listing is a GenericError
+            message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{why})"
             refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-            if code == "AccessDenied" or (refused and not cure):  # of a listing it is a GenericError
-                cure = f"Give this user the right to {rights} objects there."
+            if refused and not cure:
+                cure = cure_of(_DENIED, rights)
             raise self._error(exceptions, error, message, cure) from None
 
     def _error(self, exceptions: Any, error: Exception, message: str, cure: str) -> TridentError:
-        said = _said(str(error))[1]
+        why = said(str(error))[1]
         if any(path in str(error) for path in _OF_INSTANCES):
             return ConfigurationError(
                 f"there are no credentials for {self.where!r}: neither a connection nor AWS_ACCESS_KEY_ID, and the "
@@ -215,7 +214,7 @@ class ObjectPlace:
                 "Write s3://connection@bucket/prefix with a connection of type aws, or set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY.",
             )
-        if "region" in said and "redirect" in said.lower():
+        if "region" in why and "redirect" in why.lower():
             return ConfigurationError(message, _REGION)
         if cure:
             return ConfigurationError(message, cure)
@@ -226,7 +225,15 @@ class ObjectPlace:
         return StoreUnavailableError(message, "See that the object store answers, and run the task again.")
 
 
-def _said(text: str) -> tuple[str, str]:
+def cure_of(code: str, rights: str = _RIGHTS) -> str:
+    """Of an error of S3; empty if a retry may help.
+
+    :param rights: what this user has to be allowed to do with objects.
+    """
+    return f"Give this user the right to {rights} objects there." if code == _DENIED else _CURES.get(code, "")
+
+
+def said(text: str) -> tuple[str, str]:
     """Code and message of S3's answer, or the first line of what the client says."""
     found = _CODE.search(text)
     if found is None:
@@ -234,7 +241,11 @@ def _said(text: str) -> tuple[str, str]:
     return found[1], found[2] or "it says no more"
 
 
-def _settings(found: Connection) -> dict[str, str]:
+def settings_of(found: Connection) -> dict[str, str]:
+    """What the connection says of keys, region and endpoint, in the words of obstore.
+
+    :raises ConfigurationError: it is of another type, or says what only boto3 can follow.
+    """
     if found.conn_type not in _TYPES:
         raise ConfigurationError(
             f"the connection {found.conn_id!r} is of type {found.conn_type!r}, and s3:// needs one of type 'aws'",
@@ -257,7 +268,13 @@ def _settings(found: Connection) -> dict[str, str]:
     return settings
 
 
-def _client(found: Connection) -> dict[str, str]:
+def endpoint_of(settings: Mapping[str, str]) -> str:
+    """Empty: Amazon's own."""
+    return settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
+
+
+def client_of(found: Connection) -> dict[str, str]:
+    """What it says of time-outs (seconds), retries and certificates."""
     kwargs = _mapping(found.extra, "config_kwargs")
     client = {name: str(kwargs[name]) for name in ("connect_timeout", "read_timeout") if kwargs.get(name)}
     retries = _mapping(kwargs, "retries")
@@ -288,7 +305,7 @@ def _open(place: ObjectPlace, _process: int) -> Any:
     module: Any = require_extra("obstore.store", EXTRA)
     exceptions: Any = require_extra("obstore.exceptions", EXTRA)
     client, settings = dict(place.client), dict(place.settings)
-    endpoint = settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
+    endpoint = endpoint_of(settings)
     if endpoint and not _HTTP.match(endpoint):
         raise ConfigurationError(
             f"the endpoint {endpoint!r} of {place.where!r} is no URL",
@@ -311,6 +328,6 @@ def _open(place: ObjectPlace, _process: int) -> Any:
         )
     except (exceptions.BaseError, ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"{place.where!r} cannot be opened ({_said(str(error))[1]})",
+            f"{place.where!r} cannot be opened ({said(str(error))[1]})",
             "See the connection, or AWS_* of the environment.",
         ) from None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
@@ -165,6 +166,14 @@ def test_a_marker_that_is_lost_damaged_or_set_back_is_not_guessed_at(
     table.table.transaction().set_properties({key: newest}).commit_transaction()
     with table.opened() as state:
         assert state.apply_files(ticket(2), staged(tmp_path, ("b", 2))) is Applied.ALREADY
+
+
+def test_a_table_is_loaded_once_when_it_is_opened(table: ForeignIcebergTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.opened().close()
+    loaded, load = [], SqlCatalog.load_table
+    monkeypatch.setattr(SqlCatalog, "load_table", lambda self, name: loaded.append(name) or load(self, name))
+    table.opened().close()
+    assert loaded == ["sales.orders"]
 
 
 # ---- catalogs --------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         proxy = self.server.proxy
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         path, _, query = self.path.partition("?")
         verdict = proxy.rule(Request(self.command, path, query))
         proxy.asked[self.command] += 1
@@ -123,6 +123,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         self._answer(status, content, headers)
+
+    def _body(self) -> bytes:
+        """In one piece, however it was sent: Amazon's own client sends objects in chunks."""
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        del self.headers["Transfer-Encoding"]
+        pieces = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            """Trailers."""
+        return b"".join(pieces)
 
     def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
         headers = dict(self.headers.items())

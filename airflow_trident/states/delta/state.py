@@ -29,6 +29,7 @@ from airflow_trident.states.core.checks import require_plain_keys, require_short
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
+from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
@@ -109,6 +110,7 @@ class OpenDeltaState(AdmittingState):
         with place.errors():
             self._table = open_table(place, self._runs)
             self._files = place.files()
+        require_conditions(place)
 
     def _snapshot(self) -> tuple[list[Run], Footer]:
         """The runs, and what the last commit knew; all later questions are about the same snapshot."""

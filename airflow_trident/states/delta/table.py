@@ -32,6 +32,7 @@ from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.delta.add_actions import described, removed
+from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
@@ -128,6 +129,7 @@ class OpenDeltaTable(AppendingState):
         with place.errors():
             self._table = self._open()
             self._files = place.files()
+        require_conditions(place)
         self._known()
 
     @property

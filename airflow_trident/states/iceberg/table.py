@@ -122,7 +122,7 @@ class OpenIcebergTable(AppendingState):
         self._app = f"airflow-trident/{spec.topology}/{spec.name}"
         self._catalog = place.open_catalog()
         self._table = place.twice(self._open)
-        self._known()
+        self._known_now()
 
     @property
     def _what(self) -> str:
@@ -149,6 +149,10 @@ class OpenIcebergTable(AppendingState):
     def _known(self) -> Known:
         with self.place.errors():
             self._table = self._catalog.load_table(self.place.name)
+        return self._known_now()
+
+    def _known_now(self) -> Known:
+        """Of the table as it was loaded last."""
         metadata = self._table.metadata
         require_table(metadata, self._spec, self.place.name)
         text = metadata.properties.get(self._app)

@@ -1,0 +1,43 @@
+"""A real S3 server (moto) behind a proxy, in a process of its own: deltalake keeps Python's lock while it sends files,
+so a server of the same process could never answer it.
+
+Each line of stdin is an order, ``[method, verdict, times, containing]`` for the proxy, or ``null`` for what was asked
+since the last ``null``; each is answered by a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+from moto.server import ThreadedMotoServer
+
+from tests.faults.http_proxy import HttpProxy, Request, Verdict, first, pass_all
+
+
+def main() -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with HttpProxy(f"{host}:{port}") as proxy:
+        asked, rule = list[tuple[str, str]](), pass_all
+
+        def watched(request: Request) -> object:
+            asked.append((request.method, request.path))
+            return rule(request)
+
+        proxy.rule = watched  # type: ignore[assignment]
+        print(json.dumps([proxy.url, f"{host}:{port}"]), flush=True)
+        for line in sys.stdin:
+            order = json.loads(line)
+            if order is not None:
+                method, verdict, times, containing = order
+                rule = first(method, Verdict(verdict), times=times, containing=containing)  # type: ignore[assignment]
+            print(json.dumps(asked if order is None else None), flush=True)
+            asked.clear()
+
+
+if __name__ == "__main__":
+    main()
