@@ -1,0 +1,131 @@
+"""`python -m benchmarks.tables`: rows appended to a table, by a commit of staged files and by the library's own write.
+
+Both begin with the same rows in memory and end with a table that has them: ours writes and syncs the staged files, as
+an executor does, and commits them by reference; the library writes its files and commits them, without a sync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
+
+from airflow_trident import DeltaTable, IcebergTable, ParquetTable
+from airflow_trident.contracts.state import StagedFiles, StateSpec
+from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.staging.area import write_part
+from airflow_trident.staging.manifest import Slot
+from airflow_trident.staging.storage import PosixStorage
+from airflow_trident.types import parse_declared
+from benchmarks.ways import compared
+
+FIELDS = parse_declared("id long, customer string, cents long")
+FILES = 4
+
+
+def batch(rows: int) -> pa.Table:
+    ids = pa.array(range(rows), pa.int64())
+    customers = pa.array([f"customer {number * 7_919 % 100_003}" for number in range(rows)])
+    cents = pa.array([number * 104_729 % 1_000_003 for number in range(rows)], pa.int64())
+    return pa.table({"id": ids, "customer": customers, "cents": cents})
+
+
+def ours(factory: Any, table: pa.Table, folder: Path) -> Callable[[], int]:
+    spec = StateSpec(topology="sales", name="rows", keys=(), values=FIELDS, staged=FIELDS, factory=factory)
+    step = -(-table.num_rows // FILES)
+    state, txid = factory.make_state(spec), 0
+
+    def run() -> int:
+        nonlocal txid
+        txid += 1
+        slot = Slot(topology="sales", incarnation="none", txid=txid, attempt=0)
+        storage = PosixStorage(str(folder / "staging"))
+        parts = [
+            write_part(storage, slot, "rows", table.slice(first, step)) for first in range(0, table.num_rows, step)
+        ]
+        ticket = CommitTicket(
+            topology="sales",
+            incarnation="none",
+            txid=txid,
+            attempt=0,
+            fence=txid,
+            position={"to": txid},
+            staged=StagedRef(manifest="", rows_read=0, rows={}, bytes=0),
+        )
+        files = StagedFiles(paths=tuple(storage.at(one.path) for one in parts), num_rows=table.num_rows)
+        state.apply_files(ticket, files)
+        return sum(one.rows for one in parts)
+
+    return run
+
+
+def by_deltalake(table: pa.Table, folder: Path) -> Callable[[], int]:
+    def run() -> int:
+        before = 0
+        if (folder / "theirs").exists():
+            before = deltalake.DeltaTable(str(folder / "theirs")).to_pyarrow_dataset().count_rows()
+        deltalake.write_deltalake(str(folder / "theirs"), table, mode="append")
+        return int(deltalake.DeltaTable(str(folder / "theirs")).to_pyarrow_dataset().count_rows()) - before
+
+    return run
+
+
+def by_pyiceberg(table: pa.Table, properties: dict[str, str]) -> Callable[[], int]:
+    catalog = load_catalog("theirs", **properties)
+    catalog.create_namespace_if_not_exists("sales")
+    theirs = catalog.create_table("sales.theirs", table.schema)
+
+    def run() -> int:
+        theirs.append(table)
+        return int(theirs.current_snapshot().summary["added-records"])
+
+    return run
+
+
+def by_pyarrow(table: pa.Table, folder: Path) -> Callable[[], int]:
+    (folder / "plain").mkdir()
+    step = -(-table.num_rows // FILES)
+
+    def run() -> int:
+        written = 0
+        for first in range(0, table.num_rows, step):
+            path = folder / "plain" / f"{uuid.uuid4().hex}.parquet"
+            pq.write_table(table.slice(first, step), path, compression="zstd")
+            written += ds.dataset(path).count_rows()
+        return written
+
+    return run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="of each append (10,000,000 take 1 GB of memory)")
+    parser.add_argument("--runs", type=int, default=5)
+    given = parser.parse_args()
+    table = batch(given.rows)
+    print(f"{given.rows:,} rows, n = {given.runs}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+        pairs = {
+            "deltalake": (by_deltalake(table, folder), DeltaTable(f"{folder}/delta")),
+            "pyiceberg": (by_pyiceberg(table, catalog), IcebergTable("sales.ours", properties=catalog)),
+            "pyarrow": (by_pyarrow(table, folder), ParquetTable(f"{folder}/parquet")),
+        }
+        for library, (theirs, factory) in pairs.items():
+            ways = {library: theirs, factory.describe().split("(")[0]: ours(factory, table, folder)}
+            print("\n" + "\n".join(compared(ways, given.rows, rows=given.rows, runs=given.runs, to=library)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
