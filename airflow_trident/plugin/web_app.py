@@ -3,6 +3,7 @@
 Airflow does not protect a plugin's application: every route that shows or does anything asks for the user itself.
 """
 
+import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from airflow_trident.tasks import metrics
 
 _FOLDER = Path(__file__).with_name("page")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-_SERVED = {path.name: _TYPES[path.suffix] for path in _FOLDER.iterdir() if path.suffix in _TYPES}
+_SERVED = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES}
+_DIGEST = hashlib.sha256(repr(_SERVED).encode()).hexdigest()[:16]
+"""Part of the files' addresses: a browser asks for them once, and again when any of them has changed."""
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="{color}" stroke-width="2" '
     'stroke-linecap="round" stroke-linejoin="round"><path d="M12 22V3M4 4v4a5 5 0 0 0 5 5h6a5 5 0 0 0 5-5V4M9 6l3-4 '
@@ -61,16 +64,17 @@ def _explain(_request: Request, error: TridentError) -> JSONResponse:
 @app.get("/", response_class=HTMLResponse, dependencies=_AUTHENTICATED)
 def page() -> HTMLResponse:
     """The page; everything in it comes from the routes below."""
-    text = (_FOLDER / "page.html").read_text(encoding="utf-8")
+    text = (_FOLDER / "page.html").read_text(encoding="utf-8").replace('="page/', f'="page/{_DIGEST}/')
     return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
 
 
-@app.get("/page/{name}", dependencies=_AUTHENTICATED)
-def served(name: str) -> Response:
+@app.get("/page/{digest}/{name}", dependencies=_AUTHENTICATED)
+def served(digest: str, name: str) -> Response:
+    """:param digest: of the files as the page knew them; those of today are not kept under another one."""
     if name not in _SERVED:
         raise HTTPException(404, "There is no such file.")
-    text = (_FOLDER / name).read_text(encoding="utf-8")
-    return Response(text, media_type=_SERVED[name], headers={"Cache-Control": "no-cache"})
+    kept = "private, max-age=31536000, immutable" if digest == _DIGEST else "no-cache"
+    return Response(_SERVED[name], media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": kept})
 
 
 @app.get("/api/names")

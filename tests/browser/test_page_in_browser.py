@@ -62,6 +62,23 @@ def test_the_overview_shows_at_first_sight_which_topology_stands_still_and_why(l
     expect(window.locator("#overview")).to_be_visible()
 
 
+def test_a_second_visit_asks_for_none_of_the_pages_files(login: Login) -> None:
+    window = login("ada")
+    expect(window.locator("#overview-rows tr").nth(OTHERS)).to_be_visible()
+    files, kept, network = dict[str, str](), set[str](), window.context.new_cdp_session(window)
+    network.on("Network.requestWillBeSent", lambda told: files.update({told["requestId"]: told["request"]["url"]}))
+    network.on("Network.requestServedFromCache", lambda told: kept.add(told["requestId"]))
+    network.on(
+        "Network.responseReceived", lambda told: told["response"]["fromDiskCache"] and kept.add(told["requestId"])
+    )
+    network.send("Network.enable")
+    window.goto(window.url)
+    expect(window.locator("#overview-rows tr").nth(OTHERS)).to_be_visible()
+    asked = {url: number in kept for number, url in files.items() if "/trident/page/" in url}
+    assert len(asked) > 8
+    assert [url for url, from_cache in asked.items() if not from_cache] == []
+
+
 def test_ten_thousand_transactions_are_paged_filtered_searched_and_sorted(login: Login) -> None:
     window = login("ada", "/trident/?topology=orders", height=1400)
     expect(window.locator("#rows button.txid").first).to_have_text("10003")

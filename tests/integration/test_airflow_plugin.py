@@ -37,8 +37,8 @@ LARGE = 2**60
 SECRET = "the digest password"
 EVERY_ROUTE = (
     "/",
-    "/page/page.js",
-    "/page/page.css",
+    "/page/any/page.js",
+    "/page/any/page.css",
     "/api/names",
     "/api/topologies",
     "/api/topologies/words",

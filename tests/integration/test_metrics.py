@@ -96,15 +96,12 @@ def test_a_collector_gets_what_tasks_and_commands_did(airflow_home: AirflowHome,
     told = {name.removeprefix("airflow.trident."): points["words"] for name, points in found.items()}
     assert (told["begun"], told["attempts"], told["committed"], told["rows"]) == (2, 2, 2, 8)
     assert told["pending"] == 0
+    assert (told["processing"], told["commit"], told["lag"]) == (2, 2, 2)  # so many were timed
     assert told["bytes"] > 0
     collector.points.clear()
-    skip_all = """
-from airflow_trident.protocol.records import Claim
-with ledger() as one:
-    one.begin(Claim(key="by hand"), lambda txid, position: {"lines": {"from": 8, "to": 10}})
-tell(True)
-"""
-    airflow_home.python(PROGRAM + skip_all)
+    airflow_home.python(PROGRAM + 'Path("fail-3").touch()\ntell(play(dag))')
+    assert collector.points["airflow.trident.attempts"] == {"words": 2}
+    assert collector.points["airflow.trident.failed"] == {"words": 1}
     airflow_home.airflow("trident", "skip", "words", "3", "--reason", "withdrawn")
     assert collector.points["airflow.trident.skipped"] == {"words": 1}
 

@@ -139,7 +139,7 @@ def test_a_release_leads_to_its_repository_by_whole_addresses_of_files_that_are_
     assert len(links) > 20
     for link in files:
         kind, _, path = link.removeprefix(f"{address}/").partition(f"/{tag}/")
-        assert kind == ("raw" if path.endswith(".png") else "blob")
+        assert kind == ("raw" if path.endswith((".png", ".svg")) else "blob")
         assert (ROOT / path.partition("#")[0]).exists(), link
 
 
