@@ -59,7 +59,6 @@ tell({ti.task_id: ti.try_number for ti in retries.test().get_task_instances()})
 
 def test_a_deadline_counts_from_the_oldest_transaction_that_is_not_committed(airflow_home: AirflowHome) -> None:
     airflow_home.write_dag("late", DEADLINE)
-    airflow_home.airflow("db", "migrate")
     airflow_home.airflow("dags", "reserialize")
     found = airflow_home.python(
         """

@@ -324,7 +324,6 @@ def test_parsing_a_dag_imports_neither_spark_nor_zookeeper_nor_arrow(airflow_hom
 
 
 def test_airflow_lists_the_provider_its_options_and_its_plugin(airflow_home: AirflowHome) -> None:
-    airflow_home.airflow("db", "migrate")
     assert "airflow-trident" in airflow_home.airflow("providers", "list", "-o", "plain")
     assert "ZooKeeper" in airflow_home.airflow("providers", "get", "airflow-trident", "--full", "-o", "json")
     assert "zookeeper" in airflow_home.airflow("providers", "hooks", "-o", "plain")

@@ -61,7 +61,6 @@ def test_each_transaction_is_one_event_with_its_rows_and_position_and_asks_for_o
 ) -> None:
     write(airflow_home)
     airflow_home.options["AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION"] = "False"
-    airflow_home.airflow("db", "migrate")
     airflow_home.airflow("dags", "reserialize")
     result = told(
         airflow_home,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.airflow import without_airflow
 from tools.local_airflow.services import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
@@ -61,6 +62,6 @@ def test_the_tutorial_runs_as_it_is_written_and_a_kill_in_its_middle_changes_no_
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHONDONT"))}
+    kept = without_airflow()
     path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
     return {**kept, "HOME": str(home), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
