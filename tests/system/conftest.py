@@ -132,7 +132,7 @@ class Scene:
         self.until(lambda: self.statuses() == [Status.COMMITTED] * count, f"{count} transactions are committed")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
     """With a ZooKeeper of its own: the one of all other tests has seen their floods and faults by now."""
     root = tmp_path_factory.mktemp("system")
