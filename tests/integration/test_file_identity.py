@@ -14,7 +14,7 @@ from airflow_trident.spouts.files import spout as file_module
 from airflow_trident.spouts.files.contents import digest_of
 from airflow_trident.spouts.files.listing import FilePattern, Listing
 from airflow_trident.spouts.files.spout import FileSpout
-from tests.integration.test_file_spout import begin, lines, names, put
+from tests.fixtures.file import begin, lines, names, put
 
 
 @pytest.mark.parametrize("split_bytes", [32 << 20, 2], ids=["whole", "in parts"])

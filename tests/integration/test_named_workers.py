@@ -4,133 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Set
-from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.deployment import DeploymentCommand, Presence, Roster, WorkerStatus
+from airflow_trident.protocol.deployment import DeploymentCommand, Presence, WorkerStatus
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.milestones import Milestone
+from tests.fixtures.named_worker import EXPECTED, LIMIT_S, Site, Worker, all_stopped, site, statuses, undisturbed
 from tests.programs import word_count
-from tests.programs.named_worker import topologies
+
+__all__ = ["site", "undisturbed"]
 
 pytestmark = pytest.mark.zookeeper
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 120.0
-"""Only of a test that fails."""
-EXPECTED = {"crash_test": word_count.TRANSACTIONS, "others": 3}
-
-
-class Worker:
-    """A process of `tests.programs.named_worker`."""
-
-    def __init__(self, site: Site, name: str, *only: str, **environment: str) -> None:
-        self.name = name
-        self.log = site.folder / f"{name}-{len(site.started)}.log"
-        with self.log.open("w") as out:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.programs.named_worker", name),
-                    *(site.hosts, site.root, str(site.folder), *only),
-                ],
-                cwd=ROOT,
-                env={**os.environ, **environment},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        site.started.append(self)
-
-    def ended(self) -> int:
-        return self.process.wait(LIMIT_S)
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    @property
-    def said(self) -> list[str]:
-        return self.log.read_text().splitlines()
-
-
-class Site:
-    """A root of ledgers with its states' folder; the onlooker reads what workers write."""
-
-    def __init__(self, hosts: str, root: str, folder: Path, opened: ExitStack) -> None:
-        self.hosts, self.root, self.folder, self._opened = hosts, root, folder, opened
-        self.started: list[Worker] = []
-        self.onlooker = Deployments(self.ledger("crash_test").znodes, root)
-
-    def ledger(self, topology: str) -> ZNodeLedger:
-        settings = ZooKeeperSettings(hosts=self.hosts)
-        return self._opened.enter_context(open_ledger(settings, topology, root=self.root))
-
-    def deploy(self, *workers: str, topology: str = "crash_test", **options: object) -> ZNodeLedger:
-        ledger = self.ledger(topology)
-        ledger.register(topologies(self.folder)[topology].definition())
-        self.onlooker.ensure_folder()
-        ledger.deploy(workers, **options)  # type: ignore[arg-type]
-        return ledger
-
-    def roster(self, topology: str = "crash_test") -> Roster:
-        found = self.onlooker.roster(topology)
-        assert found is not None
-        return found
-
-    def until(self, reached: Callable[[Roster], bool], topology: str = "crash_test") -> Roster:
-        """What is so when the records say so."""
-        deadline = time.monotonic() + LIMIT_S
-        while not reached(found := self.roster(topology)):
-            assert time.monotonic() < deadline, f"{found}\n{[one.said for one in self.started]}"
-            self.onlooker.wait_for_change([found], 0.1)
-        return found
-
-    def until_committed(self, topology: str = "crash_test") -> None:
-        """All that the sources have."""
-        ledger, deadline = self.ledger(topology), time.monotonic() + LIMIT_S
-        while (view := ledger.view(0)).pointer.committed < EXPECTED[topology]:
-            assert time.monotonic() < deadline, f"{view}\n{[one.said for one in self.started]}"
-            ledger.wait_for_change(EXPECTED[topology], view, 0.1)
-        assert {tx.status for tx in ledger.transactions()} == {Status.COMMITTED}
-
-
-@pytest.fixture
-def site(zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path) -> Iterator[Site]:
-    with ExitStack() as opened:
-        made = Site(zookeeper.hosts, ledger_root, tmp_path, opened)
-        try:
-            yield made
-        finally:
-            for one in made.started:
-                one.process.kill()
-                one.process.wait()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
-    """What the states hold when nobody is killed and nobody is deployed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    word_count.main(zookeeper.hosts, f"/{folder.name}", str(folder))
-    return word_count.contents(folder)
-
-
-def statuses(roster: Roster) -> list[WorkerStatus | Presence]:
-    return [roster.standing(name) for name in roster.deployment.workers]
-
-
-def all_stopped(roster: Roster) -> bool:
-    return statuses(roster) == [WorkerStatus.STOPPED] * len(roster.deployment.workers)
 
 
 # ---- the seed's sequence ---------------------------------------------------------------------------------------
