@@ -10,7 +10,7 @@ SHELL := /bin/sh
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 # Without .pyc files every Airflow process starts three times slower.
 unexport PYTHONDONTWRITEBYTECODE
-# Where class archives lie (docs/reference/configuration.md): with the Spark that they are of.
+# Where class archives lie: with the Spark that they are of (docs/how-to/choose-a-spark.md).
 ARCHIVES := AIRFLOW_TRIDENT_CLASS_ARCHIVES="$(CURDIR)/.venv/class-archives"
 # Extra arguments: make test ARGS="-k ledger"
 ARGS :=

@@ -105,6 +105,11 @@ class SinkNode(Node):
         return ()
 
     @property
+    def aggregates(self) -> bool:
+        """Does it get one row a group, and not whatever came in?"""
+        return False
+
+    @property
     @abstractmethod
     def end(self) -> str:
         """What becomes of the tuples that come to it."""

@@ -378,6 +378,10 @@ class PersistNode(SinkNode):
         return self.state.partition_by
 
     @property
+    def aggregates(self) -> bool:
+        return bool(self.state.combiners)
+
+    @property
     def end(self) -> str:
         return f"{'applied to' if self.state.in_order else 'staged for'} state {self.name}"
 

@@ -149,17 +149,23 @@ def _kind(one: Aggregation) -> MergeKind:
 
 
 class _InJvm(NamedTuple):
-    """A kind of nodes in the JVM: which of them can be there, and how."""
+    """A kind of nodes in the JVM: which of them can be there, and how.
+
+    `computes`: it has expressions or aggregations, so it stays out where those are to run in Python.
+    `less_after`: it sends less on than comes in, so it is cheaper at the end of a Python pass than behind it.
+    """
 
     can: Callable[[Any], bool]
     apply: Callable[[Columns, DataFrame, Any, Schema], DataFrame]
+    computes: bool = True
+    less_after: bool = False
 
 
 _IN_JVM: dict[type[Node], _InJvm] = {
-    ProjectNode: _InJvm(lambda _: True, Columns.project),
+    ProjectNode: _InJvm(lambda _: True, Columns.project, computes=False, less_after=True),
     EachNode: _InJvm(lambda node: node.expression is not None, Columns.each),
     FilterNode: _InJvm(lambda node: node.expression is not None, Columns.filter),
-    PartialAggregateNode: _InJvm(lambda node: node.is_builtin, Columns.partial),
+    PartialAggregateNode: _InJvm(lambda node: node.is_builtin, Columns.partial, less_after=True),
 }
 
 
@@ -171,12 +177,12 @@ def may_run_in_jvm(node: Node) -> bool:
 
 def stays_in_jvm(node: Node, *, native: bool) -> bool:
     """:param native: do expressions and built-ins run there?"""
-    return may_run_in_jvm(node) if native else isinstance(node, ProjectNode)
+    return may_run_in_jvm(node) and (native or not _IN_JVM[type(node)].computes)
 
 
 def with_tail(nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """The first `end` nodes, which Python runs, with those behind that are cheaper there than after crossing to the
-    JVM: projections and partial aggregation, which send less across. Then those that are left."""
-    while 0 < end < len(nodes) and isinstance(nodes[end], ProjectNode | PartialAggregateNode):
+    JVM (`less_after`). Then those that are left."""
+    while 0 < end < len(nodes) and (kind := _IN_JVM.get(type(nodes[end]))) is not None and kind.less_after:
         end += 1
     return tuple(nodes[:end]), tuple(nodes[end:])

@@ -40,7 +40,6 @@ from airflow_trident.plan.nodes import (
     EachNode,
     FinalAggregateNode,
     PartitionNode,
-    PersistNode,
     SourceNode,
 )
 from airflow_trident.plan.stages import Stage
@@ -141,7 +140,7 @@ class PlanRun:
             for sink in stage.sinks:
                 text = io.StringIO()
                 with redirect_stdout(text):
-                    (self._frame(flow) if is_aggregate(sink) else self._parts(sink, flow)).explain()
+                    (self._frame(flow) if sink.aggregates else self._parts(sink, flow)).explain()
                 plans[sink.name] = text.getvalue()
         return plans
 
@@ -334,7 +333,7 @@ class PlanRun:
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
         the driver will not hold, are written where they are."""
-        if not is_aggregate(sink):
+        if not sink.aggregates:
             return self._write_parts(sink, flow)
         try:
             table = to_arrow(self._frame(flow))
@@ -381,10 +380,6 @@ class PlanRun:
 
 def _sized(flows: list[Flow]) -> bool:
     return all(one.sized for one in flows)
-
-
-def is_aggregate(sink: SinkNode) -> bool:
-    return isinstance(sink, PersistNode) and bool(sink.state.combiners)
 
 
 def plain(table: pa.Table, schema: Schema) -> pa.Table:
