@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.operations.api import CombinerAggregator, MergeKind, Operation, ReducerAggregator
@@ -318,6 +319,14 @@ class State(ABC):
         :raises LedgerBehindStateError: the data belongs to another life of the ledger.
         :raises StoreUnavailableError: nothing was applied.
         """
+
+    def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
+        """As :meth:`apply`, of a batch that is read while it is applied. A state that takes it piece by piece needs
+        memory for a piece; any other gets all of it as a table.
+
+        :raises StagingError: it cannot be read to its end; nothing was applied.
+        """
+        return self.apply(ticket, batch.table())
 
     def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
         """As :meth:`apply`, of a batch whose files become the store's (`Capabilities.by_reference`).

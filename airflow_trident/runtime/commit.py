@@ -58,7 +58,7 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
-from airflow_trident.runtime.staged_batches import apply_batch, gone_again, staged_batch
+from airflow_trident.runtime.staged_batches import apply_batch, gone_again, needed_whole, staged_batch
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER, first_group
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -307,18 +307,20 @@ class Committer:
     def _staged(self, ticket: CommitTicket) -> dict[str, pa.Table]:
         """:raises StagingError: it cannot be read."""
         area = StagingArea(self.staging_root)
-        manifest = area.load(ticket.staged)
-        return {sink.name: staged_batch(area, manifest, ticket, sink) for sink in self.topology.compile().staged}
+        manifest, plan = area.load(ticket.staged), self.topology.compile()
+        whole = needed_whole(plan)
+        return {sink.name: staged_batch(area, manifest, ticket, sink, whole=sink.name in whole) for sink in plan.staged}
 
-    def _with_staged(self, ticket: CommitTicket) -> tuple[CommitTicket, dict[str, pa.Table]]:
-        """The staged batch; where it is gone, it is emitted again first. With it the ticket that holds now.
+    def _apply(self, ticket: CommitTicket, states: OpenStates) -> tuple[CommitTicket, dict[str, int]]:
+        """Apply the staged batch to every state; where it is gone, emit it again first, also where that is seen while
+        it is applied: a state that has it knows so. The ticket that holds now, and :attr:`TxRecord.late_rows`.
 
         :raises ConfigurationError: what was emitted again is gone again.
         """
         tries = 0
         while True:
             try:
-                return ticket, self._staged(ticket)
+                return ticket, self._into_states(ticket, self._staged(ticket), states)
             except StagingError as error:
                 if tries == EMIT_TRIES:
                     raise gone_again(ticket, EMIT_TRIES, error) from error
@@ -328,11 +330,8 @@ class Committer:
             tries += 1
             ticket = self._emit_again(ticket)
 
-    def _apply(self, ticket: CommitTicket, states: OpenStates) -> tuple[CommitTicket, dict[str, int]]:
-        """Apply the staged batch to every state; where it is gone, emit it again first. The ticket that holds now, and
-        :attr:`TxRecord.late_rows`."""
+    def _into_states(self, ticket: CommitTicket, batches: dict[str, pa.Table], states: OpenStates) -> dict[str, int]:
         plan = self.topology.compile()
-        ticket, batches = self._with_staged(ticket)
         require_distinct_keys(plan, batches)
         opened, fed, late_rows = states.opened(), set[str](), dict[str, int]()
 
@@ -352,7 +351,7 @@ class Committer:
                 reached(Milestone.APPLIED, ticket.txid)
         apply_downstream(plan, ticket, opened, batches, apply, self.progress)
         require_all_fed(self.topology, ticket, fed)
-        return ticket, late_rows
+        return late_rows
 
     def _emit(self, txid: int, *, mine: bool) -> bool:
         """Emit a transaction whose turn has come and that nobody is at: whoever emitted it may have ended long ago.

@@ -1,13 +1,15 @@
-"""What is staged, as states take it: rows, or the files as they are."""
+"""What is staged, as states take it: rows, in one or in pieces, or the files as they are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, StagedFiles, State
 from airflow_trident.errors import ConfigurationError, StagingError
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -16,22 +18,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode) -> pa.Table | StagedFiles:
-    """The rows of one transaction; its files, where the state takes those, nobody else's rows are in
-    them, and they are on a file system.
+def staged_batch(
+    area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode, *, whole: bool
+) -> pa.Table | StagedBatch | StagedFiles:
+    """The rows of one transaction. Where nobody else's are in its files: those files, if the state takes them and they
+    are on a file system, else what reads them when the state asks for it.
 
+    :param whole: others than the state need the rows.
     :raises StagingError: they cannot be read.
     """
-    slot, alone = manifest.slot, not manifest.group
-    taken = isinstance(sink, PersistNode) and sink.state.factory.capabilities.by_reference
-    if taken and alone and area.storage.is_local and (slot.txid, slot.attempt) == (ticket.txid, ticket.attempt):
+    slot = manifest.slot
+    alone = not manifest.group and (slot.txid, slot.attempt) == (ticket.txid, ticket.attempt)
+    if not alone or not isinstance(sink, PersistNode):
+        return area.read_each(manifest, {ticket.txid: ticket.attempt}, sink.name, sink.schema)[0]
+    if sink.state.factory.capabilities.by_reference and area.storage.is_local:
         files = area.files(manifest, sink.name, sink.schema)
         return StagedFiles(paths=tuple(file.path for file in files), num_rows=sum(file.rows for file in files))
-    return area.read_each(manifest, {ticket.txid: ticket.attempt}, sink.name, sink.schema)[0]
+    batch = area.batch(manifest, sink.name, sink.schema)
+    return batch.table() if whole else batch
 
 
-def apply_batch(state: State, ticket: CommitTicket, batch: pa.Table | StagedFiles) -> Applied:
-    return state.apply_files(ticket, batch) if isinstance(batch, StagedFiles) else state.apply(ticket, batch)
+def needed_whole(plan: Plan) -> frozenset[str]:
+    """The states whose batches the commit phase looks at itself: what an updater gets may be refused before any state
+    is touched, and what a batch changed is told to others."""
+    told = {name for level in plan.commit for name in level.new_values.values()}
+    return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
+
+
+def apply_batch(state: State, ticket: CommitTicket, batch: pa.Table | StagedBatch | StagedFiles) -> Applied:
+    if isinstance(batch, StagedFiles):
+        return state.apply_files(ticket, batch)
+    return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
 
 
 def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> ConfigurationError:

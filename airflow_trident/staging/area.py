@@ -10,10 +10,12 @@ import re
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import StagedRef
@@ -24,12 +26,15 @@ from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 MANIFEST = "manifest.json"
 _AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
 _BEHIND_NUMBERS = ":"
 """Sorts behind all digits."""
 _NAME = re.compile(r"[^/\\\0]+\Z")
+_PIECE_ROWS = 16_384
+"""Of a batch that is not read at once."""
 
 
 def write_part(storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
@@ -203,6 +208,27 @@ class StagingArea:
         parts = [self._read_file(file, schema, target) for file in manifest.files if file.state == state]
         return pa.concat_tables(parts) if parts else target.empty_table()
 
+    def batch(self, manifest: Manifest, state: str, schema: Schema) -> StagedBatch:
+        """The rows staged for one state, to be read when they are asked for. That the files are there, with the fields
+        and so many rows, is looked at now.
+
+        :raises StagingError: as :meth:`read`. From the batch's pieces: a file is damaged, or gone meanwhile.
+        """
+        _require_staged(manifest, state, schema)
+        files = [file for file in manifest.files if file.state == state]
+        target = arrow_schema(schema)
+        for file in files:
+            with self._opened(file, schema):
+                pass
+
+        def pieces() -> Iterator[pa.RecordBatch]:
+            for file in files:
+                with self._opened(file, schema) as parquet:
+                    for piece in parquet.iter_batches(_PIECE_ROWS):
+                        yield piece.select(target.names).cast(target)
+
+        return StagedBatch(schema=schema, num_rows=sum(file.rows for file in files), pieces=pieces)
+
     def files(self, manifest: Manifest, state: str, schema: Schema) -> tuple[StagedFile, ...]:
         """What is staged for one state, by absolute paths on a file system; only the files' sizes are looked at.
 
@@ -219,6 +245,12 @@ class StagingArea:
         return tuple(replace(file, path=storage.at(file.path)) for file in found)
 
     def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:
+        with self._opened(file, schema) as parquet:
+            return parquet.read().select(target.names).cast(target)
+
+    @contextmanager
+    def _opened(self, file: StagedFile, schema: Schema) -> Iterator[pq.ParquetFile]:
+        """:raises StagingError: it is not what was staged, or cannot be read."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -228,16 +260,8 @@ class StagingArea:
             with storage.open(name) as source:
                 _require_size(file, path, source.seek(0, os.SEEK_END))
                 with pq.ParquetFile(source) as parquet:
-                    table = parquet.read()
-            if sorted(table.column_names) != sorted(names_of(schema)):
-                found = ", ".join(table.column_names)
-                raise StagingError(
-                    f"the staged file {path!r} has the fields ({found}) instead of ({', '.join(names_of(schema))})",
-                    "The topology changed since it was staged. " + _AGAIN,
-                )
-            if table.num_rows != file.rows:
-                raise StagingError(f"the staged file {path!r} has {table.num_rows} rows instead of {file.rows}", _AGAIN)
-            return table.select(target.names).cast(target)
+                    _require_content(file, path, parquet, schema)
+                    yield parquet
         except FileNotFoundError as error:
             raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
         except (pa.ArrowException, OSError) as error:
@@ -269,6 +293,18 @@ class StagingArea:
 def _require_size(file: StagedFile, path: str, size: int) -> None:
     if size != file.bytes:
         raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
+
+
+def _require_content(file: StagedFile, path: str, parquet: pq.ParquetFile, schema: Schema) -> None:
+    names = parquet.schema_arrow.names
+    if sorted(names) != sorted(names_of(schema)):
+        raise StagingError(
+            f"the staged file {path!r} has the fields ({', '.join(names)}) instead of ({', '.join(names_of(schema))})",
+            "The topology changed since it was staged. " + _AGAIN,
+        )
+    rows = parquet.metadata.num_rows
+    if rows != file.rows:
+        raise StagingError(f"the staged file {path!r} has {rows} rows instead of {file.rows}", _AGAIN)
 
 
 def _listed(manifest: Manifest) -> str:

@@ -216,9 +216,9 @@ def test_whatever_ends_a_commit_is_in_the_ledger_and_the_next_one_goes_on(
             original(self, ticket, batch)
         raise error("all of it")
 
-    original = SqlStore.apply
+    original = SqlStore.apply_staged
     with monkeypatch.context() as patched:
-        patched.setattr(SqlStore, "apply", apply)
+        patched.setattr(SqlStore, "apply_staged", apply)
         with pytest.raises(error):
             world.committer().commit(1)
     assert (world.statuses(), error_of(world, 1)) == ([Status.COMMITTING], f"{error.__name__}: all of it")
@@ -246,9 +246,9 @@ def test_a_drain_whose_commit_has_no_memory_says_so_and_its_next_run_goes_on(
         original(self, ticket, batch)
         raise MemoryError(f"transaction {ticket.txid}")
 
-    original = SqlStore.apply
+    original = SqlStore.apply_staged
     with monkeypatch.context() as patched:
-        patched.setattr(SqlStore, "apply", apply)
+        patched.setattr(SqlStore, "apply_staged", apply)
         with pytest.raises(MemoryError, match="transaction 1"):
             drain("first").run()
     assert error_of(world, 1) == "MemoryError: transaction 1"

@@ -195,6 +195,38 @@ def test_a_staged_batch_that_is_gone_is_emitted_again_before_it_is_committed(wor
     assert tx.attempt == 1
 
 
+class Twice(World):
+    """Two states."""
+
+    def make(self) -> Topology:
+        made = Topology("world")
+        lines = made.new_stream("lines", FixedBatchSpout("line string", WORDS, 1))
+        words = lines.each("line", lambda line: line.split(), "word string")
+        store = SqliteState(str(self.folder / "words.db"))
+        words.group_by("word").persistent_aggregate(store, Count(), "count")
+        lines.persistent_aggregate(store, Count(), "n", name="second")
+        return made
+
+
+def test_a_staged_file_that_is_damaged_inside_is_emitted_again_although_a_state_has_the_batch(tmp_path: Path) -> None:
+    """Its size and its end are right, so it is seen only when its rows are read, behind the state that came first."""
+    world = Twice(tmp_path)
+    world.begin("run-1")
+    world.process(1)
+    (damaged,) = Path(world.staging).rglob("second-*.parquet")
+    content = bytearray(damaged.read_bytes())
+    content[4:24] = b"\xff" * 20
+    damaged.write_bytes(content)
+    assert world.committer().commit(1).committed == (1,)
+    assert world.counts() == {"a": 1, "b": 1}
+    spec = world.topology.states["second"]
+    with spec.factory.make_state(spec) as state:
+        assert list(state.items()) == [((), (1,))]
+    tx = world.ledger.view(1).tx
+    assert tx is not None
+    assert tx.attempt == 1
+
+
 def test_p11_a_wiped_ledger_refuses_to_begin(world: World) -> None:
     world.begin("run-1")
     world.process(1)

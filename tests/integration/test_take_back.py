@@ -22,6 +22,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.staged_batches import apply_batch
 from tests.fixtures.runtime import Sickness, Split, World
 
 
@@ -128,8 +129,8 @@ def test_what_a_state_holds_is_not_taken_back_and_its_commit_can_go_on(tmp_path:
 def tickets_of(world: World) -> tuple[CommitTicket, dict[str, object]]:
     """A committer's ticket for transaction 2 and the batches that it has read, before it goes to the states."""
     committer = world.committer()
-    ticket, batches = committer._with_staged(world.ledger.gate(2, owner="a committer that is stopped now"))
-    return ticket, dict(batches)
+    ticket = world.ledger.gate(2, owner="a committer that is stopped now")
+    return ticket, dict(committer._staged(ticket))
 
 
 @pytest.mark.parametrize("after", ["the ledger's bar", "the first state's", "all of it", "it is skipped and passed"])
@@ -144,7 +145,7 @@ def test_a_committer_that_wakes_up_brings_nothing_in_where_it_was_taken_back(tmp
         with OpenStates(world.topology) as states:
             for name, state in states.opened().items():
                 try:
-                    state.apply(ticket, batches[name])  # type: ignore[arg-type]
+                    apply_batch(state, ticket, batches[name])  # type: ignore[arg-type]
                 except FencedError:
                     refused.append(name)
 

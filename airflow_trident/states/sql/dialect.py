@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.operations.api import MergeKind
@@ -16,7 +17,7 @@ from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.types import Field, ddl
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 KEY_COLUMN = "_key"
@@ -133,11 +134,11 @@ class Dialect(ABC):
 
     # ---- the state's table -------------------------------------------------------------------------------------
 
-    def stage(self, batch: pa.Table) -> None:
+    def stage(self, batch: StagedBatch) -> None:
         """Bring the batch to the server, before the marker is locked."""
 
     @abstractmethod
-    def merge_natively(self, batch: pa.Table) -> bool:
+    def merge_natively(self, batch: StagedBatch) -> bool:
         """Have the database merge the batch, and keep what was there before if the state is opaque. False: it cannot do
         that exactly, and changed nothing."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from airflow_trident.io.arrow import python_values
@@ -48,14 +48,16 @@ def column_type(type_text: str) -> str:
 # ---- to the server ---------------------------------------------------------------------------------------------
 
 
-def copy_text(table: pa.Table, schema: Schema, keys: int) -> Iterator[memoryview]:
+def copy_text(pieces: Iterable[pa.RecordBatch], schema: Schema, keys: int) -> Iterator[memoryview]:
     """The rows as COPY ... FROM STDIN takes them, in pieces. Columns stay in Arrow, except bytes and nested values.
 
     :param keys: so many columns are the key: -0.0 is 0.0 in them.
     """
     import pyarrow.compute as pc
 
-    for batch in table.to_batches(max_chunksize=_PIECE_ROWS):
+    for batch in (
+        piece.slice(begin, _PIECE_ROWS) for piece in pieces for begin in range(0, piece.num_rows, _PIECE_ROWS)
+    ):
         columns = [
             _texts(batch.column(field.name), field.type, is_key=place < keys) for place, field in enumerate(schema)
         ]

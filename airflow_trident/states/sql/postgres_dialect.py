@@ -4,10 +4,11 @@ is locked. What the arithmetic of the server can do is one statement."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.io.arrow import rows_to_table
@@ -179,25 +180,24 @@ class PostgresDialect(Dialect):
 
     # ---- the state's table -------------------------------------------------------------------------------------
 
-    def stage(self, batch: pa.Table) -> None:
+    def stage(self, batch: StagedBatch) -> None:
         run(self.connection, self._layout.create_batch(_BATCH))
         if self._layout.merges_natively:
-            self._copy(batch)
+            self._copy(batch.pieces(), self._layout.fields)
 
-    def _copy(self, rows: pa.Table) -> None:
+    def _copy(self, pieces: Iterable[pa.RecordBatch], fields: Schema) -> None:
         """Into the table of the batch. A staged one has no column that says what is to be removed."""
-        fields = self._layout.batch_fields
-        self.copy(rows, fields[: rows.num_columns], self._layout.copy(_BATCH, fields[: rows.num_columns]))
+        self.copy(pieces, fields, self._layout.copy(_BATCH, fields))
 
-    def copy(self, rows: pa.Table, fields: Schema, statement: str) -> None:
+    def copy(self, pieces: Iterable[pa.RecordBatch], fields: Schema, statement: str) -> None:
         """
         :param statement: COPY ... FROM STDIN.
         """
         with self.connection.cursor().copy(statement.encode()) as copy:
-            for piece in copy_text(rows, fields, len(self.spec.keys)):
-                copy.write(piece)
+            for text in copy_text(pieces, fields, len(self.spec.keys)):
+                copy.write(text)
 
-    def merge_natively(self, batch: pa.Table) -> bool:
+    def merge_natively(self, batch: StagedBatch) -> bool:
         """False: a sum overflows (of doubles it is infinite), or a key occurs twice in the batch. Merging by ourselves
         gives the result, or the error that names the value."""
         import psycopg
@@ -226,7 +226,7 @@ class PostgresDialect(Dialect):
         absent = (None,) * len(self.spec.values)
         rows = [(*key, *(value or absent), value is None) for key, value in changes.items()]
         run(self.connection, f"TRUNCATE {_BATCH}")
-        self._copy(rows_to_table(layout.batch_fields, rows))
+        self._copy(rows_to_table(layout.batch_fields, rows).to_batches(), layout.batch_fields)
         if keeps:
             self._keep()
         self._run(layout.write(_BATCH, target, self._patterns(_BATCH)))

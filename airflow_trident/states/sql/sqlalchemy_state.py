@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.connections import Connection, resolve
@@ -27,7 +28,6 @@ from airflow_trident.states.sql.sqlalchemy_table import BEFORE, REMOVED, SPECIAL
 from airflow_trident.states.sql.store import SqlStore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import sqlalchemy as sa
 
 _LONGEST_TABLE = 47
@@ -240,7 +240,7 @@ class SqlAlchemyDialect(Dialect):
         assert self._connection is not None, "outside of a transaction"
         return self._connection
 
-    def merge_natively(self, batch: pa.Table) -> bool:
+    def merge_natively(self, batch: StagedBatch) -> bool:
         return False
 
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import columns_of, python_values
@@ -26,7 +27,7 @@ from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 MARKERS = "trident_applied"
 _BEFORE = "trident_before_"
@@ -146,19 +147,23 @@ class SqliteDialect(Dialect):
 
     # ---- the state's table -------------------------------------------------------------------------------------
 
-    def merge_natively(self, batch: pa.Table) -> bool:
+    def merge_natively(self, batch: StagedBatch) -> bool:
         layout = self._layout
         if not layout.merges_natively:
             return False
-        columns = [python_values(batch.column(name)) for name in names_of(layout.fields)]
-        rows = layout.encode_rows(columns, batch.num_rows)
-        self._keep(row[0] for row in rows)
+        self._keep(row[0] for row in self._encoded(batch))
         try:
-            self.file.connection.executemany(layout.merge, rows)
+            self.file.connection.executemany(layout.merge, self._encoded(batch))
         except sqlite3.IntegrityError as error:
             column = violated_column(error)
             raise does_not_fit(self.spec, f"{column} is beyond the largest 64-bit number") from error
         return True
+
+    def _encoded(self, batch: StagedBatch) -> Iterator[Sequence[Any]]:
+        """Its rows as the statements take them."""
+        for piece in batch.pieces():
+            columns = [python_values(piece.column(name)) for name in names_of(self._layout.fields)]
+            yield from self._layout.encode_rows(columns, piece.num_rows)
 
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
         names = self._layout.encode_keys(keys)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, Marker, Verdict
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema
@@ -132,6 +133,10 @@ class SqlStore(AdmittingState):
     # ---- applying ----------------------------------------------------------------------------------------------
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        return self.apply_staged(ticket, self._in_memory(batch))
+
+    def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
+        """Piece by piece where the database merges the batch; where this process does, it needs all of it."""
         spec, db = self._spec, self.dialect
         with db.errors(), db.transaction():
             db.stage(batch)
@@ -146,7 +151,7 @@ class SqlStore(AdmittingState):
                 self._write_marker(marker)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
-    def _write(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
+    def _write(self, ticket: CommitTicket, batch: StagedBatch, *, replaces: bool, late: bool) -> None:
         """Apply the batch, while the marker is locked."""
         spec, db = self._spec, self.dialect
         if replaces:
@@ -154,16 +159,17 @@ class SqlStore(AdmittingState):
         takes_late = late and spec.opaque
         if not takes_late and db.merge_natively(batch):
             return
-        changes = merge(spec, batch, self._lookup, ticket)
+        table = batch.table()
+        changes = merge(spec, table, self._lookup, ticket)
         if takes_late:
-            db.put_before(merge_before(spec, batch, db.kept(list(changes)), ticket))
+            db.put_before(merge_before(spec, table, db.kept(list(changes)), ticket))
         db.put(changes, keeps=spec.opaque and not late)
 
     def _apply_group(self, group: Group) -> tuple[Applied, ...]:
         spec, db = self._spec, self.dialect
         whole = group.merged
         with db.errors(), db.transaction():
-            db.stage(arrow_schema(spec.staged).empty_table() if whole is None else whole)
+            db.stage(self._in_memory(arrow_schema(spec.staged).empty_table() if whole is None else whole))
             db.lock()
             known = self._marker(db.for_update)
             marker, verdicts = admit_group(known, group.tickets, state=spec.name, commutes=spec.commutes)
@@ -176,8 +182,11 @@ class SqlStore(AdmittingState):
     def _write_group(self, group: Group, verdicts: Sequence[Verdict]) -> None:
         """Apply what is missing, while the marker is locked."""
         whole = group.as_one(verdicts)
-        if whole is None or not self.dialect.merge_natively(whole):
+        if whole is None or not self.dialect.merge_natively(self._in_memory(whole)):
             self.dialect.put(group.changes(verdicts, self._lookup), keeps=False)
+
+    def _in_memory(self, table: pa.Table) -> StagedBatch:
+        return StagedBatch.of(self._spec.staged, table)
 
     def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
         # Translated here already: above is the user's code, and the fault is not the user's.

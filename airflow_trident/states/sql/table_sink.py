@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Capabilities, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.records import CommitTicket
@@ -19,9 +20,6 @@ from airflow_trident.states.sql.postgres_dialect import PostgresDialect
 from airflow_trident.states.sql.postgres_table import require_name
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import Field, Schema, ddl, names_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class SinkDialect(PostgresDialect):
         index = f"CREATE INDEX {quote(f'{self.table}_txid')} ON {self.data} ({quote(self.txid_column)})"
         return {self.data: [f"CREATE TABLE {self.data} ({columns})", index]}
 
-    def stage(self, batch: pa.Table) -> None:
+    def stage(self, batch: StagedBatch) -> None:
         """Nothing: rows are copied to where they stay."""
 
     def pairs(self) -> Iterator[tuple[Key, Value]]:
@@ -96,19 +94,22 @@ class OpenTableSink(SqlStore):
 
     dialect: SinkDialect
 
-    def _write(self, ticket: CommitTicket, batch: pa.Table, *, replaces: bool, late: bool) -> None:
+    def _write(self, ticket: CommitTicket, batch: StagedBatch, *, replaces: bool, late: bool) -> None:
         import pyarrow as pa
 
         db = self.dialect
         if replaces:
             db.execute(f"DELETE FROM {db.data} WHERE {quote(db.txid_column)} = :txid", {"txid": ticket.txid})
-        rows = batch.append_column(db.txid_column, pa.array([ticket.txid] * batch.num_rows, pa.int64()))
+        rows = (
+            piece.append_column(db.txid_column, pa.repeat(pa.scalar(ticket.txid, pa.int64()), piece.num_rows))
+            for piece in batch.pieces()
+        )
         names = ", ".join(map(quote, names_of(db.fields)))
         db.copy(rows, db.fields, f"COPY {db.data} ({names}) FROM STDIN")
 
     def _write_group(self, group: Group, verdicts: Sequence[Verdict]) -> None:
         for ticket, batch in group.missing(verdicts):
-            self._write(ticket, batch, replaces=False, late=False)
+            self._write(ticket, self._in_memory(batch), replaces=False, late=False)
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """:raises ConfigurationError: rows of a sink have no keys."""

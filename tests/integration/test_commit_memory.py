@@ -1,0 +1,68 @@
+"""A batch that is larger than a committer's memory is committed: it is read while it is applied."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest
+from airflow_trident.types import ddl
+from tests.fixtures.postgres import PostgresServer
+from tests.programs.large_commit import SLOT, sink_of, topology_of
+
+FILES = 8
+ROWS = 40_000
+"""In each file."""
+WIDE = 600
+"""Characters of a key: 192 MB of them, which are small as Parquet."""
+MEGABYTES = 160
+"""What a committer may take besides what it has before."""
+
+
+def stage(kind: str, folder: Path) -> int:
+    """How many rows."""
+    sink, area = sink_of(topology_of(kind, folder)), StagingArea(str(folder / "staging"))
+    files = []
+    for part in range(FILES):
+        keys = pa.array([f"{number:012}".ljust(WIDE, "x") for number in range(part, FILES * ROWS, FILES)])
+        numbers = [pa.array([1] * ROWS, pa.int64())] * (len(sink.schema) - 1)
+        files.append(area.write(SLOT, sink.name, pa.table([keys, *numbers], schema=arrow_schema(sink.schema))))
+    area.publish(Manifest(slot=SLOT, files=tuple(files), rows_read=0, sinks={sink.name: ddl(sink.schema)}))
+    return FILES * ROWS
+
+
+def commit(kind: str, folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+    # Another pool takes memory in advance, and malloc keeps what was freed, each as much as it likes.
+    quiet = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    env = {**os.environ, **quiet}
+    program = [sys.executable, "-m", "tests.programs.large_commit", kind, str(folder), how, str(MEGABYTES)]
+    return subprocess.run(program, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", ["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.rare), "rows in PostgreSQL"])
+def test_a_committer_applies_more_than_it_has_memory_for(kind: str, tmp_path: Path, postgres: PostgresServer) -> None:
+    rows = stage(kind, tmp_path)
+    done = commit(kind, tmp_path, "as it comes")
+    assert (done.returncode, done.stdout) == (0, "applied\n"), done.stderr[-3000:]
+    sink = sink_of(topology_of(kind, tmp_path))
+    with sink.state.factory.make_state(sink.state) as state:
+        assert sum(1 for _ in state.items()) == rows
+        marker = state.marker()
+        assert marker is not None
+        assert marker.high == 2
+
+
+def test_the_same_as_a_table_is_more_than_it_may_take(tmp_path: Path) -> None:
+    """Else the limit would prove nothing."""
+    stage("SQLite", tmp_path)
+    done = commit("SQLite", tmp_path, "whole")
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert "malloc of size" in said or "MemoryError" in said
