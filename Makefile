@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-tables tweets test quick rare browser golden histories model contracts test-yarn compat bench site lint types imports format venv lock java archive clean
+.PHONY: help demo demo-tables tweets test quick rare browser golden histories model contracts test-yarn submit-kills compat bench site lint types imports format venv lock java archive clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -16,6 +16,8 @@ ARCHIVES := AIRFLOW_TRIDENT_CLASS_ARCHIVES="$(CURDIR)/.venv/class-archives"
 ARGS :=
 # Simulated histories of each kind: make histories HISTORIES=100000
 HISTORIES := 1000
+# Killed tasks of each operator at each point: make submit-kills KILLS=1000
+KILLS := 10
 # Test processes: one more than cores, since many tests wait for servers. WORKERS=0 runs all tests in one process.
 WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
@@ -32,6 +34,7 @@ help:
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
 	@echo "make test-yarn transactions and drains on a real YARN and HDFS (fetches 70 MB by Maven)"
+	@echo "make submit-kills KILLS=10   tasks killed while they submit: how many drivers work, SparkSubmitOperator's and ours"
 	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make site      the documentation as a site, into .site; a broken link ends it"
@@ -79,6 +82,9 @@ contracts: java venv
 
 test-yarn: java venv
 	@$(RUN) python -m pytest -m rare tests/yarn $(ARGS)
+
+submit-kills: java venv
+	@$(RUN) python -m benchmarks.submit_kills $(KILLS)
 
 compat: java venv
 	@$(RUN) python -m tools.compat $(ARGS)
