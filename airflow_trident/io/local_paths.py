@@ -36,7 +36,7 @@ def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
     raise ConfigurationError(
         f"{what} cannot use the path {text!r}: it works on mounted file systems only, and would make a folder "
         f"'{found[1]}:' in the working directory",
-        "Give it a folder that every worker and executor sees under the same path. FileSpout, DeltaState, DeltaSpout "
+        "Give it a folder that every worker and executor sees under the same path. FileSpout, FileSink, DeltaState "
         "and others take URIs of object stores.",
     )
 

@@ -27,6 +27,7 @@ from airflow_trident import (
     KeyValueStates,
     NodeBolt,
     NodeSpout,
+    ParquetTable,
     Script,
     ShellBolt,
     ShellSpout,
@@ -78,7 +79,6 @@ def group(path: Any) -> object:
 
 
 LOCAL: dict[str, Callable[[Any], object]] = {
-    "FileSink.path": FileSink,
     "SqliteState.path": SqliteState,
     "SpooledSpout.folder": lambda path: SpooledSpout(CallableSource(lambda rows: None, "a long"), path),
     "ShellSpout.folder": lambda path: ShellSpout("feed", "a long", path),
@@ -105,6 +105,8 @@ OTHERS: dict[str, Callable[[Any], object]] = {
 """Staging folders that are not public, or have their path while they run."""
 ANYWHERE: dict[str, Callable[[Any], object]] = {
     "FileSpout.path": FileSpout,
+    "FileSink.path": FileSink,
+    "ParquetTable.path": ParquetTable,
     "DeltaState.path": DeltaState,
     "DeltaTable.path": DeltaTable,
     "DeltaSpout.path": lambda path: DeltaSpout(path, fields="a long"),
@@ -154,7 +156,9 @@ def test_a_uri_of_an_object_store_is_no_folder_of_the_working_directory(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("make", [*LOCAL.values(), *OTHERS.values(), FileSpout], ids=[*LOCAL, *OTHERS, "FileSpout"])
+@pytest.mark.parametrize(
+    "make", [*LOCAL.values(), *OTHERS.values(), FileSpout, FileSink], ids=[*LOCAL, *OTHERS, "spout", "sink"]
+)
 def test_a_file_uri_is_refused_with_the_path_that_it_means(make: Callable[[Any], object]) -> None:
     with pytest.raises(ConfigurationError, match=r"Leave the scheme out: '/data/x'"):
         make("file:///data/x")

@@ -33,12 +33,15 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.operations.aggregators import Count
+from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.spouts.files.spout import FileSpout
-from airflow_trident.states.files import sink as file_sink
-from airflow_trident.states.files.sink import KEEP, META, FileSink
+from airflow_trident.staging.storage import PROBE
+from airflow_trident.states.files.sink import KEEP, FileSink, OpenFileSink
+from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.states.sql.sqlite import SqliteState
 from airflow_trident.states.sql.table_sink import OpenTableSink
 from airflow_trident.types import parse_declared
+from tests.fixtures.object_store import CONN_ID, Bucket
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.state import SINKS, ticket
 from tests.fixtures.state import batch as whole_batch
@@ -225,28 +228,123 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
     assert not any(name.startswith(".") for name in left), "what was prepared is cleaned away"
 
 
+WORKER_ON_S3 = """
+import os, signal, sys
+from pathlib import Path
+from airflow_trident.states.files.sink_folder import ObjectSinkFolder
+from tests.contracts.test_sinks import OTHER, spec_of
+from tests.fixtures.state import batch, ticket
+
+folder, where = sys.argv[1:]
+spec = spec_of("objects", Path(folder))
+state = spec.factory.make_state(spec)
+steps = []
+
+
+def watched(name):
+    step = getattr(ObjectSinkFolder, name)
+
+    def stepped(self, *given):
+        steps.append(name)
+        number = len(steps)
+        if where == f"before {number}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = step(self, *given)
+        if where == f"after {number}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    setattr(ObjectSinkFolder, name, stepped)
+
+
+for name in ("hide", "take", "show", "forget"):
+    watched(name)
+state.apply(ticket(2), batch(spec, *OTHER))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "is_applied"),
+    [("after 2", False), ("before 3", False), ("after 3", True), ("before 5", True), ("after 5", True)],
+    ids=["prepared", "before the record", "the record", "the copy", "the end"],
+)
+def test_a_committer_killed_between_record_and_object_is_finished_by_the_next(
+    tmp_path: Path, where: str, is_applied: bool
+) -> None:
+    spec = spec_of("objects", tmp_path)
+    with spec.factory.make_state(spec) as state:
+        assert isinstance(state, OpenFileSink)
+        state.apply(ticket(1), batch(spec, *ROWS))
+        killed = subprocess.run([sys.executable, "-c", WORKER_ON_S3, str(tmp_path), where], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert rows_of(state) in (expected(spec, ROWS), expected(spec, ROWS, OTHER)), "whole transactions only"
+        answer = state.apply(ticket(2), batch(spec, *OTHER))
+        assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
+        assert rows_of(state) == expected(spec, ROWS, OTHER)
+        assert all(name.startswith("words-rows.000") for name in state.files.noted() if name != PROBE)
+
+
+def test_a_late_copy_of_a_committer_that_was_overtaken_brings_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its object was replaced meanwhile: what it would copy is not hidden any more."""
+    spec = replace(spec_of("objects", tmp_path), opaque=True)
+    show = ObjectSinkFolder.show
+    held: list[tuple[str, str]] = []
+    with spec.factory.make_state(spec) as state, spec.factory.make_state(spec) as other:
+        assert isinstance(state, OpenFileSink)
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectSinkFolder, "show", lambda self, *names: held.append(names))
+            state.apply(ticket(1, fence=1), batch(spec, *ROWS))
+        other.apply(ticket(1, fence=2, attempt=1), batch(spec, *OTHER))
+        assert isinstance(state.files, ObjectSinkFolder)
+        show(state.files, *held[-1])
+        assert rows_of(other) == expected(spec, OTHER)
+
+
+def test_a_driver_elsewhere_is_told_the_connection_of_a_sink(bucket: Bucket) -> None:
+    topology = Topology("letters")
+    letters = topology.new_stream("letters", FixedBatchSpout("letter string", ["a"]))
+    letters.partition_persist(FileSink(f"{bucket.uri}/out"), "letter")
+    letters.partition_persist(FileSink(f"s3://{bucket.name}/by-role"), "letter", name="more")
+    assert set(connections_of(topology)) == {CONN_ID}
+
+
+def test_requests_of_a_commit_into_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
+    factory = FileSink(f"{bucket.uri}/out")
+    spec = replace(spec_of("files", tmp_path), factory=factory)
+    with factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, *ROWS))
+    before = bucket.proxy.asked.copy()
+    with factory.make_state(spec) as state:
+        state.apply(ticket(2), batch(spec, *OTHER))
+    assert bucket.proxy.asked - before == Counter({"GET": 6, "PUT": 4, "POST": 1})
+
+
 @pytest.mark.parametrize("behind", [1, KEEP + 5], ids=["one behind", "so late that the records of then are gone"])
+@pytest.mark.parametrize(("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder)])
 def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[SinkFolder], behind: int
 ) -> None:
     """T3 by comparing, not by a lock: the others neither wait for it nor are overwritten by it."""
-    spec = spec_of("files", tmp_path)
-    publish = file_sink.put_if_absent
+    spec = spec_of(sink, tmp_path)
+    take = kind.take
 
-    def others_first(path: str, content: bytes, **options: bool) -> bool:
-        monkeypatch.setattr(file_sink, "put_if_absent", publish)
+    def others_first(self: SinkFolder, name: str, content: bytes) -> bool:
+        monkeypatch.setattr(kind, "take", take)
         with spec.factory.make_state(spec) as other:
             for txid in range(1, behind + 1):
                 other.apply(ticket(txid, fence=10 + txid), batch(spec, *ROWS))
-        return publish(path, content, **options)
+        return take(self, name, content)
 
     with spec.factory.make_state(spec) as state:
-        monkeypatch.setattr(file_sink, "put_if_absent", others_first)
+        monkeypatch.setattr(kind, "take", others_first)
         with pytest.raises(FencedError):
             state.apply(ticket(1, fence=9), batch(spec, *OTHER))
         assert rows_of(state) == expected(spec, *[ROWS] * behind)
         assert state.apply(ticket(behind + 1, fence=99), batch(spec, *OTHER)) is Applied.APPLIED
-    left = [path.name for path in (tmp_path / "out" / META).iterdir()]
+        assert isinstance(state, OpenFileSink)
+        left = [name for name in state.files.noted() if name != PROBE]
     assert len(left) <= KEEP + 1
     assert all(name.endswith(".json") for name in left)
 

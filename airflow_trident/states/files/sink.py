@@ -4,7 +4,8 @@ What is applied is a record in ``_trident`` of the folder, ``<topology>-<state>.
 highest counts. The next one is published by put-if-absent, so a committer that decided on a record which is no longer
 the last cannot write its own (T3): nothing is locked, and nobody waits for a committer that was stopped. A record also
 names the file that is to appear and the one that is to go, so that whoever comes after a crash finishes that first.
-Names that begin with ``_`` are no data for Spark, pyarrow and `FileSpout`.
+Names that begin with ``_`` are no data for Spark, pyarrow and `FileSpout`. The folder may be one of a bucket
+(:mod:`airflow_trident.states.files.sink_folder`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,9 @@ import datetime
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
@@ -28,26 +27,19 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
 from airflow_trident.operations.expr.conversions import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.files import (
-    make_folder,
-    put_if_absent,
-    stays_inside,
-    storage_error,
-    sync_folder,
-    write_durably,
-)
+from airflow_trident.staging.files import stays_inside
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.core.marker import AdmittingState, admit
+from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.types import ddl, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-META = "_trident"
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 _FORMAT = Format(
     noun="the record",
@@ -69,17 +61,20 @@ class FileSink(StateFactory):
     """A folder with a file per transaction: ``<topology>-<state>-<txid 19 digits>-<attempt>.parquet``.
 
     :param path: the folder; may begin with ``~``; made if missing. On a file system that all committers share and on
-        which a hard link fails where the name is taken.
+        which a hard link fails where the name is taken. Or ``s3://[connection@]bucket/folder``.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 
     path: str
     format: str = "parquet"
+    place: ObjectPlace | None = field(default=None, init=False, repr=False, compare=False)
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True)
 
     def __post_init__(self) -> None:
-        require_local_path("FileSink", self.path)
+        path = require_place("FileSink", self.path)
+        if is_object_uri(path):
+            object.__setattr__(self, "place", ObjectPlace.parse("FileSink", path))
         if self.format not in _SUFFIXES:
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
@@ -97,7 +92,8 @@ class FileSink(StateFactory):
 
     def make_state(self, spec: StateSpec) -> OpenFileSink:
         self.validate(spec)
-        return OpenFileSink(os.path.abspath(os.path.expanduser(self.path)), self.format, spec)
+        local = LocalSinkFolder(os.path.abspath(os.path.expanduser(self.path)))
+        return OpenFileSink(local if self.place is None else ObjectSinkFolder(self.place), self.format, spec)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(self.path)
@@ -132,24 +128,23 @@ class _Content:
 class OpenFileSink(AdmittingState):
     """See :class:`FileSink`."""
 
-    def __init__(self, folder: str, format: str, spec: StateSpec) -> None:
-        self.folder = folder
+    def __init__(self, files: SinkFolder, format: str, spec: StateSpec) -> None:
+        self.files = files
         self._format = format
         self._spec = spec
         self._name = f"{spec.topology}-{spec.name}"
-        self._meta = os.path.join(folder, META)
         self._record = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\Z")
         self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\..*\.tmp\Z")
         self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
-        with self._errors():
-            make_folder(self._meta, private=False)
+        with self.files.errors():
+            self.files.make()
         self._read()
 
     def marker(self) -> Marker | None:
         return self._read()[1].marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        with self._errors():
+        with self.files.errors():
             for _ in range(TRIES):
                 version, known = self._read()
                 self._finish(known)
@@ -157,7 +152,7 @@ class OpenFileSink(AdmittingState):
                 if applied is not None:
                     return applied
         raise StoreUnavailableError(
-            f"sink {self._spec.name!r} in {self.folder!r} was written {TRIES} times by others while transaction "
+            f"sink {self._spec.name!r} in {self.files.where!r} was written {TRIES} times by others while transaction "
             f"{ticket.txid} was to be committed",
             "Find out who commits so much, and run the task again.",
         )
@@ -184,7 +179,7 @@ class OpenFileSink(AdmittingState):
     def _prepare(self, ticket: CommitTicket, batch: pa.Table, version: int) -> tuple[str, str]:
         """Write the file under a hidden name. :returns: that, and the name under which it will appear."""
         hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
-        write_durably(os.path.join(self._meta, hidden), lambda file: self._encode(batch, file), private=False)
+        self.files.hide(hidden, lambda file: self._encode(batch, file))
         final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
         return hidden, final
 
@@ -207,24 +202,19 @@ class OpenFileSink(AdmittingState):
     def _finish(self, record: _Record) -> None:
         """Do what the record says, unless it is done."""
         if record.remove is not None:
-            _unlink(os.path.join(self.folder, record.remove))
+            self.files.remove(record.remove)
         if record.publish is not None:
-            hidden, final = record.publish
-            with suppress(FileNotFoundError):  # then it is done
-                os.replace(os.path.join(self._meta, hidden), os.path.join(self.folder, final))
-        sync_folder(self.folder)
+            self.files.show(*record.publish)
+        self.files.settle()
 
     def _clean(self, version: int) -> None:
         """Of what was prepared for this version or an earlier one nothing is published but what a record says."""
-        for name in os.listdir(self._meta):
-            for pattern, upto in (
-                (self._hidden, version),
-                (self._record, version - KEEP),
-                (self._unfinished, version - KEEP),
-            ):
-                found = pattern.match(name)
-                if found and int(found[1]) <= upto:
-                    _unlink(os.path.join(self._meta, name))
+        limits = ((self._hidden, version), (self._record, version - KEEP), (self._unfinished, version - KEEP))
+        self.files.forget(
+            name
+            for name in self.files.noted()
+            if any((found := pattern.match(name)) and int(found[1]) <= upto for pattern, upto in limits)
+        )
 
     # ---- the record --------------------------------------------------------------------------------------------
 
@@ -233,12 +223,11 @@ class OpenFileSink(AdmittingState):
         won = self._write(version, record)
         if won:
             self._finish(record)
-            if version == 1 and os.path.exists(self._record_path(0)):
-                # a committer of version 0.1 refuses what it finds there now
-                os.replace(self._copied(version), self._record_path(0))
+            if version == 1:  # a committer of version 0.1 refuses what it finds there now
+                self.files.succeed(self._record_name(0), self._record_name(1))
             self._clean(version)
         elif record.publish is not None:
-            _unlink(os.path.join(self._meta, record.publish[0]))
+            self.files.forget([record.publish[0]])
         return won
 
     def _write(self, version: int, record: _Record) -> bool:
@@ -254,34 +243,27 @@ class OpenFileSink(AdmittingState):
             "publish": record.publish,
             "remove": record.remove,
         }
-        try:
-            if not put_if_absent(self._record_path(version), json.dumps(content).encode(), private=False):
-                return False
-        except FileNotFoundError:
-            return False  # so slow that others have cleaned behind it
+        if not self.files.take(self._record_name(version), json.dumps(content).encode()):
+            return False
         # One that is so late that the record of this version was removed has published it behind the last one.
         return max(self._versions(), default=0) == version
 
-    def _copied(self, version: int) -> str:
-        copy = os.path.join(self._meta, f"{self._name}.{version:019d}.json.{uuid.uuid4().hex}.tmp")
-        shutil.copyfile(self._record_path(version), copy)
-        return copy
-
-    def _record_path(self, version: int) -> str:
+    def _record_name(self, version: int) -> str:
         """Version 0: what version 0.1 of the package wrote, in one file."""
-        return os.path.join(self._meta, f"{self._name}.{version:019d}.json" if version else f"{self._name}.json")
+        return f"{self._name}.{version:019d}.json" if version else f"{self._name}.json"
 
     def _versions(self) -> list[int]:
-        return [int(found[1]) for found in map(self._record.match, os.listdir(self._meta)) if found]
+        return [int(found[1]) for found in map(self._record.match, self.files.noted()) if found]
 
     def _read(self) -> tuple[int, _Record]:
         """The last record, and its version."""
         while True:
             version = max(self._versions(), default=0)
-            path = self._record_path(version)
+            name = self._record_name(version)
             try:
-                with self._errors(), open(path, "rb") as file:
-                    return version, self._decode(file.read(), path)
+                with self.files.errors():
+                    content = self.files.note(name)
+                return version, self._decode(content, f"{self.files.where}/{META}/{name}")
             except FileNotFoundError:
                 if not version:
                     return 0, _Record()
@@ -303,13 +285,13 @@ class OpenFileSink(AdmittingState):
             topology, state = content.of
             raise ConfigurationError(
                 f"sink {self._spec.name!r} of topology {self._spec.topology!r} would have the files {self._name}-* in "
-                f"{self.folder!r}, and these are of sink {state!r} of topology {topology!r}",
+                f"{self.files.where!r}, and these are of sink {state!r} of topology {topology!r}",
                 "Give one of them another name, or another folder.",
             )
         if content.fields != ddl(self._spec.staged):
             raise DefinitionChangedError(
-                f"sink {self._spec.name!r} in {self.folder!r} has the fields ({content.fields}), and now it should "
-                f"have ({ddl(self._spec.staged)})",
+                f"sink {self._spec.name!r} in {self.files.where!r} has the fields ({content.fields}), and now it "
+                f"should have ({ddl(self._spec.staged)})",
                 "Give it a new name, or another folder.",
             )
         return record
@@ -322,9 +304,9 @@ class OpenFileSink(AdmittingState):
 
         if self._format != "parquet":
             raise ConfigurationError(f"rows of {self._format} files are not read back", "Read the files themselves.")
-        for name in sorted(os.listdir(self.folder)):
+        for name in sorted(self.files.shown()):
             if re.match(re.escape(self._name) + r"-\d{19}-\d+\.", name):
-                with pq.ParquetFile(os.path.join(self.folder, name)) as file:
+                with self.files.open(name) as opened, pq.ParquetFile(opened) as file:
                     yield from (((), row) for row in table_to_rows(file.read()))
 
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
@@ -333,15 +315,6 @@ class OpenFileSink(AdmittingState):
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise storage_error(error, self.folder, "the folder of the sink") from error
 
 
 def _plain(value: Any) -> str | int:
@@ -359,8 +332,3 @@ def _with_text_keys(value: Any) -> Any:
         return value
     plain = (str, bool, int)  # which the encoder makes texts of
     return {key if isinstance(key, plain) else str(_plain(key)): _with_text_keys(part) for key, part in value.items()}
-
-
-def _unlink(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)

@@ -1,0 +1,218 @@
+"""Where a FileSink's files are: what it asks of a file system or an object store. Of a bucket nothing is renamed: a
+file appears by a copy inside the store, which is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from airflow_trident.io.extras import require_extra
+from airflow_trident.io.object_stores import EXTRA, ObjectPlace
+from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder, write_durably
+from airflow_trident.staging.storage import ObjectStorage
+
+META = "_trident"
+
+
+class SinkFolder(ABC):
+    """`_trident` in it holds records and hidden files, by plain names; the folder itself what has appeared.
+
+    Verbs raise StoreUnavailableError or ConfigurationError where the storage does not work, and FileNotFoundError where
+    what they need is not there.
+    """
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """For people."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """So that it can be written to."""
+
+    @abstractmethod
+    def noted(self) -> list[str]:
+        """The names in ``_trident``."""
+
+    @abstractmethod
+    def note(self, name: str) -> bytes:
+        """:raises FileNotFoundError: it is not there."""
+
+    @abstractmethod
+    def take(self, name: str, content: bytes) -> bool:
+        """Put it into ``_trident``, in one atomic step; False: the name is taken."""
+
+    @abstractmethod
+    def hide(self, name: str, write: Callable[[BinaryIO], None]) -> None:
+        """Put it into ``_trident``, durably, under a name that nobody else uses."""
+
+    @abstractmethod
+    def forget(self, names: Iterable[str]) -> None:
+        """Take these out of ``_trident``, those that are there."""
+
+    @abstractmethod
+    def show(self, hidden: str, final: str) -> None:
+        """Let a hidden file appear, unless that is done: then it is not hidden any more."""
+
+    @abstractmethod
+    def remove(self, final: str) -> None:
+        """A file that has appeared, unless that is done."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """What appeared and what was removed lasts."""
+
+    @abstractmethod
+    def shown(self) -> list[str]:
+        """What has appeared, by name."""
+
+    @abstractmethod
+    def open(self, final: str) -> BinaryIO:
+        """What has appeared, for reading."""
+
+    def succeed(self, earlier: str, record: str) -> None:
+        """Put a record in the place of one that an earlier version of the package reads, if that is there."""
+
+    def errors(self) -> AbstractContextManager[None]:
+        """What an error of the operating system means here."""
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class LocalSinkFolder(SinkFolder):
+    folder: str
+
+    @property
+    def where(self) -> str:
+        return self.folder
+
+    def make(self) -> None:
+        make_folder(os.path.join(self.folder, META), private=False)
+
+    def noted(self) -> list[str]:
+        return os.listdir(os.path.join(self.folder, META))
+
+    def note(self, name: str) -> bytes:
+        with open(self._noted(name), "rb") as file:
+            return file.read()
+
+    def take(self, name: str, content: bytes) -> bool:
+        try:
+            return put_if_absent(self._noted(name), content, private=False)
+        except FileNotFoundError:
+            return False  # so slow that others have cleaned behind it
+
+    def hide(self, name: str, write: Callable[[BinaryIO], None]) -> None:
+        write_durably(self._noted(name), write, private=False)
+
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            _unlink(self._noted(name))
+
+    def show(self, hidden: str, final: str) -> None:
+        with suppress(FileNotFoundError):  # then it is done
+            os.replace(self._noted(hidden), os.path.join(self.folder, final))
+
+    def remove(self, final: str) -> None:
+        _unlink(os.path.join(self.folder, final))
+
+    def settle(self) -> None:
+        sync_folder(self.folder)
+
+    def shown(self) -> list[str]:
+        return os.listdir(self.folder)
+
+    def open(self, final: str) -> BinaryIO:
+        return open(os.path.join(self.folder, final), "rb")
+
+    def succeed(self, earlier: str, record: str) -> None:
+        if os.path.exists(self._noted(earlier)):
+            copy = self._noted(f"{record}.{uuid.uuid4().hex}.tmp")
+            shutil.copyfile(self._noted(record), copy)
+            os.replace(copy, self._noted(earlier))
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(error, self.folder, "the folder of the sink") from error
+
+    def _noted(self, name: str) -> str:
+        return os.path.join(self.folder, META, name)
+
+
+@dataclass(frozen=True)
+class ObjectSinkFolder(SinkFolder):
+    """A hidden object is the right to appear: who finds it gone is late, and changes nothing."""
+
+    place: ObjectPlace
+
+    @property
+    def where(self) -> str:
+        return self.place.where
+
+    @property
+    def _meta(self) -> ObjectStorage:
+        prefix = f"{self.place.prefix}/{META}" if self.place.prefix else META
+        return ObjectStorage(replace(self.place, prefix=prefix))
+
+    def make(self) -> None:
+        self._meta.require_usable()
+
+    def noted(self) -> list[str]:
+        return [name for name, _ in self._meta.list("")]
+
+    def note(self, name: str) -> bytes:
+        return self._meta.get(name)
+
+    def take(self, name: str, content: bytes) -> bool:
+        return self._meta.put_if_absent(name, content)
+
+    def hide(self, name: str, write: Callable[[BinaryIO], None]) -> None:
+        self._meta.put(name, write)
+
+    def forget(self, names: Iterable[str]) -> None:
+        if gone := [f"{META}/{name}" for name in names]:
+            self._delete(gone)
+
+    def show(self, hidden: str, final: str) -> None:
+        with self.place.errors(f"copy {hidden!r}"):
+            try:
+                _obstore().copy(self.place.store(), f"{META}/{hidden}", final)
+            except FileNotFoundError:
+                return  # it is done
+        self.forget([hidden])
+
+    def remove(self, final: str) -> None:
+        self._delete([final])
+
+    def settle(self) -> None:
+        """An answer of the store says that it lasts."""
+
+    def shown(self) -> list[str]:
+        return [name for name, _ in ObjectStorage(self.place).list("") if "/" not in name]
+
+    def open(self, final: str) -> BinaryIO:
+        return ObjectStorage(self.place).open(final)
+
+    def _delete(self, names: list[str]) -> None:
+        with self.place.errors(f"delete {names[0]!r}"):
+            _obstore().delete(self.place.store(), names)
+
+
+def _obstore() -> Any:
+    return require_extra("obstore", EXTRA)
+
+
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
