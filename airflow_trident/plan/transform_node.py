@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,8 @@ from airflow_trident.plan.nodes import PartitionNode
 
 _LONG = 300
 """Characters of a text in the topology's definition."""
+_DIGITS = 16
+"""Of a digest of code."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,6 +64,25 @@ class TransformNode(BeginNode):
         if len(self.said) <= _LONG:
             return self.said
         return f"{self.said[:_LONG]}... sha256 {hashlib.sha256(self.said.encode()).hexdigest()}"
+
+
+def code_of(sinks: Iterable[Node]) -> dict[str, str]:
+    """Transform -> a digest of its function's source text, as this process has it: a hint, by which people are told
+    that a batch was made by other code. No part of the definition: mending a function makes no new topology. Functions
+    whose source is nowhere are left out."""
+    found = {}
+    for node in ordered(sinks):
+        if isinstance(node, TransformNode) and not isinstance(node.function, SqlQuery):
+            function = getattr(node.function, "user_function", node.function)
+            kind = function if hasattr(function, "__code__") else type(function)
+            with suppress(OSError, TypeError):
+                found[node.name] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
+    return found
+
+
+def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The transforms whose code is another one, as far as both are known."""
+    return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
 
 
 def recorded_transforms(sink: Node) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
-from airflow_trident.runtime.staged_batches import apply_batch, gone_again, needed_whole, staged_batch
+from airflow_trident.runtime.staged_batches import apply_batch, gone_again, needed_whole, staged_batch, tell_other_code
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER, first_group
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -308,6 +308,7 @@ class Committer:
         """:raises StagingError: it cannot be read."""
         area = StagingArea(self.staging_root)
         manifest, plan = area.load(ticket.staged), self.topology.compile()
+        tell_other_code(manifest, plan, self.progress)
         whole = needed_whole(plan)
         return {sink.name: staged_batch(area, manifest, ticket, sink, whole=sink.name in whole) for sink in plan.staged}
 

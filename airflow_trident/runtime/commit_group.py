@@ -32,6 +32,7 @@ from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, Progress
+from airflow_trident.runtime.staged_batches import tell_other_code
 from airflow_trident.runtime.waiting_runs import first_group, waiting_run
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -195,6 +196,8 @@ class GroupCommitter:
             parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
         staged = {one.staged.manifest: one.staged for one in tickets}
         known = {path: manifests.get(path) or area.load(staged[path]) for path in parts}
+        for manifest in known.values():
+            tell_other_code(manifest, self.topology.compile(), self.progress)
 
         def batches(sink: SinkNode) -> list[pa.Table]:
             found: dict[int, pa.Table] = {}

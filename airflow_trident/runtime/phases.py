@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_trident.contracts.spout import Coordinator
@@ -26,6 +26,8 @@ from airflow_trident.errors import (
     recorded_text,
 )
 from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
+from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -265,7 +267,7 @@ def run_attempt(
     reached(Milestone.ATTEMPT_STARTED, txid)
     try:
         job = job_of(ledger.view(0, remembered=True).topology.incarnation, topology, record, staging_root, progress)
-        staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root)
+        staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root, job.plan)
     except (*USER_ERRORS, KeyboardInterrupt) as error:
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):
@@ -287,10 +289,10 @@ def job_of(incarnation: str, topology: Topology, record: TxRecord, staging_root:
     )
 
 
-def publish(manifest: Manifest, staging_root: str) -> StagedRef:
-    """Make an attempt's result visible."""
+def publish(manifest: Manifest, staging_root: str, plan: Plan) -> StagedRef:
+    """Make an attempt's result visible, with the code that made it as this process knows it."""
     reached(Milestone.STAGED, manifest.slot.txid)
-    staged = StagingArea(staging_root).publish(manifest)
+    staged = StagingArea(staging_root).publish(replace(manifest, code=code_of(plan.sinks)))
     reached(Milestone.PUBLISHED, manifest.slot.txid)
     return staged
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.staged_batch import StagedBatch
@@ -10,6 +11,7 @@ from airflow_trident.errors import ConfigurationError, StagingError
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.transform_node import changed_code, code_of
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -36,6 +38,17 @@ def staged_batch(
         return StagedFiles(paths=tuple(file.path for file in files), num_rows=sum(file.rows for file in files))
     batch = area.batch(manifest, sink.name, sink.schema)
     return batch.table() if whole else batch
+
+
+def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], None]) -> None:
+    """A batch that was staged is committed as it is; a person who mended the code in between may want to know."""
+    changed = changed_code(manifest.code, code_of(plan.sinks)) if manifest.code else []
+    if changed:
+        slot = manifest.slot
+        progress(
+            f"transaction {slot.txid}, attempt {slot.attempt}: it was staged by other code of {', '.join(changed)} "
+            "than the topology has now"
+        )
 
 
 def needed_whole(plan: Plan) -> frozenset[str]:

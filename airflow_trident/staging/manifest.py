@@ -19,7 +19,7 @@ The manifest is versioned JSON, because a newer package may have to read it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_trident.errors import StagingError
@@ -81,6 +81,7 @@ class Manifest:
     staged, which is another thing than no rows. None: a manifest of version 1, which did not say.
     `group`: the transactions of a group, lowest first; the last one has the slot. `inseparable`: their rows were merged
     by key, so they count for all of them together, under these very attempts, or not at all.
+    `code`: transform -> a digest of the code that made it, for people.
     """
 
     slot: Slot
@@ -89,6 +90,7 @@ class Manifest:
     sinks: dict[str, str] | None = None
     group: tuple[StagedMember, ...] = ()
     inseparable: bool = False
+    code: dict[str, str] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[StagedMember, ...]:
@@ -148,6 +150,8 @@ def encode(manifest: Manifest) -> bytes:
     }
     if manifest.sinks is not None:
         record["sinks"] = dict(sorted(manifest.sinks.items()))
+    if manifest.code:
+        record["code"] = dict(sorted(manifest.code.items()))
     if manifest.group:
         record["inseparable"] = manifest.inseparable
         record["group"] = [

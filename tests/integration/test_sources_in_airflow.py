@@ -9,6 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from tests.fixtures.airflow import AirflowHome
 from tests.fixtures.kafka import Topic
@@ -17,14 +18,20 @@ from tests.fixtures.redis import settings_of_a_new_database
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.kafka]
 
-SECRETS = {"kafka": "k4fka-secret", "redis": "r3dis-secret", "delta": "d3lta-secret", "postgres": PASSWORD}
+SECRETS = {
+    "kafka": "k4fka-secret",
+    "redis": "r3dis-secret",
+    "delta": "d3lta-secret",
+    "iceberg": "1ceberg-secret",
+    "postgres": PASSWORD,
+}
 DAG = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from airflow.sdk import DAG, task
 from airflow_trident import (
-    Count, DeltaSpout, SqlSpout, SqlState, KafkaSpout, RedisSpout, RedisStreamSpout, Topology, TridentDrainOperator,
-    TridentReadySensor,
+    Count, DeltaSpout, IcebergSpout, SqlSpout, SqlState, KafkaSpout, RedisSpout, RedisStreamSpout, Topology,
+    TridentDrainOperator, TridentReadySensor,
 )
 from airflow_trident.io.connections import resolve
 from airflow_trident.tasks.connections import install_resolver
@@ -35,6 +42,7 @@ SPOUTS = {
     "stream": RedisStreamSpout(conn_id="src_redis", streams="s", fields="value string"),
     "jdbc": SqlSpout("src_postgres", table="SOURCE", fields="value string", settle_s=0.0),
     "delta": DeltaSpout("FOLDER", conn_id="src_delta", fields="value string"),
+    "iceberg": IcebergSpout("lake.rows", conn_id="src_iceberg", fields="value string"),
 }
 topologies = {}
 for name, spout in SPOUTS.items():
@@ -69,6 +77,7 @@ from airflow.utils.session import create_session
 from airflow_trident.io.connections import resolve
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from confluent_kafka import Producer
+from pyiceberg.catalog import load_catalog
 from sources import drain, ready, threads, topologies
 
 VALUES = ["a", "b", "a"]
@@ -89,6 +98,7 @@ def write():
             client.xadd("s", {"value": value})
         client.set("NEXT_WRITE", len(VALUES))
     deltalake.write_deltalake("FOLDER", pa.table({"value": VALUES}), mode="append")
+    load_catalog("default", **resolve("src_iceberg").extra).load_table("lake.rows").append(pa.table({"value": VALUES}))
     where = resolve("src_postgres")
     with psycopg.connect(host=where.host, port=where.port, user=where.login, password=where.password) as connection:
         for value in VALUES:
@@ -112,7 +122,9 @@ tell({"states": said, "found": found, "kept": kept, "started": started})
 COUNTS = [["a", 2], ["b", 1]]
 
 
-def connections(topic: Topic, postgres: PostgresServer, redis: dict[str, Any]) -> dict[str, str]:
+def connections(
+    topic: Topic, postgres: PostgresServer, redis: dict[str, Any], catalog: dict[str, str]
+) -> dict[str, str]:
     written: dict[str, Any] = {
         "kafka": {
             "conn_type": "kafka",
@@ -127,6 +139,7 @@ def connections(topic: Topic, postgres: PostgresServer, redis: dict[str, Any]) -
             "extra": {"db": redis["db"]},
         },
         "delta": {"conn_type": "aws", "password": SECRETS["delta"], "extra": {"region_name": "here"}},
+        "iceberg": {"conn_type": "iceberg", "login": "me", "password": SECRETS["iceberg"], "extra": catalog},
         "postgres": json.loads(postgres.as_json),
     }
     return {f"AIRFLOW_CONN_SRC_{name.upper()}": json.dumps(connection) for name, connection in written.items()}
@@ -140,6 +153,11 @@ def test_sensors_wait_for_every_source_drains_read_it_once_and_no_secret_is_said
     source = topic.name.replace("-", "_")
     table = airflow_home.folder / "values"
     deltalake.write_deltalake(str(table), pa.table({"value": pa.array([], pa.string())}))
+    folder = airflow_home.folder
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": f"file://{folder}/lake"}
+    opened = load_catalog("default", **catalog)
+    opened.create_namespace("lake")
+    opened.create_table("lake.rows", schema=pa.schema([("value", pa.string())]))
     with postgres.connect() as connection:
         connection.execute(f"CREATE TABLE {source} (id bigserial, value text)".encode())
     names = {"TOPIC": topic.name, "SOURCE": source, "FOLDER": table, "PORT": redis["port"], "DB": redis["db"]}
@@ -148,7 +166,7 @@ def test_sensors_wait_for_every_source_drains_read_it_once_and_no_secret_is_said
         dag, program = dag.replace(name, str(value)), program.replace(name, str(value))
     airflow_home.write_dag("sources", dag)
     airflow_home.options |= {
-        **connections(topic, postgres, redis),
+        **connections(topic, postgres, redis, catalog),
         "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
     }
@@ -156,7 +174,7 @@ def test_sensors_wait_for_every_source_drains_read_it_once_and_no_secret_is_said
     print("\n".join(line for line in airflow_home.output.splitlines() if "[debug " not in line))
     of_runs = [set(one.values()) for one in told["states"]]
     assert of_runs == [{"skipped"}, {"success"}, {"success"}, {"success"}, {"skipped"}]
-    assert told["found"] == dict.fromkeys(("kafka", "keys", "stream", "jdbc", "delta"), COUNTS)
+    assert told["found"] == dict.fromkeys(("kafka", "keys", "stream", "jdbc", "delta", "iceberg"), COUNTS)
     assert len(told["kept"]) >= 4 * len(told["found"])
     said = [*airflow_home.output.splitlines(), *told["kept"], *told["started"]]
     shown = [line for line in said if any(secret in line for secret in SECRETS.values())]

@@ -204,7 +204,7 @@ class Passes:
         manifest = passed.manifest
         try:
             if len(records) == 1:
-                staged = {records[0].txid: publish(manifest, self.staging_root)}
+                staged = {records[0].txid: publish(manifest, self.staging_root, self.topology.compile())}
                 if not (alone and self._gated(records, manifest, staged)):
                     record_processed(self.ledger, records[0], staged[records[0].txid])
             else:

@@ -45,6 +45,10 @@ class BatchOfSpout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "__qualname__", function_name(self.read.function))  # for plans and errors
 
+    @property
+    def user_function(self) -> Any:
+        return self.read.function
+
     def __call__(self, positions: Any, context: TransformContext) -> Any:
         if self.stream not in context.metadata:  # nothing of this stream is in the batch
             columns = ", ".join(f"`{field.name}` {field.type}" for field in self.read.fields)
