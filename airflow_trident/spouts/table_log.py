@@ -22,7 +22,8 @@ from airflow_trident.types import Json, Schema, names_of
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 QUIET_VERSIONS = 100
-"""So many versions without data are passed by a transaction without rows: the log forgets them some day."""
+"""So many versions without data are passed by a transaction without rows: the log forgets them some day. Where versions
+have ids, each is."""
 
 
 class Start(StrEnum):
@@ -224,7 +225,8 @@ class VersionsCoordinator(Coordinator):
         if before is not None:
             log.require_same(before)
         span, files = self._next(log, self._first(log) if before is None else before)
-        quiet = span.end[0] - span.begin[0] >= QUIET_VERSIONS
+        # Snapshots are forgotten one by one, and the one that was read last must be known.
+        quiet = span.end[0] - span.begin[0] >= (1 if log.has_ids else QUIET_VERSIONS)
         pins = before is None and self.reading.start is Start.LATEST
         return span.to_json() if files or quiet or pins else None
 
