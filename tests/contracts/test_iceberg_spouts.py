@@ -304,10 +304,12 @@ def test_columns_are_found_by_their_ids_renamed_widened_added_and_partitioned(tm
 def test_what_a_topology_appended_by_reference_is_read(tmp_path: Path) -> None:
     theirs = ForeignIcebergTable(tmp_path)
     with theirs.opened() as state:
+        written = theirs.spec.factory.lineage_dataset(theirs.spec)
         state.apply_files(ticket(1), staged(tmp_path, ("a", 1), ("b", 2)))
     factory: Any = theirs.spec.factory
     spout = IcebergSpout(factory.name, fields="word string, n long", properties=factory.properties)
     assert sorted(rows_of(spout, begin(spout))) == [("a", 1), ("b", 2)]
+    assert spout.lineage_datasets(begin(spout)) == (written,)
 
 
 def test_what_cannot_be_read_right_is_refused(made: Table) -> None:

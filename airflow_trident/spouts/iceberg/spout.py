@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Emitter, Split, Spout
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -81,6 +82,9 @@ class IcebergSpout(Spout):
 
     def describe(self) -> str:
         return f"IcebergSpout({self._place.name})"
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return (self._place.resolved().dataset,)
 
     def __getstate__(self) -> dict[str, Any]:
         """Where this is sent to, nobody may know the connection."""
