@@ -115,6 +115,14 @@ def test_what_is_not_there_is_said_so_by_one_error(storage: Storage) -> None:
     assert names(storage, "c") == []
 
 
+def test_single_names_are_removed_also_those_that_are_not_there(storage: Storage) -> None:
+    for name in ("a/1", "a/12", "a/2"):
+        put(storage, name, b"x")
+    storage.remove(["a/1", "a/9", "b/1"])
+    assert names(storage, "a") == ["a/12", "a/2"]
+    storage.remove([])
+
+
 def test_a_list_is_of_what_lies_below_the_folder_at_any_depth(storage: Storage) -> None:
     for name in ("a/b/1", "a/b/2/3", "a/bc/4", "a/5", "z"):
         put(storage, name, b"x" * len(name))

@@ -154,7 +154,7 @@ class ParquetVersions:
             raise Overtaken
         # One that is so late that the version of this number was removed has published it behind the last one.
         numbers = self.numbers()
-        if numbers[-1] != version.version:
+        if not numbers or numbers[-1] != version.version:
             raise Overtaken
         return numbers
 
