@@ -23,9 +23,14 @@ def base_path() -> str:
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 
 
-def transaction_url(topology: str, txid: int | None = None) -> str:
-    """The page inside Airflow's frame; all transactions of the topology without a txid."""
-    query = {"topology": topology} | ({"txid": str(txid)} if txid is not None else {})
+def transaction_url(topology: str, *txids: int) -> str:
+    """The page inside Airflow's frame: of one transaction; of several, the list of those from the lowest to the
+    highest; without any, of all."""
+    query = {"topology": topology}
+    if len(txids) == 1:
+        query["txid"] = str(txids[0])
+    elif txids:
+        query["find"] = f"{min(txids)} to {max(txids)}"
     return f"{base_path()}/plugin/{VIEW_ROUTE}{quote(APP_PREFIX)}/?{urlencode(query)}"
 
 
@@ -36,4 +41,4 @@ class TransactionLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         task: Any = operator
-        return transaction_url(task.topology_name, getattr(task, "current_txid", None))
+        return transaction_url(task.topology_name, *getattr(task, "current_txids", ()))

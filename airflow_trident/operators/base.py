@@ -118,11 +118,6 @@ class LedgerTask:
     current_incarnation: str = ""
     """The life of the topology that it is of, if the run's coordinator told it."""
 
-    @property
-    def current_txid(self) -> int | None:
-        """The highest one: of many, the lowest may be pruned by now."""
-        return self.current_txids[-1] if self.current_txids else None
-
     def open_ledger(self, incarnation: str = "") -> Ledger:
         """The topology's ledger through the connection; the caller closes it.
 

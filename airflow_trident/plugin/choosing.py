@@ -6,6 +6,7 @@ for a text does, and goes on where the last answer ended.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ PAGE = 50
 """So many transactions are on a page."""
 LOOKED_THROUGH = 2_000
 """So many records one answer looks through for a text; the next one goes on behind them."""
+_RANGE = re.compile(r"(\d{1,19}) to (\d{1,19})")
 _AT_WORK = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """`statuses`: none means all; `text`: in the run, DAG, owner or error, or the txid itself; `from_ms`, `to_ms`:
-    begun then; `after`: go on behind this txid, in the order of the list; `oldest_first`: the order."""
+    """`statuses`: none means all; `text`: in the run, DAG, owner or error, or the txid itself, or two of them and what
+    is between (``5 to 24``); `from_ms`, `to_ms`: begun then; `after`: go on behind this txid, in the order of the list;
+    `oldest_first`: the order."""
 
     statuses: frozenset[Status] = frozenset()
     text: str = ""
@@ -35,7 +38,12 @@ class Choice:
     @property
     def reads_all(self) -> bool:
         """Does a record have to be read before it is known to belong to the list?"""
-        return bool(self.text)
+        return bool(self.text) and self._range is None
+
+    @property
+    def _range(self) -> tuple[int, int] | None:
+        found = _RANGE.fullmatch(self.text)
+        return (int(found[1]), int(found[2])) if found else None
 
     def may_have(self, kept: Sequence[int], view: LedgerView, begun_ms: Callable[[int], int]) -> list[int]:
         """The txids that may be on the list, in its order, from the page's first one on.
@@ -45,6 +53,8 @@ class Choice:
         """
         first = 0 if self.from_ms is None else bisect_left(kept, self.from_ms, key=begun_ms)
         last = len(kept) if self.to_ms is None else bisect_right(kept, self.to_ms, key=begun_ms)
+        if self._range is not None:
+            first, last = max(first, bisect_left(kept, self._range[0])), min(last, bisect_right(kept, self._range[1]))
         wanted = [txid for txid in kept[first:last] if self._may_be(txid, view)]
         if not self.oldest_first:
             wanted.reverse()
@@ -59,7 +69,7 @@ class Choice:
         """:param shown: what the user sees of the record: nobody searches in what is hidden from them."""
         if self.statuses and record.status not in self.statuses:
             return False
-        return not self.text or self.text.casefold() in shown.casefold() or self.text == str(record.txid)
+        return not self.reads_all or self.text.casefold() in shown.casefold() or self.text == str(record.txid)
 
 
 def _may_have_status(txid: int, view: LedgerView) -> frozenset[Status]:

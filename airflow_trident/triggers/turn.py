@@ -177,7 +177,9 @@ class TridentTurnTrigger(BaseTrigger):
     def _event(self, txid: int, story: str, well: bool) -> TriggerEvent:
         if not self.ends_task:
             return TriggerEvent({"well": well, "story": story})
-        link: dict[str, JsonValue] = {TransactionLink().xcom_key: transaction_url(self.topology, txid or None)}
+        link: dict[str, JsonValue] = {
+            TransactionLink().xcom_key: transaction_url(self.topology, *([txid] if txid else []))
+        }
         if well:
             return TaskSuccessEvent(xcoms={"return_value": txid, **link})
         return TaskFailedEvent(xcoms=link)

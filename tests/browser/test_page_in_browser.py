@@ -171,6 +171,14 @@ def test_an_unknown_topology_in_a_link_is_said_and_no_other_is_shown(login: Logi
     assert window.locator("h1").inner_text() == "nope"
 
 
+def test_a_link_to_those_of_one_task_shows_them_alone_until_the_filters_are_cleared(login: Login) -> None:
+    window = login("ada", "/trident/?topology=orders&find=41+to+43")
+    expect(window.locator("#rows button.txid")).to_have_text(["43", "42", "41"])
+    expect(window.get_by_label("Find").last).to_have_value("41 to 43")
+    window.get_by_role("button", name="Clear").click()
+    expect(window.locator("#rows button.txid").first).to_have_text("10003")
+
+
 def test_a_link_to_a_transaction_far_back_finds_its_page_and_opens_it(login: Login) -> None:
     window = login("ada", "/trident/?topology=orders&txid=4711")
     expect(window.locator("tr.asked button.txid")).to_have_text("4711")

@@ -29,10 +29,14 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 with create_session() as session:
     xcoms = [[one.task_id, one.value] for one in session.query(XComModel).filter_by(key="return_value")]
-tell({"runs": runs, "held": held() == HELD, "claims": claims, "xcoms": xcoms})
+    links = [[one.task_id, one.value] for one in session.query(XComModel).filter_by(key="_link_TransactionLink")]
+tell({"runs": runs, "held": held() == HELD, "claims": claims, "xcoms": xcoms, "links": links})
 """
     )
     assert result["runs"] == [dict.fromkeys(VERBS, "success"), dict.fromkeys(VERBS, "skipped")]
+    to_all = "/plugin/transactions/trident/?topology=words&find=1+to+3"
+    for task in ("coordinate", "emit", "commit"):
+        assert [f"words.{task}", to_all] in result["links"]
     assert result["held"]
     assert len({key for key, *_ in result["claims"]}) == 3
     tasks = {"emit": "words.emit", "commit": "words.commit"}

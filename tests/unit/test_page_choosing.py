@@ -44,6 +44,23 @@ def test_nothing_chosen_is_all_latest_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "txids"),
+    [("5 to 8", [5, 6, 7, 8]), ("1 to 4", [3, 4]), ("39 to 400", [39, 40]), ("7 to 7", [7]), ("9 to 8", [])],
+)
+def test_a_range_of_txids_is_found_without_reading_a_record(text: str, txids: list[int]) -> None:
+    assert wanted(text=text, oldest_first=True) == txids
+    assert wanted(text=text) == txids[::-1]
+    assert wanted(text=text, statuses=frozenset({Status.SKIPPED})) == [txid for txid in txids if txid == 5]
+    assert not Choice(text=text).reads_all
+    assert all(Choice(text=text).has(record(txid), shown="") for txid in txids)
+
+
+def test_what_only_looks_like_a_range_is_looked_for() -> None:
+    for text in ("5-8", "run 5 to 8", "5 to", "5 to 8 o'clock"):
+        assert Choice(text=text).reads_all
+
+
+@pytest.mark.parametrize(
     ("status", "txids"),
     [
         (Status.FAILED, [12, 33]),

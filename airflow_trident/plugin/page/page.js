@@ -147,6 +147,7 @@ function fresh() {
 setInterval(fresh, 5000);
 
 function listen() {
+  at("text").value = asked.get("find") || "";
   for (const id of ["status", "from", "to"]) at(id).addEventListener("change", () => { now.trail = []; load(); });
   let typed = null;
   at("text").addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => { now.trail = []; load(); }, 300); });
