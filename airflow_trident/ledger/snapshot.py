@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.ledger.creating import kept_apart
@@ -15,6 +15,7 @@ from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import BlobRef, ClaimKey, Positions
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
 
+T = TypeVar("T")
 Write: TypeAlias = Create | Set | Delete
 _CACHED_NODES = 2_000
 """Beyond this the cache is dropped: a long-lived process would else keep every transaction it ever saw."""
@@ -40,16 +41,16 @@ class Snapshot:
         return Snapshot(self.paths, self._cache, self.now_ms, op=self.op, drafted=drafted)
 
     def topology(self) -> TopologyRecord:
-        return codec.decode_topology(self._require(self.paths.topology).data, self.paths.topology)
+        return self._decoded(self.paths.topology, codec.decode_topology)
 
     def next_txid(self) -> int:
-        return codec.decode_head(self._require(self.paths.head).data, self.paths.head)
+        return self._decoded(self.paths.head, codec.decode_head)
 
     def pointer(self) -> CommitPointer:
-        return codec.decode_pointer(self._require(self.paths.commit).data, self.paths.commit)
+        return self._decoded(self.paths.commit, codec.decode_pointer)
 
     def exceptions(self) -> Exceptions:
-        return codec.decode_exceptions(self._require(self.paths.exceptions).data, self.paths.exceptions)
+        return self._decoded(self.paths.exceptions, codec.decode_exceptions)
 
     def claim(self, key: str) -> ClaimKey | None:
         path = self.paths.claim(key)
@@ -137,6 +138,9 @@ class Snapshot:
             self._cache.remember(ref, (record.metadata, record.carried))
         return ref, chunks
 
+    def _decoded(self, path: str, decode: Callable[[bytes, str], T]) -> T:
+        return self._cache.decoded(path, self._require(path).data, decode)
+
     def _node(self, path: str) -> ZNode | None:
         node = self._seen(path)
         if node is not None and path not in self._drafted:  # the drafted write has a condition of its own
@@ -198,8 +202,17 @@ class Cache:
         self._znodes = znodes
         self._nodes: dict[str, ZNode | None] = {}
         self._folders: dict[str, FolderNames] = {}
+        self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._blobs: dict[BlobRef, Positions] = {}
         self._blob_bytes = 0
+
+    def decoded(self, path: str, data: bytes, decode: Callable[[bytes, str], T]) -> T:
+        """What all look at in each step, once for as long as it stays the same. Only for what nobody can change."""
+        known = self._decoded.get(path)
+        if known is None or known[0] != data:
+            known = self._decoded[path] = (data, decode(data, path))
+        found: T = known[1]
+        return found
 
     def blob(self, ref: BlobRef) -> Positions | None:
         return self._blobs.get(ref)

@@ -77,7 +77,7 @@ class Transactor:
         name = where.topology.rpartition("/")[2]
         if node is None:
             raise UnknownTopologyError(f"there is no ledger of a topology {name!r}", "Run its coordinator first.")
-        found = codec.decode_topology(node.data, where.topology).incarnation
+        found = self.cache.decoded(where.topology, node.data, codec.decode_topology).incarnation
         if found != where.incarnation:
             self.cache.forget()
             raise another_incarnation(name, found, where.incarnation)
