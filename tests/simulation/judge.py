@@ -338,12 +338,15 @@ class Judge:
         record, run_id = self.records.get(txid), task.run.run_id
         return record is None or record.claim.run_id == run_id or txid in self.told.get(run_id, ())
 
-    def green(self, task: Any, txid: int) -> None:
-        """The success of a committer means that the transaction of its run is COMMITTED."""
-        if txid not in self.done:
-            self.broken("P8", f"{task.name} succeeds and {txid} is not COMMITTED")
-        if not self._is_given(task, txid):
-            self.broken("P1", f"{task.name} succeeds with {txid}, which belongs to {self.records[txid].claim.run_id!r}")
+    def green(self, task: Any, result: Any) -> None:
+        """The success of a committer means that the transactions of its run are COMMITTED; all of them, where it came
+        to one task for each of them and the DAG has one for all by now."""
+        for txid in result if isinstance(result, list) else [result]:
+            if txid not in self.done:
+                self.broken("P8", f"{task.name} succeeds and {txid} is not COMMITTED")
+            if not self._is_given(task, txid):
+                whose = self.records[txid].claim.run_id
+                self.broken("P1", f"{task.name} succeeds with {txid}, which belongs to {whose!r}")
 
     def _all(self) -> list[Store]:
         return list(self.stores.values())
