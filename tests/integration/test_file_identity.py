@@ -83,7 +83,8 @@ def test_metadata_that_leaves_the_folder_is_refused_before_anything_is_read(tmp_
 
 def test_a_large_folder_is_listed_once_for_many_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_module, "LISTING_AGE", 10**9)
-    for number in range(file_module.LARGE_FOLDER_FILES):
+    many = file_module.LARGE_FOLDER_FILES
+    for number in range(many):
         put(tmp_path, f"{number:04}.txt", mtime_s=1000 + number)
     listed, list_files = [], FilePattern.list
 
@@ -92,14 +93,15 @@ def test_a_large_folder_is_listed_once_for_many_transactions(tmp_path: Path, mon
         return list_files(pattern)
 
     monkeypatch.setattr(FilePattern, "list", counted)
-    spout = FileSpout(str(tmp_path), max_files=50)
+    spout = FileSpout(str(tmp_path), max_files=many // 10)
     read, previous = [], None
     for _ in range(8):
         previous = begin(spout, previous)
         read += names(previous)
     assert len(listed) == 1
-    put(tmp_path, "0400.txt", "changed\n", mtime_s=5000)
-    put(tmp_path, "new.txt", mtime_s=1399)
+    next_one = many * 8 // 10
+    put(tmp_path, f"{next_one:04}.txt", "changed\n", mtime_s=5000)
+    put(tmp_path, "new.txt", mtime_s=1000 + next_one - 1)
     while (previous := begin(spout, previous)) is not None:
         read += names(previous)
     assert sorted(read) == sorted(path.name for path in tmp_path.iterdir())

@@ -50,7 +50,7 @@ from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_SPLIT_BYTES = 32 << 20
-LARGE_FOLDER_FILES = 500
+LARGE_FOLDER_FILES = 100
 LISTING_AGE = 20
 
 
