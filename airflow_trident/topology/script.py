@@ -10,7 +10,6 @@ from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import ConfigurationError, PlanError
 from airflow_trident.plan.script_node import ScriptOutputNode, require_script
-from airflow_trident.plan.stages import Plan
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
@@ -134,7 +133,3 @@ def application_of(topology: Topology) -> ScriptApplication | None:
             "Clear the task instead, or give a value without a template.",
         )
     return found
-
-
-def is_script(plan: Plan) -> bool:
-    return any(isinstance(stage.begin, ScriptOutputNode) for stage in plan.stages)

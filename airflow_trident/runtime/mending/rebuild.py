@@ -154,7 +154,7 @@ class Rebuild:
             marker = markers[name]
             high = 0 if marker is None else marker.high
             for txid in lack[name]:
-                why = self._why_lost(txid, records.get(txid)) or _why_not_in(self.topology.states[name], txid, high)
+                why = self._why_lost(records.get(txid)) or _why_not_in(self.topology.states[name], txid, high)
                 if not why:
                     gone_on = [one for one in reads[name] if not _will_be_at(one, txid, lack, lost, markers)]
                     why = f"it is fed from state {gone_on[0]}, which has gone on" if gone_on else ""
@@ -162,7 +162,7 @@ class Rebuild:
                     lost[name][txid] = why
         return lost
 
-    def _why_lost(self, txid: int, record: TxRecord | None) -> str:
+    def _why_lost(self, record: TxRecord | None) -> str:
         if record is None:
             return "its record is pruned"
         if record.staged is not None and record.staged.manifest == GONE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Applied, StateSpec, Verdict
@@ -13,7 +13,7 @@ from airflow_trident.errors import ConfigurationError, InseparableError, UserCod
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.merge import NOBODY, Changes, Key, Lookup, OfAttempt, Value, merge
+from airflow_trident.states.core.merge import NOBODY, Changes, Lookup, OfAttempt, merge, with_changes
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of
 
 if TYPE_CHECKING:
@@ -113,14 +113,8 @@ def merge_in_order(spec: StateSpec, parts: Sequence[tuple[OfAttempt, pa.Table]],
     :raises UserCodeError: as :func:`merge`.
     """
     changes: Changes = {}
-
-    def so_far(keys: Sequence[Key]) -> list[Value | None]:
-        unknown = [key for key in keys if key not in changes]
-        stored = dict(zip(unknown, lookup(unknown), strict=True)) if unknown else {}
-        return [changes[key] if key in changes else stored[key] for key in keys]
-
     for whose, batch in parts:
-        changes.update(merge(spec, batch, so_far, whose))
+        changes.update(merge(spec, batch, partial(with_changes, lookup, changes), whose))
     return changes
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class AdmittingState(State):
-    """A state whose `apply` leaves its decision to :func:`admit`, in its atomic step: so `bar` is an `apply` that can
-    only write the marker."""
+    """A state whose `apply` asks :func:`admit` in its atomic step. So `bar` is an `apply` that can only write the
+    marker."""
 
     _spec: StateSpec
 
@@ -81,8 +81,8 @@ def admit_group(
 ) -> tuple[Marker, tuple[Verdict, ...]]:
     """The marker after all tickets of one step, lowest first, and what to do with the batch of each (T12).
 
-    As :func:`admit` for one after the other. What is new has all of the step's txids in the marker's group, also those
-    that were there before: none of them needs to be COMMITTED yet.
+    As :func:`admit` for one after the other. If anything is new, the marker's group names all txids of the step, also
+    those that the state held before: the ledger may not say COMMITTED of any of them yet.
 
     :param tickets: of one fence, none of them late; at least one.
     :raises: as :func:`admit`; then no ticket is admitted.
@@ -153,9 +153,12 @@ def _require_whole(marker: Marker | None, ticket: CommitTicket, state: str) -> N
 
 
 def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool) -> None:
-    """Below the highest txid only a late one may come, into a hole or again, or one of the group that the highest came
-    with, known by its digest; the highest is known by its batch, and by its attempt where two attempts may have
-    different batches."""
+    """Is the ticket's transaction the one that this state knows by that txid?
+
+    Above the highest txid nothing is known yet. Below it a late transaction may come, into a hole or once more, and one
+    that came in a group with the highest: its position must have the same digest. The highest must have the same
+    position, and no older attempt where attempts may have different batches.
+    """
     if ticket.txid > marker.high:
         return
     if ticket.txid < marker.high:

@@ -83,8 +83,8 @@ def _prepared(spec: StateSpec, whose: OfAttempt) -> Iterator[StateSpec]:
 
 
 def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAttempt) -> Changes:
-    """What a late batch does to the values before the highest txid (T9), of the keys that are kept only: taking the
-    highest txid back must not take the late one with it."""
+    """What a late batch does to the values as they were before the highest txid (T9), of those keys only whose old
+    value is kept: taking the highest txid back must not take the late batch with it."""
     if not before:
         return {}
     changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys], whose)
@@ -149,6 +149,13 @@ def _stored(lookup: Lookup, keys: Iterable[Key]) -> Changes:
     return dict(zip(distinct, lookup(distinct), strict=True))
 
 
+def with_changes(lookup: Lookup, changes: Changes, keys: Sequence[Key]) -> list[Value | None]:
+    """The values of keys as they will be stored: those that are not written yet come first."""
+    unknown = [key for key in dict.fromkeys(keys) if key not in changes]
+    stored = dict(zip(unknown, lookup(unknown), strict=True)) if unknown else {}
+    return [changes[key] if key in changes else stored[key] for key in keys]
+
+
 def _picker(spec: StateSpec, names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     staged = names_of(spec.staged)
     places = [staged.index(name) for name in names]
@@ -206,10 +213,7 @@ class BufferedMap:
         self._value_width = len(spec.values)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Value | None]:
-        asked = [self._key(key) for key in keys]
-        unknown = [key for key in dict.fromkeys(asked) if key not in self.changes]
-        stored = dict(zip(unknown, self._lookup(unknown), strict=True))
-        return [self.changes[key] if key in self.changes else stored[key] for key in asked]
+        return with_changes(self._lookup, self.changes, [self._key(key) for key in keys])
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Value]) -> None:
         for key, value in zip(keys, values, strict=True):
