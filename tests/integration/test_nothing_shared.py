@@ -20,7 +20,8 @@ from tests.fixtures.object_store import Bucket
 from tests.fixtures.standalone import standalone_cluster
 from tests.integration.test_staging_on_s3 import contents
 
-pytestmark = pytest.mark.spark
+# It needs namespaces, which not every machine gives.
+pytestmark = [pytest.mark.spark, pytest.mark.rare]
 
 
 class Sees(Function):

@@ -10,7 +10,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_trident.tasks.spark_driver import SparkDriver
 from tests.fixtures.submit_kills import CONNECTION, Contender, Deployment, Outcome, Point, deployment
 
-pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
 
 @pytest.fixture(scope="module")
