@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Spout
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import (
     LedgerUnavailableError,
@@ -142,6 +143,14 @@ class Staging:
     away: bool = False
 
 
+class SimBatch(StagedBatch):
+    """Of rows of the simulation."""
+
+    def table(self) -> Any:
+        (rows,) = self.pieces()
+        return rows
+
+
 @dataclass(frozen=True)
 class SimArea:
     """Stands for StagingArea: the same promises, no disk."""
@@ -175,6 +184,13 @@ class SimArea:
         if what.manifest not in self.staging.manifests:
             raise StagingError(f"{what.manifest} is not there", "")
         return self.staging.manifests[what.manifest]
+
+    def batch(self, manifest: Manifest, state: str, schema: Schema) -> SimBatch:
+        """Looked at now, read later: in between it may go."""
+        rows = self._read(manifest, state, schema)
+        return SimBatch(
+            schema=schema, num_rows=rows.num_rows, pieces=lambda: iter([self._read(manifest, state, schema)])
+        )
 
     def _read(self, manifest: Manifest, state: str, schema: Schema) -> Rows:
         files = [file.path for file in manifest.files if file.state == state]
