@@ -3,40 +3,23 @@ Each action is clicked, and its effect read from the ledger."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 
-from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
-from tests.fixtures.browser import Login, browser, confirm, login, open_row, picture, status
+from tests.fixtures.browser import Login, browser, confirm, login, open_row, page, picture, small, status
 from tests.fixtures.ledger import commit
 from tests.fixtures.page import PageServer, begin, fail
-from tests.fixtures.page_ledgers import OTHERS, busy_page, put_three
+from tests.fixtures.page_ledgers import OTHERS
 
-__all__ = ["browser", "login"]
+__all__ = ["browser", "login", "page", "small"]
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.browser]
-
-numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    with busy_page(zookeeper, tmp_path_factory.mktemp("page"), "/page-in-browser") as server:
-        yield server
-
-
-@pytest.fixture
-def small(page: PageServer) -> str:
-    return put_three(page, f"small-{next(numbers)}")
-
 
 # ---- seeing --------------------------------------------------------------------------------------------------------
 
