@@ -214,6 +214,8 @@ class StagingArea:
 
         :raises StagingError: as :meth:`read`. From the batch's pieces: a file is damaged, or gone meanwhile.
         """
+        if not self.storage.is_local:  # an object is in memory as it is opened, and each look is a request
+            return StagedBatch.of(schema, self.read(manifest, state, schema))
         _require_staged(manifest, state, schema)
         files = [file for file in manifest.files if file.state == state]
         target = arrow_schema(schema)
