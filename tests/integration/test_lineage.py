@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.http_server import serving
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
@@ -89,13 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def backend() -> Iterator[Backend]:
-    server = Backend()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Backend()) as server:
+        yield server
 
 
 def write(home: AirflowHome, text: str) -> Path:

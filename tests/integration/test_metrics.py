@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,6 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.http_server import serving
 from tests.integration.test_airflow_tasks import PROGRAM, write_words
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
@@ -73,13 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Collector()) as server:
+        yield server
 
 
 def test_a_collector_gets_what_tasks_and_commands_did(airflow_home: AirflowHome, collector: Collector) -> None:
