@@ -249,7 +249,8 @@ class TridentOperator(LedgerTask, BaseOperator):
             return None
         lowest, highest = min(self.current_txids), max(self.current_txids)
         with airflow_outcome(), self.open_ledger(self.current_incarnation) as ledger:
-            records = [one for one in ledger.transactions(lowest, highest) if one.txid in set(self.current_txids)]
+            mine = set(self.current_txids)
+            records = [one for one in ledger.transactions(lowest, highest) if one.txid in mine]
             reads = self.phase != COORDINATE
             return lineage_of(self.topology, ledger, records, reads=reads, writes=reads and self.phase != EMIT)
 

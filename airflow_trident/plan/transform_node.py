@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from airflow_trident.errors import PlanError
@@ -74,10 +75,17 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
     for node in ordered(sinks):
         if isinstance(node, TransformNode) and not isinstance(node.function, SqlQuery):
             function = getattr(node.function, "user_function", node.function)
-            kind = function if hasattr(function, "__code__") else type(function)
-            with suppress(OSError, TypeError):
-                found[node.name] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
+            if digest := _source_digest(function if hasattr(function, "__code__") else type(function)):
+                found[node.name] = digest
     return found
+
+
+@lru_cache(maxsize=256)
+def _source_digest(kind: Any) -> str:
+    """ "": its source is nowhere. Finding it parses the file, and a drain asks for each transaction."""
+    with suppress(OSError, TypeError):
+        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
+    return ""
 
 
 def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

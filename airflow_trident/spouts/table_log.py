@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.types import Json, Schema, names_of
@@ -284,6 +285,32 @@ class VersionsCoordinator(Coordinator):
                 'Nothing was begun. changes="skip" leaves such versions out.',
             )
         return version.removes
+
+
+@contextmanager
+def reading_file(what: str, row_schema: Schema, damaged: tuple[type[Exception], ...], *, gone: str) -> Iterator[None]:
+    """Around reading a recorded file.
+
+    :param damaged: what its format raises of content that it cannot read so.
+    :param gone: the cure where the file is not there.
+    :raises SourceChangedError: it is gone.
+    :raises DamagedInputError: it cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{what}, which the transaction recorded, is gone", gone) from error
+    except damaged as error:
+        raise DamagedInputError(
+            f"{what} cannot be read as ({', '.join(map(str, row_schema))}): {error}",
+            "Correct the spout's fields, or restore the file.",
+        ) from error
+
+
+def require_rows(what: str, rows: int, recorded: int | None) -> None:
+    """:raises DamagedInputError: a file has not as many rows as its table says; None: it does not say."""
+    if recorded not in (None, rows):
+        raise DamagedInputError(f"{what} has {rows} rows and should have {recorded}", "Restore it from a copy.")
 
 
 def files_of(log: TableLog, span: Span) -> Iterator[AddedFile]:

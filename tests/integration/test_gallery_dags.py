@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,12 @@ def iceberg(name):
 """
 
 
+def assert_filled_once(told: Any) -> None:
+    assert told["states"] == ["success", "success", "skipped"]
+    assert told["daily"] == [["2026-03-01", "ann", 1], ["2026-03-01", "ann", 110], ["2026-03-01", "bob", 5]]
+    assert told["big"] == [{"customer": "ann", "cents": 110}]
+
+
 @pytest.mark.spark
 def test_a_spark_job_fills_a_delta_and_an_iceberg_table_and_another_run_adds_nothing(examples: AirflowHome) -> None:  # noqa: F811
     write(examples, "timed", TIMED)
@@ -113,10 +120,7 @@ import spark_job as dag
 states = [run(dag.dag)[1]["spark_job.commit"] for _ in range(3)]
 tell({"states": states, "daily": delta("daily"), "big": iceberg("big")})
 """
-    told = examples.python(RUN + LAKE + program)
-    assert told["states"] == ["success", "success", "skipped"]
-    assert told["daily"] == [["2026-03-01", "ann", 1], ["2026-03-01", "ann", 110], ["2026-03-01", "bob", 5]]
-    assert told["big"] == [{"customer": "ann", "cents": 110}]
+    assert_filled_once(examples.python(RUN + LAKE + program))
 
 
 @pytest.mark.spark
@@ -131,10 +135,7 @@ import spark_script as dag
 states = [run(dag.dag)[1]["daily"] for _ in range(3)]
 tell({"states": states, "daily": delta("scripted"), "big": iceberg("scripted")})
 """
-    told = examples.python(RUN + LAKE + program)
-    assert told["states"] == ["success", "success", "skipped"]
-    assert told["daily"] == [["2026-03-01", "ann", 1], ["2026-03-01", "ann", 110], ["2026-03-01", "bob", 5]]
-    assert told["big"] == [{"customer": "ann", "cents": 110}]
+    assert_filled_once(examples.python(RUN + LAKE + program))
 
 
 def test_the_gallery_shows_every_example() -> None:

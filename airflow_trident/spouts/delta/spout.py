@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Emitter, Split, Spout
-from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
@@ -26,6 +26,8 @@ from airflow_trident.spouts.table_log import (
     TableReading,
     VersionsCoordinator,
     files_of,
+    reading_file,
+    require_rows,
 )
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
 
@@ -108,33 +110,19 @@ class DeltaEmitter(Emitter):
         import pyarrow as pa
 
         body: Any = split.body
-        path, rows = body["path"], 0
-        with self.place.errors(SourceUnavailableError):
-            try:
-                with self.place.files().open_input_file(path) as file:
-                    parquet = parquet_file(file)
-                    columns = [name for name in names_of(self.row_schema) if name in parquet.schema_arrow.names]
-                    for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
-                        rows += batch.num_rows
-                        yield self._rows(batch, body["partition"])
-            except FileNotFoundError as error:
-                raise SourceChangedError(
-                    f"the file {path!r} of the Delta table {self.place.where!r}, which the transaction recorded, is "
-                    "gone",
-                    "It was vacuumed too early: keep removed files as long as transactions may be replayed.",
-                ) from error
-            except pa.ArrowException as error:
-                raise DamagedInputError(
-                    f"the file {path!r} of the Delta table {self.place.where!r} cannot be read as "
-                    f"({', '.join(map(str, self.row_schema))}): {error}",
-                    "Correct the spout's fields, or restore the file.",
-                ) from error
-        if body["rows"] not in (None, rows):
-            raise DamagedInputError(
-                f"the file {path!r} of the Delta table {self.place.where!r} has {rows} rows and should have "
-                f"{body['rows']}",
-                "Restore it from a copy.",
-            )
+        what, rows = f"the file {body['path']!r} of the Delta table {self.place.where!r}", 0
+        gone = "It was vacuumed too early: keep removed files as long as transactions may be replayed."
+        with (
+            self.place.errors(SourceUnavailableError),
+            reading_file(what, self.row_schema, (pa.ArrowException,), gone=gone),
+            self.place.files().open_input_file(body["path"]) as file,
+        ):
+            parquet = parquet_file(file)
+            columns = [name for name in names_of(self.row_schema) if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
+                rows += batch.num_rows
+                yield self._rows(batch, body["partition"])
+        require_rows(what, rows, body["rows"])
 
     def _rows(self, batch: pa.RecordBatch, partition: Mapping[str, Any]) -> pa.RecordBatch:
         import pyarrow as pa

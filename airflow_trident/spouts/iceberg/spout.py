@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Emitter, Split, Spout
-from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.errors import SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
@@ -25,6 +25,8 @@ from airflow_trident.spouts.table_log import (
     TableReading,
     VersionsCoordinator,
     files_of,
+    reading_file,
+    require_rows,
 )
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
 
@@ -119,23 +121,15 @@ class IcebergEmitter(Emitter):
 
         body: Any = split.body
         what, rows = f"the file {body['path']!r} of the Iceberg table {self.place.name!r}", 0
-        with self.place.errors(SourceUnavailableError):
-            try:
-                for batch in self._batches(body):
-                    rows += batch.num_rows
-                    yield self._rows(batch)
-            except FileNotFoundError as error:
-                raise SourceChangedError(
-                    f"{what}, which the transaction recorded, is gone",
-                    "Its snapshot was expired too early: keep snapshots as long as transactions may be replayed.",
-                ) from error
-            except (pa.ArrowException, ValueError) as error:
-                raise DamagedInputError(
-                    f"{what} cannot be read as ({', '.join(map(str, self.row_schema))}): {error}",
-                    "Correct the spout's fields, or restore the file.",
-                ) from error
-        if body["rows"] != rows:
-            raise DamagedInputError(f"{what} has {rows} rows and should have {body['rows']}", "Restore it from a copy.")
+        gone = "Its snapshot was expired too early: keep snapshots as long as transactions may be replayed."
+        with (
+            self.place.errors(SourceUnavailableError),
+            reading_file(what, self.row_schema, (pa.ArrowException, ValueError), gone=gone),
+        ):
+            for batch in self._batches(body):
+                rows += batch.num_rows
+                yield self._rows(batch)
+        require_rows(what, rows, body["rows"])
 
     def _batches(self, body: Any) -> Iterator[pa.RecordBatch]:
         """With the columns as the table has them today: they are found by their ids, whatever a file calls them."""
