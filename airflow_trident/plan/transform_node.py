@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,7 +81,7 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def _source_digest(kind: Any) -> str:
+def _source_digest(kind: Hashable) -> str:
     """ "": its source is nowhere. Finding it parses the file, and a drain asks for each transaction."""
     with suppress(OSError, TypeError):
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]

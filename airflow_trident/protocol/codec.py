@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol import records_v1
-from airflow_trident.protocol.durable_format import Format, is_whole, json_bytes, short, unknown_fields
+from airflow_trident.protocol.durable_format import Format, is_whole, json_bytes, plain_fields, short, unknown_fields
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
@@ -75,7 +75,7 @@ def encode_topology(record: TopologyRecord, *, op: str) -> bytes:
 
 def topology_body(record: TopologyRecord) -> dict[str, Any]:
     """Its fields as JSON has them, and those of a newer version beside them."""
-    body = asdict(replace(record, extra={}))
+    body = plain_fields(replace(record, extra={}))
     del body["extra"]
     for state in body["definition"]["states"].values():
         if state["inputs"] is None:
@@ -126,8 +126,8 @@ def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
 
 def tx_body(record: TxRecord) -> dict[str, Any]:
     """Its fields as JSON has them, and those of a newer version beside them."""
-    # asdict() copies all, and there may be a lot of metadata.
-    body = asdict(replace(record, metadata={}, carried={}, extra={}))
+    # Metadata is JSON already, and there may be a lot of it.
+    body = plain_fields(replace(record, metadata={}, carried={}, extra={}))
     del body["extra"]
     body |= {"metadata": record.metadata, "carried": record.carried}
     del body["claim"]["former"]

@@ -37,7 +37,7 @@ class NodeGraph:
         self._sources: dict[str, SourceNode] = {}
         self._sinks: dict[str, PersistNode] = {}
         self._counter = 0
-        self._plan: Plan | None = None
+        self._changed()
         self._settings = PlanSettings()
         self.queries = QueryStreams(name)
 
@@ -62,7 +62,7 @@ class NodeGraph:
             require_exactly_once(self.name, {name: spout}, self.states)
         node = SourceNode(name=name, schema=spout.schema, spout=spout)
         self._sources[name] = node
-        self._plan = None
+        self._changed()
         return node
 
     def add_sink(self, sink: PersistNode) -> None:
@@ -76,21 +76,27 @@ class NodeGraph:
         if self.exactly_once:
             require_exactly_once(self.name, self.spouts, {sink.name: sink.state})
         self._sinks[sink.name] = sink
-        self._plan = None
+        self._changed()
 
     def set_node(self, name: str, **said: Any) -> None:
         """Parallelism or resources of a node; see :class:`NodeSettings`."""
         nodes = self._settings.nodes
         node = replace(nodes.get(name, NodeSettings()), **said)
         self._settings = replace(self._settings, nodes={**nodes, name: node})
-        self._plan = None
+        self._changed()
+
+    def _changed(self) -> None:
+        """What was reckoned of the nodes and settings is reckoned anew."""
+        self._plan: Plan | None = None
+        self._states: dict[str, StateSpec] | None = None
+        self._definition: Definition | None = None
 
     # ---- parallelism and resources -----------------------------------------------------------------------------
 
     def set_max_task_parallelism(self, partitions: int) -> Self:
         """No stage has more partitions (Storm: topology.max.task.parallelism)."""
         self._settings = replace(self._settings, max_parallelism=at_least_one("set_max_task_parallelism", partitions))
-        self._plan = None
+        self._changed()
         return self
 
     def set_resource_defaults(self, *, cpu_percent: float | None = None, memory_mb: float | None = None) -> Self:
@@ -98,7 +104,7 @@ class NodeGraph:
         for amount in (cpu_percent, memory_mb):
             positive("set_resource_defaults", 1 if amount is None else amount)
         self._settings = replace(self._settings, default=NodeSettings(cpu_percent=cpu_percent, memory_mb=memory_mb))
-        self._plan = None
+        self._changed()
         return self
 
     def spark_conf(self) -> dict[str, str]:
@@ -123,16 +129,18 @@ class NodeGraph:
     @property
     def states(self) -> dict[str, StateSpec]:
         """State name -> specification, in the order of the DAG file."""
-        # Not when a state is declared: an opaque spout, or who asks for its new values, may come after it.
-        told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
-        return {
-            name: replace(
-                sink.state,
-                opaque=self.opaque and sink.state.factory.capabilities.opaque,
-                told=name in told and not isinstance(sink.state.updater, WindowUpdater),
-            )
-            for name, sink in self._sinks.items()
-        }
+        if self._states is None:
+            # Not when a state is declared: an opaque spout, or who asks for its new values, may come after it.
+            told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
+            self._states = {
+                name: replace(
+                    sink.state,
+                    opaque=self.opaque and sink.state.factory.capabilities.opaque,
+                    told=name in told and not isinstance(sink.state.updater, WindowUpdater),
+                )
+                for name, sink in self._sinks.items()
+            }
+        return dict(self._states)
 
     @property
     def opaque(self) -> bool:
@@ -159,8 +167,10 @@ class NodeGraph:
 
     def definition(self) -> Definition:
         """What the ledger and the states depend on; see :class:`Definition`."""
+        if self._definition is not None:
+            return self._definition
         fall_short = {one.state: (one.note,) for one in reversed(self.shortfalls)}
-        return Definition(
+        self._definition = Definition(
             spouts={
                 name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind) for name, spout in self.spouts.items()
             },
@@ -174,6 +184,7 @@ class NodeGraph:
                 for name, spec in self.states.items()
             },
         )
+        return self._definition
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r}, streams={list(self._sources)}, states={list(self._sinks)})"

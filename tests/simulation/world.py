@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,10 @@ class Process:
     sweep: Sweep | None = None
 
 
+_AT_WORK: ContextVar[Process | None] = ContextVar("_AT_WORK", default=None)
+"""Each player has a context of its own."""
+
+
 @dataclass
 class World:
     """Everything that a history has. All of its choices come from `scheduler.random`.
@@ -103,7 +107,6 @@ class World:
     clears: bool = True
     loses_staged: bool = False
     may_refuse: tuple[type[TridentError], ...] = ()
-    here: threading.local = field(default_factory=threading.local)
     _followers: list[Any] = field(default_factory=list)
     _number: int = 100
 
@@ -118,13 +121,12 @@ class World:
 
     @property
     def process(self) -> Process:
-        found: Process | None = getattr(self.here, "process", None)
-        return found or Process()
+        return _AT_WORK.get() or Process()
 
     @contextmanager
     def running(self, process: Process) -> Iterator[None]:
-        """The thread is this process; however it ends, its sessions end, of a killed one some time later."""
-        self.here.process = process
+        """The player is this process; however it ends, its sessions end, of a killed one some time later."""
+        _AT_WORK.set(process)
         self._number += 1
         process.number = self._number
         self.alive.append(process)
@@ -140,7 +142,7 @@ class World:
             self._end_sessions(process)
         finally:
             self.alive.remove(process)
-            self.here.process = None
+            _AT_WORK.set(None)
 
     def _end_sessions(self, process: Process) -> None:
         for client in process.clients:
