@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,13 +75,14 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
     for node in ordered(sinks):
         if isinstance(node, TransformNode) and not isinstance(node.function, SqlQuery):
             function = getattr(node.function, "user_function", node.function)
-            if digest := _source_digest(function if hasattr(function, "__code__") else type(function)):
+            written: Any = function if hasattr(function, "__code__") else type(function)
+            if digest := _source_digest(written):
                 found[node.name] = digest
     return found
 
 
 @lru_cache(maxsize=256)
-def _source_digest(kind: Hashable) -> str:
+def _source_digest(kind: Any) -> str:
     """ "": its source is nowhere. Finding it parses the file, and a drain asks for each transaction."""
     with suppress(OSError, TypeError):
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
