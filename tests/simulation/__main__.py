@@ -2,12 +2,13 @@
 
 python -m tests.simulation 4711                  one seed, with everything that happened in it
 python -m tests.simulation 0 20000 --kind tasks  many, and which of them break a promise
-python -m tests.simulation mutants               the table of docs/concepts/verification.md
+python -m tests.simulation mutants 1000 --write  the table of docs/concepts/verification.md and found.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 
@@ -21,26 +22,32 @@ def main() -> int:
     parser.add_argument("last", type=int, nargs="?", help="play all seeds up to this one, this one not included")
     parser.add_argument("--kind", choices=KINDS, default="transactional", help="what may happen")
     parser.add_argument("--only", default="", help="mutants whose name has this in it")
+    parser.add_argument("--write", action="store_true", help="the seeds at which mutants are found, for the tests")
     asked = parser.parse_args()
     if asked.first == "mutants":
-        return mutants(asked.last or 300, asked.only)
+        return mutants(asked.last or 300, asked.only, write=asked.write)
     return seeds(int(asked.first), asked.last, asked.kind)
 
 
-def mutants(limit: int, only: str) -> int:
+def mutants(limit: int, only: str, *, write: bool) -> int:
     """The table: by which seed is each defect found, and which promise does it break first?"""
     from tests.simulation.group_mutants import MUTANTS
-    from tests.simulation.mutants import first_found
+    from tests.simulation.mutants import FOUND, FOUND_FILE, first_found
 
-    missed = 0
+    missed, seeds = 0, dict[str, int]()
     print("| defect | kind | found at seed | what is seen first |\n|---|---|---|---|")
     for name, one in MUTANTS.items():
         if only not in name:
             continue
-        found = first_found(one, limit)
+        found = first_found(one, range(limit))
         missed += found is None
+        if found:
+            seeds[name] = found.seed
         text = f"{found.seed} | {found.broken[:110]}" if found else f"not within {limit} |"
         print(f"| {name} | {one.kind} | {text} |", flush=True)
+    if write:
+        kept = {name: (FOUND | seeds)[name] for name in MUTANTS if name in FOUND | seeds}
+        FOUND_FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return missed
 
 

@@ -30,6 +30,7 @@ from airflow_trident.topology.topology import Topology
 from tests.documented import documented
 from tests.model import tlc
 from tests.simulation.group_mutants import MUTANTS
+from tests.simulation.mutants import FOUND
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -303,6 +304,8 @@ def test_the_tables_of_what_was_checked_are_those_of_the_model_and_of_the_simula
     model, code = page.index("| guard removed |"), page.index("| defect | found at seed |")
     assert sorted(_first_cells(page[model:])) == sorted(tlc.MUTANTS)
     assert _first_cells(page[code:]) == list(MUTANTS)
+    seeds = {row[0]: row[1] for row in rows if len(row) == 3 and row[0] in FOUND}
+    assert seeds == {name: str(seed) for name, seed in FOUND.items()}
 
 
 def _first_cells(page: str) -> list[str]:
