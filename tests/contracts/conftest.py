@@ -18,7 +18,7 @@ from tests.fixtures.keyvalue import PROVIDERS, State
 from tests.fixtures.ledger import LEDGERS, Place
 from tests.fixtures.open_state import factory, spec  # noqa: F401 - fixtures
 
-ALL = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
+EVERY_PRODUCT = os.environ.get("AIRFLOW_TRIDENT_CONTRACTS") == "all"
 
 LOSSY = (
     "znodes that apply and lose every acknowledgement",
@@ -39,17 +39,6 @@ them is enough."""
 OF_VALUES = ("test_state_values.py", "test_opaque_states.py")
 SEEDS = 2
 """Of random orders over each store; the simulation plays more of them with the decision that all stores share."""
-
-ON_EVERY_ENGINE = "test_a_batch_gives_the_same_rows_as_on_the_local_engine"
-ONLY_CLASSIC = frozenset(
-    {
-        *("functions_and_filters", "map_and_flat_map", "project_reorders", "shuffle_and_partition_by", "user_combiner"),
-        *("user_reducer", "global_aggregates", "aggregate_of_aggregate", "several_streams_and_states"),
-        *("built_ins_after_python", "expressions_around_python", "a_filter_that_keeps_nan_behind_what_is_read_twice"),
-    }
-)
-"""Topologies that run on a classic session only. A Connect session gets the same plan: it runs one topology per verb,
-and those with types and expressions of their own."""
 
 
 @pytest.fixture(params=LEDGERS)
@@ -79,7 +68,7 @@ def state(provider: StateProvider) -> Iterator[State]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left = [] if ALL else [item for item in items if _is_for_all(item)]
+    left = [] if EVERY_PRODUCT else [item for item in items if _is_for_all(item)]
     if left:
         gone = set(map(id, left))
         items[:] = [item for item in items if id(item) not in gone]
@@ -95,8 +84,6 @@ def _is_for_all(item: Any) -> bool:
         places = LARGE[-1:] if item.callspec.params.get("size", 0) >= LARGEST_BYTES else LARGE
         return not any(one in places for one in params)
     if item.callspec.params.get("seed", 0) >= SEEDS:
-        return True
-    if item.originalname == ON_EVERY_ENGINE and "connect" in params and ONLY_CLASSIC.intersection(params):
         return True
     drawn = LOSSY[zlib.crc32(f"{item.path.name}::{item.originalname}".encode()) % len(LOSSY)]
     if any(one in LOSSY and one != drawn for one in params):

@@ -15,7 +15,7 @@ from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, UserCodeError
 from airflow_trident.plan.stages import Coalescing
-from tests.contracts.conftest import ALL as ALL_PRODUCTS
+from tests.contracts.conftest import EVERY_PRODUCT
 from tests.contracts.test_engine import ALL as ONE_BY_ONE
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow
 from tests.fixtures.group import (
@@ -60,7 +60,7 @@ SOME = (
     "several_streams_and_states",
     "expressions_around_python",
 )
-IN_GROUPS = [name for name, build in ALL.items() if (ALL_PRODUCTS or name in SOME) and _coalesces(build)]
+IN_GROUPS = [name for name, build in ALL.items() if (EVERY_PRODUCT or name in SOME) and _coalesces(build)]
 
 
 def test_the_representatives_go_in_groups() -> None:
