@@ -28,8 +28,7 @@ class TridentError(Exception):
 
     outcome: Outcome = Outcome.FAIL
     txid: int | None = None
-    """Of several transactions that were worked on together, the one that it is about; None: nobody can say, or it is
-    about all of them."""
+    """Which of several transactions in one pass the error is about; None: unknown, or all of them."""
     may_quote_rows: bool = True
     """May the text hold values of rows, or of what a driver or a user's code says?"""
 
@@ -114,8 +113,7 @@ class SparkJobError(RetryableError):
 
 
 class ChildError(RetryableError):
-    """A child process died, hung, did not start in time or did not stop; its text ends with how it ended and what it
-    said last on stderr."""
+    """A child process died, hung, did not start or did not stop. The text ends with how, and its last stderr."""
 
 
 class ChildProtocolError(ChildError):
@@ -294,8 +292,7 @@ class LedgerBehindStateError(CorruptError):
 
 
 class StateBehindLedgerError(CorruptError):
-    """A state lacks transactions that the ledger calls COMMITTED: it was restored from an old copy or deleted, or there
-    are several copies of it."""
+    """A state lacks transactions that the ledger calls COMMITTED: it was restored, deleted, or there are two."""
 
 
 class SourceChangedError(CorruptError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.object_stores import require_place
-from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.staging.storage import absolute_root
 
 SECTION = "trident"

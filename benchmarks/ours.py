@@ -21,7 +21,8 @@ from airflow_trident.operations.expr.tree import col, explode, split
 from airflow_trident.plan.stages import Coalescing
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest, Slot
 from benchmarks.data import FILES_PER_BATCH

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.four_letters import four_letters

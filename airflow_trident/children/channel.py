@@ -14,8 +14,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from airflow_trident.children.framing import (
     Decoder,
@@ -26,6 +24,7 @@ from airflow_trident.children.framing import (
     encode_node,
 )
 from airflow_trident.children.starting import Carrier, Program, start
+from airflow_trident.closing import Closing
 from airflow_trident.errors import ChildError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ _LOOK_S = 0.02
 _TERM_S = 2.0
 
 
-class Channel:
+class Channel(Closing):
     """A running child. Leaving the ``with`` block kills what is left of its process group.
 
     :param what: who it is, for errors: ``ShellBolt 'python split.py' in each-1``.
@@ -262,14 +261,6 @@ class Channel:
         self.kill()
         self._select.close()
         self._started.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- errors ------------------------------------------------------------------------------------------------
 

@@ -25,8 +25,7 @@ _REST_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One tuple. `values`: a list, or an object of fields; `turn`: with which ``next`` it came; `id`: what it is
-    acknowledged by, if `has_id`."""
+    """One tuple. `values`: a list or an object; `turn`: the ``next`` it came with; `id`: if `has_id`, to ack it."""
 
     values: Any
     stream: str

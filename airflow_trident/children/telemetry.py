@@ -26,7 +26,6 @@ class Telemetry:
         self._spent_s += spent_s
 
     def message(self) -> dict[str, Any]:
-        """As qtopology gives it, durations in milliseconds; `last` and `total` are the same, for a process has one
-        partition."""
+        """As qtopology gives it; times in milliseconds. `last` and `total` are equal: a process has one partition."""
         figures = {"avg": self._spent_s / self._count * 1000 if self._count else 0.0, "cnt": self._count}
         return {"last": figures, "name": self._name, "total": figures, "ts": time.time_ns() // 1_000_000}

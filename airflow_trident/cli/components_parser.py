@@ -29,8 +29,7 @@ QTOPOLOGY = GroupCommand(
     subcommands=(
         command(
             "check",
-            "components",
-            "check",
+            "components.check",
             "Read and compile a topology file, and say what is in it. Exit code 1 if it cannot be meant, with the "
             "place and the cure.",
             (ARG_FILE, ARG_SET, ARG_VERBOSE),
@@ -39,8 +38,7 @@ QTOPOLOGY = GroupCommand(
         ),
         command(
             "plan",
-            "components",
-            "plan",
+            "components.plan",
             "Print the plan of a topology file. Bolts whose output nobody reads are sinks in it.",
             (ARG_FILE, ARG_SET, ARG_FIELDS_OF, ARG_FORMAT, ARG_VERBOSE),
             "qtopology plan topology.json",
@@ -81,8 +79,7 @@ CHILD = GroupCommand(
     subcommands=(
         command(
             "try",
-            "components",
-            "try_child",
+            "components.try_child",
             "Drive one component by hand. Each line of standard input is a row, each line of standard output is JSON: "
             "an emit, an acknowledgement, a failure, the end. Exit code 1 if it failed a row or ended badly.",
             (

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -58,6 +59,11 @@ class Finding:
     text: str
 
 
+_ok = partial(Finding, Level.OK)
+_warn = partial(Finding, Level.WARN)
+_fail = partial(Finding, Level.FAIL)
+
+
 def machine_checks(staging_dir: str | None) -> Iterator[Finding]:
     """What this machine needs: Java, libraries, configuration, folders."""
     yield from _guarded("java", _java)
@@ -72,15 +78,15 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
     try:
         wanted = hook.zookeeper_settings()
     except (TridentError, AirflowException) as error:
-        yield Finding(Level.FAIL, "connection", text_of(error))
+        yield _fail("connection", text_of(error))
         return
     kind = "TLS" if wanted.tls else "no TLS"
     user = f"user {wanted.auth.user}" if wanted.auth else "no user"
-    yield Finding(Level.OK, "connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
+    yield _ok("connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
     from airflow_trident.ledger.zookeeper.diagnose import server_facts
 
     if wanted.tls:
-        yield Finding(Level.OK, "server", "not asked for its version and limits, which it tells only without TLS")
+        yield _ok("server", "not asked for its version and limits, which it tells only without TLS")
     else:
         for facts in server_facts(wanted):
             yield from _server(facts, wanted.session_timeout_s)
@@ -90,7 +96,7 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
             try:
                 yield check(ledgers.znodes, root)
             except TridentError as error:
-                yield Finding(Level.FAIL, subject, str(error))
+                yield _fail(subject, str(error))
                 return
         yield from _topologies(ledgers)
 
@@ -102,14 +108,14 @@ def _guarded(subject: str, check: Callable[[], Finding]) -> Iterator[Finding]:
     try:
         yield check()
     except TridentError as error:
-        yield Finding(Level.FAIL, subject, str(error))
+        yield _fail(subject, str(error))
 
 
 def _java() -> Finding:
     from airflow_trident.ledger.embedded.java import java_executable, java_version
 
     java = java_executable()
-    return Finding(Level.OK, "java", f"Java {java_version(java)} at {java}")
+    return _ok("java", f"Java {java_version(java)} at {java}")
 
 
 def _installed(name: str) -> str | None:
@@ -127,14 +133,13 @@ def _pyspark() -> Finding:
             text = f"pyspark-client {client}, without pyspark: Spark runs by Spark Connect only"
         return Finding(Level.WARN if client is None else Level.OK, "pyspark", text)
     if changed := changed_files("pyspark"):
-        return Finding(
-            Level.FAIL,
+        return _fail(
             "pyspark",
             f"{changed} files of pyspark {classic} are not those that it brought. pyspark-client "
             f"({client or 'not installed now'}) lies in the same folder: what is installed last overwrites files of "
             f"the other. Put them back: pip install --force-reinstall --no-deps pyspark=={classic}",
         )
-    return Finding(Level.OK, "pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
+    return _ok("pyspark", f"pyspark {classic}, pyspark-client {client or 'not installed'}")
 
 
 def changed_files(name: str) -> int:
@@ -151,10 +156,10 @@ def changed_files(name: str) -> int:
 def _pandas() -> Finding:
     found = _installed("pandas")
     if found is None and _installed("pyspark") is None and _installed("pyspark-client") is None:
-        return Finding(Level.OK, "pandas", "not installed, nor is Spark")
+        return _ok("pandas", "not installed, nor is Spark")
     if found is None or int(found.partition(".")[0]) >= 3:
-        return Finding(Level.FAIL, "pandas", f"pandas is {found}, and pyspark needs 2. pip install 'pandas>=2.2,<3'")
-    return Finding(Level.OK, "pandas", f"pandas {found}")
+        return _fail("pandas", f"pandas is {found}, and pyspark needs 2. pip install 'pandas>=2.2,<3'")
+    return _ok("pandas", f"pandas {found}")
 
 
 def _configuration() -> Iterator[Finding]:
@@ -167,10 +172,10 @@ def _configuration() -> Iterator[Finding]:
                 settings.number(option, least=1 if option.type == "integer" else 0)
         except TridentError as error:
             wrong = True
-            yield Finding(Level.FAIL, "config", str(error))
+            yield _fail("config", str(error))
     if not wrong:
         changed = [f"{option.name} = {settings.text(option)}" for option in settings.OPTIONS if _is_changed(option)]
-        yield Finding(Level.OK, "config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
+        yield _ok("config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
 
 
 def _is_changed(option: settings.Option) -> bool:
@@ -181,7 +186,7 @@ def _staging(staging_dir: str | None) -> Finding:
     try:
         storage = storage_at(settings.staging_root(staging_dir))
     except TridentError as error:
-        return Finding(Level.FAIL, "staging", str(error))
+        return _fail("staging", str(error))
     return _staging_folder(Path(storage.where)) if storage.is_local else _staging_objects(storage)
 
 
@@ -195,16 +200,14 @@ def _staging_objects(storage: Storage) -> Finding:
         storage.delete(folder)
         left = list(storage.list(folder))
     except (TridentError, FileNotFoundError) as error:
-        return Finding(Level.FAIL, "staging", str(error))
+        return _fail("staging", str(error))
     if found != (b"x", {f"{folder}/probe": 1}):
-        return Finding(Level.FAIL, "staging", f"{storage.where} gives back something else than was put into it.")
+        return _fail("staging", f"{storage.where} gives back something else than was put into it.")
     if left:
-        return Finding(
-            Level.WARN,
-            "staging",
-            f"{storage.where} deletes nothing: staged batches stay. Give the right s3:DeleteObject.",
+        return _warn(
+            "staging", f"{storage.where} deletes nothing: staged batches stay. Give the right s3:DeleteObject."
         )
-    return Finding(Level.OK, "staging", f"{storage.where} takes names once, and is read, listed and deleted from")
+    return _ok("staging", f"{storage.where} takes names once, and is read, listed and deleted from")
 
 
 def _put_x(file: BinaryIO) -> None:
@@ -219,15 +222,14 @@ def _staging_folder(folder: Path) -> Finding:
             probe.flush()
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding(
-            Level.FAIL,
+        return _fail(
             "staging",
             f"{folder} cannot be written ({error.strerror}). Set [trident] staging_dir to a folder that every worker "
             "and Spark executor may write to.",
         )
     if free_bytes < LITTLE_SPACE_BYTES:
-        return Finding(Level.WARN, "staging", f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
-    return Finding(Level.OK, "staging", f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
+        return _warn("staging", f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
+    return _ok("staging", f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
 
 
 # ---- the ensemble ----------------------------------------------------------------------------------------------
@@ -235,45 +237,37 @@ def _staging_folder(folder: Path) -> Finding:
 
 def _server(facts: ServerFacts, wanted_timeout_s: float) -> Iterator[Finding]:
     if facts.session_timeout_s is None:
-        yield Finding(
-            Level.WARN, "server", f"{facts.address} gives no session. Check that it runs and that the port is right."
-        )
+        yield _warn("server", f"{facts.address} gives no session. Check that it runs and that the port is right.")
         return
     if facts.version is None:
-        yield Finding(
-            Level.OK, "server", f"{facts.address} answers, but tells nothing (4lw.commands.whitelist without srvr)"
-        )
+        yield _ok("server", f"{facts.address} answers, but tells nothing (4lw.commands.whitelist without srvr)")
     else:
         size = "" if facts.data_bytes is None else f", {facts.data_bytes / 2**20:.1f} MB of data"
-        yield Finding(
-            Level.OK,
+        yield _ok(
             "server",
             f"{facts.address} is ZooKeeper {facts.version}, {facts.mode}: {facts.znodes} znodes{size}, "
             f"{facts.connections} connections",
         )
     if (facts.data_bytes or 0) > MANY_BYTES:
-        yield Finding(
-            Level.WARN,
+        yield _warn(
             "size",
             f"{facts.address} holds {(facts.data_bytes or 0) / 2**20:.0f} MB. Lower [trident] retention, or look for "
             "what else is kept there.",
         )
     if facts.max_connections is not None and 0 < facts.max_connections <= FEW_CONNECTIONS:
-        yield Finding(
-            Level.WARN,
+        yield _warn(
             "limit",
             f"{facts.address} lets one address have {facts.max_connections} connections, and every running task needs "
             "one. Set maxClientCnxns=0 (no limit) in its zoo.cfg.",
         )
     if facts.session_timeout_s < wanted_timeout_s:
-        yield Finding(
-            Level.WARN,
+        yield _warn(
             "session",
             f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s, not {wanted_timeout_s:g} s. "
             "Raise maxSessionTimeout in its zoo.cfg, or ask for less in the connection.",
         )
     else:
-        yield Finding(Level.OK, "session", f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s")
+        yield _ok("session", f"{facts.address} grants a session timeout of {facts.session_timeout_s:g} s")
 
 
 def _write(znodes: ZooKeeperZNodes, root: str) -> Finding:
@@ -281,13 +275,12 @@ def _write(znodes: ZooKeeperZNodes, root: str) -> Finding:
 
     median_ms = write_latency_ms(znodes, root)
     if median_ms > SLOW_WRITE_MS:
-        return Finding(
-            Level.WARN,
+        return _warn(
             "write",
             f"a durable write takes {median_ms:.0f} ms; a transaction needs five. Give ZooKeeper's log a disk "
             "of its own, near the workers.",
         )
-    return Finding(Level.OK, "write", f"a durable write below {root} takes {median_ms:.1f} ms")
+    return _ok("write", f"a durable write below {root} takes {median_ms:.1f} ms")
 
 
 def _access(znodes: ZooKeeperZNodes, root: str) -> Finding:
@@ -298,12 +291,11 @@ def _access(znodes: ZooKeeperZNodes, root: str) -> Finding:
     if everybody:
         signed = znodes.settings.auth or znodes.settings.tls
         how = "setAcl -R" if signed else "a login in the connection, before its first topology"
-        return Finding(
-            Level.WARN,
+        return _warn(
             "access",
             f"whoever reaches ZooKeeper may change {root} (world:anyone {everybody[0]}). Protect it with {how}.",
         )
-    return Finding(Level.OK, "access", f"{root}: {', '.join(f'{who} {rights}' for who, rights in entries)}")
+    return _ok("access", f"{root}: {', '.join(f'{who} {rights}' for who, rights in entries)}")
 
 
 def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
@@ -313,10 +305,10 @@ def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
         try:
             found = list(_topology(name, ledgers.ledger(name)))
         except TridentError as error:
-            found = [Finding(Level.FAIL, "ledger", f"topology {name}: {error}")]
+            found = [_fail("ledger", f"topology {name}: {error}")]
         yield from found
         sound += not any(one.level is not Level.OK for one in found)
-    yield Finding(Level.OK, "ledger", f"{sound} of {len(names)} topologies without failed transactions")
+    yield _ok("ledger", f"{sound} of {len(names)} topologies without failed transactions")
 
 
 def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
@@ -326,12 +318,11 @@ def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
     outcome = None if outcome is None else outcome.now(view.next_txid)
     if outcome is not None and outcome.is_bad:
         said = outcome_text(outcome)
-        yield Finding(Level.FAIL, "source", f"topology {name} begins nothing: {said}: {outcome.error}")
+        yield _fail("source", f"topology {name} begins nothing: {said}: {outcome.error}")
     if view.exceptions.unfinished:
-        yield Finding(Level.WARN, "ledger", f"topology {name}: {_unfinished(name, view)}")
+        yield _warn("ledger", f"topology {name}: {_unfinished(name, view)}")
     for txid, why in _abandoned(ledger, view).items():
-        yield Finding(
-            Level.WARN,
+        yield _warn(
             "ledger",
             f"topology {name}: nobody works on transaction {txid}: {why}. Clear that task, or "
             f"`airflow trident backfill {name} --txid {txid}`",
@@ -355,11 +346,10 @@ def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:
     """What a person decided once, and might have forgotten."""
     for loss in view.topology.lost:
         why = f" ({loss.reason}{', ' * bool(loss.by)}{loss.by})" if loss.reason else ""
-        yield Finding(Level.OK, "ledger", f"topology {name}: state {loss.state} goes on without {loss.txids}{why}")
+        yield _ok("ledger", f"topology {name}: state {loss.state} goes on without {loss.txids}{why}")
     skipped = view.exceptions.skipped
     if len(skipped) > MANY_SKIPPED:
-        yield Finding(
-            Level.WARN,
+        yield _warn(
             "ledger",
             f"topology {name}: {len(skipped)} SKIPPED transactions are kept, to be backfilled some day. Close what "
             f'nobody will replay: `airflow trident close {name} --all --reason "..."`',

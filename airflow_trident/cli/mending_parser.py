@@ -33,8 +33,7 @@ ARG_CLOSE_ALL = Arg(("--all",), help="All SKIPPED transactions", action="store_t
 
 REBUILD = command(
     "rebuild",
-    "mending",
-    "rebuild",
+    "mending.rebuild",
     "Replay into a state what it lacks of the committed transactions: after it was restored from an old copy, deleted "
     "or moved. Each goes in exactly once; it may be killed and run again. What cannot be replayed any more is named.",
     (ARG_TOPOLOGY, ARG_STATES, ARG_DRY_RUN, ARG_ACCEPT_LOSS, ARG_WHY, *ENGINE_ARGS, *TOPOLOGY_ARGS),
@@ -44,8 +43,7 @@ REBUILD = command(
 )
 CLOSE = command(
     "close",
-    "mending",
-    "close",
+    "mending.close",
     "Close SKIPPED transactions for good: they can never be backfilled any more, and nothing has to remember them.",
     (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_CLOSE_ALL, ARG_WHY, ARG_CONN_ID, ARG_VERBOSE),
     'close word_count --txid 42 --reason "file was withdrawn"',
@@ -54,8 +52,7 @@ CLOSE = command(
 )
 ACCEPT_SOURCE = command(
     "accept-source",
-    "transactions",
-    "accept_source",
+    "transactions.accept_source",
     "Have a transaction that is not committed take its source as it is now, after a person mended it: files that were "
     "changed in their place. It gets new metadata and a new attempt, and is FAILED until it is replayed. Refused once "
     "a commit of it has begun.",
@@ -69,8 +66,7 @@ ACCEPT_SOURCE = command(
 )
 TAKE_BACK = command(
     "take-back",
-    "transactions",
-    "take_back",
+    "transactions.take_back",
     "Make a transaction FAILED whose commit has begun and can never succeed, if no state holds it: then it can be "
     "skipped, or replayed after the cause was mended. Every state is made to refuse committers still at work.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, *TOPOLOGY_ARGS),

@@ -76,9 +76,9 @@ def _server(
         help=help,
         description=description,
         subcommands=(
-            _command("start", module, "start", text, (folder, *start, ARG_VERBOSE), *examples),
-            _command("stop", module, "stop", f"Stop the server. {stopped}", asked, f"{name} stop"),
-            _command("status", module, "status", look, asked, f"{name} status"),
+            _command("start", f"{module}.start", text, (folder, *start, ARG_VERBOSE), *examples),
+            _command("stop", f"{module}.stop", f"Stop the server. {stopped}", asked, f"{name} stop"),
+            _command("status", f"{module}.status", look, asked, f"{name} status"),
         ),
     )
 
@@ -125,8 +125,7 @@ _CONNECT_SERVER = _server(
 )
 _SPARK_ARCHIVE = _command(
     "spark-archive",
-    "connect_server",
-    "spark_archive",
+    "connect_server.spark_archive",
     "Make the class archive that lets Spark start in half the time. It takes half a minute, once for each Java and "
     "pyspark on a machine; Spark on this machine uses it from then on.",
     (ARG_VERBOSE,),
@@ -146,8 +145,7 @@ _LEDGER = GroupCommand(
     subcommands=(
         _command(
             "list",
-            "ledger",
-            "list_",
+            "ledger.list_",
             "List all topologies, or one topology's transactions. Committed transactions are kept up to the "
             "retention; failed and skipped ones always.",
             (ARG_TOPOLOGY_OR_ALL, ARG_CHECK, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
@@ -158,16 +156,14 @@ _LEDGER = GroupCommand(
         ),
         _command(
             "show",
-            "ledger",
-            "show",
+            "ledger.show",
             "Show everything about one transaction. Its batch, attempts, staged files, times and last error.",
             (ARG_TOPOLOGY, ARG_TXID, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
             "ledger show word_count 42",
         ),
         _command(
             "export",
-            "ledger",
-            "export",
+            "ledger.export",
             "Write a topology's whole ledger as JSON.",
             (ARG_TOPOLOGY, ARG_EXPORT_FILE, ARG_CONN_ID, ARG_VERBOSE),
             "ledger export word_count",
@@ -175,8 +171,7 @@ _LEDGER = GroupCommand(
         ),
         _command(
             "import",
-            "ledger",
-            "import_",
+            "ledger.import_",
             "Put in what `ledger export` wrote. Only for a topology that has no ledger, or one that never began a "
             "transaction; then the states are asked whether they hold more than it knows.",
             (ARG_TOPOLOGY, ARG_IMPORT_FILE, *TOPOLOGY_ARGS),
@@ -184,8 +179,7 @@ _LEDGER = GroupCommand(
         ),
         _command(
             "accept",
-            "ledger",
-            "accept",
+            "ledger.accept",
             "Accept the changed definition of a topology. Shows what changed and records it, so that its tasks run "
             "again. The states are not converted: a state with other fields needs a new name or new data.",
             (ARG_TOPOLOGY, *TOPOLOGY_ARGS),
@@ -228,8 +222,7 @@ ARG_BISECT_ENGINE = Arg(
 
 _BACKFILL = _command(
     "backfill",
-    "transactions",
-    "backfill",
+    "transactions.backfill",
     "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
     "and committed exactly once, whoever else is at work. Later transactions that were waiting are committed with it.",
     (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_FAILED, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
@@ -240,8 +233,7 @@ _BACKFILL = _command(
 )
 _DRAIN = _command(
     "drain",
-    "transactions",
-    "drain",
+    "transactions.drain",
     "Begin, process and commit transactions until nothing is new, in this process and one Spark application. The "
     "processing of later ones overlaps the commit of earlier ones.",
     (ARG_TOPOLOGY, ARG_MAX_TRANSACTIONS, ARG_MAX_TIME_S, ARG_MAX_PENDING, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
@@ -251,8 +243,7 @@ _DRAIN = _command(
 )
 _REPLAY = _command(
     "replay",
-    "transactions",
-    "replay",
+    "transactions.replay",
     "Run a transaction again without committing, and compare with what was staged. Finds sources that do not give the "
     "same batch again, and functions that depend on more than their input. Exit code 1 on a difference.",
     (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_REPLAY_DRY_RUN, ARG_REPLAY_SHAKE, *ENGINE_ARGS, *TOPOLOGY_ARGS),
@@ -261,8 +252,7 @@ _REPLAY = _command(
 )
 _BISECT = _command(
     "bisect",
-    "transactions",
-    "bisect",
+    "transactions.bisect",
     "Find the input rows that make a transaction fail. Runs parts of its batch again and again without committing; "
     "about two runs per halving. Exit code 1 if it does not fail.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_BISECT_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, *TOPOLOGY_ARGS),
@@ -270,8 +260,7 @@ _BISECT = _command(
 )
 _REPAIR = _command(
     "repair",
-    "transactions",
-    "repair",
+    "transactions.repair",
     "Seed a ledger that was wiped, or restored from an old copy, from what the states hold. Pause the DAG first: "
     "nothing may run meanwhile. Transactions that no state holds are forgotten and their data is read again.",
     (ARG_TOPOLOGY, ARG_DRY_RUN, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
@@ -280,8 +269,7 @@ _REPAIR = _command(
 )
 _SKIP = _command(
     "skip",
-    "transactions",
-    "skip",
+    "transactions.skip",
     "Let later transactions pass one that is not committed. It can still be backfilled.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_CONN_ID, ARG_VERBOSE),
     'skip word_count 42 --reason "file was withdrawn"',
@@ -291,7 +279,7 @@ _SKIP = _command(
 
 
 def _lifecycle(name: str, help: str) -> ActionCommand:
-    return _command(name, "lifecycle", name, help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
+    return _command(name, f"lifecycle.{name}", help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
 
 
 _PAUSE = _lifecycle("pause", "Begin no new transactions. Those that were begun are finished.")
@@ -305,8 +293,7 @@ _RESUME = _lifecycle("resume", "Begin new transactions again after a pause.")
 
 _DOCTOR = _command(
     "doctor",
-    "doctor",
-    "doctor",
+    "doctor.doctor",
     "Check that everything a topology needs is there and in order. One line per check: ok, warn or fail, with the "
     "cure. Exit code 1 if anything fails.",
     (ARG_STAGING_DIR, ARG_CONN_ID, ARG_VERBOSE),

@@ -54,12 +54,13 @@ ARG_MAX_PENDING = Arg(
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 
-def command(name: str, module: str, function: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
+def command(name: str, place: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
+    """:param place: the function, behind its module and a dot."""
     return ActionCommand(
         name=name,
         help=help.partition(". ")[0].removesuffix("."),
         description=help,
-        func=lazy_load_command(f"{_COMMANDS}.{module}.{function}"),
+        func=lazy_load_command(f"{_COMMANDS}.{place}"),
         args=args,
         epilog="\n".join(["examples:", *(f"  airflow trident {example}" for example in examples)]),
     )

@@ -13,8 +13,7 @@ ARG_KEY = Arg(("key",), help="A value for each key field", nargs="*", metavar="K
 
 QUERY = command(
     "query",
-    "query",
-    "query",
+    "query.query",
     "Run a query of a topology over what is committed, and print its tuples.",
     (ARG_TOPOLOGY, ARG_QUERY, ARG_QUERY_ARGS, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
     "query word_count count_of storm",
@@ -26,8 +25,7 @@ STATE = GroupCommand(
     subcommands=(
         command(
             "get",
-            "query",
-            "state_get",
+            "query.state_get",
             "Print the committed value of a key. Exit code 1 if there is none.",
             (ARG_TOPOLOGY, ARG_STATE, ARG_KEY, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
             "state get word_count count storm",
@@ -45,8 +43,7 @@ ARG_PLAN_QUERY = Arg(("--query",), help="Of one of the topology's queries", meta
 
 PLAN = command(
     "plan",
-    "plan",
-    "plan",
+    "plan.plan",
     "Print the logical, the rewritten and the compiled plan of a topology. Stages are what runs in one pass over the "
     "data.",
     (ARG_PLAN_OF, ARG_PLAN_QUERY, ARG_FORMAT, ARG_VERBOSE),

@@ -58,8 +58,7 @@ ARG_STOP_S = Arg(
 
 DEPLOY = command(
     "deploy",
-    "workers",
-    "deploy",
+    "workers.deploy",
     "Name the workers that a topology runs on. They register and are initialised; when all have confirmed it runs, on "
     "one of them at a time. One that was shut down runs again.",
     (ARG_TOPOLOGY, ARG_WORKERS, ARG_WEIGHT, ARG_AFFINITY, *TOPOLOGY_ARGS),
@@ -68,16 +67,14 @@ DEPLOY = command(
 )
 UNDEPLOY = command(
     "undeploy",
-    "workers",
-    "undeploy",
+    "workers.undeploy",
     "Take a topology from its workers. They finish what they began; tasks and drains go on as they are told.",
     (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
     "undeploy word_count",
 )
 WORKER = command(
     "worker",
-    "workers",
-    "worker",
+    "workers.worker",
     "Be a worker that topologies are deployed on, until they are shut down. Ends after what it began on SIGTERM and "
     "SIGINT; other workers then go on.",
     (ARG_NAME, ARG_TOPOLOGIES, ARG_POLL_S, ARG_WAIT_S, ARG_STOP_S, ARG_MAX_PENDING, *ENGINE_ARGS, *TOPOLOGY_ARGS),
@@ -87,8 +84,7 @@ WORKER = command(
 )
 WORKERS = command(
     "workers",
-    "workers",
-    "workers",
+    "workers.workers",
     "List the workers that topologies are deployed on, with status and epoch, and the tasks that work on one topology "
     "now. A killed one is listed until its session ends, half a minute later.",
     (ARG_TOPOLOGY_OR_ALL, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import SourceChangedError
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, not_metadata_of
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import Json
 
@@ -78,7 +77,4 @@ def _number(metadata: Json) -> int:
         number = metadata["batch"]
         if isinstance(number, int) and number >= 1:
             return number
-    raise SourceChangedError(
-        f"the recorded metadata {metadata!r:.80} is not that of a BatchSpout",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
+    raise not_metadata_of("a BatchSpout", metadata)

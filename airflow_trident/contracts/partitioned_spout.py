@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -76,8 +76,8 @@ class PartitionedSpout(Spout):
         return 0
 
     def forget(self, partition: str, last: Json) -> bool:
-        """Is a partition that cannot be read now gone for good? Its last part is then carried no further; should it
-        come back, it begins anew."""
+        """Is a partition that cannot be read gone for good? Its last part is dropped; if it comes back, it begins
+        anew."""
         return False
 
     def success(self, txid: int, parts: Mapping[str, Json]) -> None:
@@ -138,10 +138,7 @@ def parts_from_json(metadata: Json, spout: str) -> BatchParts:
         parts, kept, behind = metadata["parts"], metadata["kept"], metadata["behind"]
         if isinstance(parts, dict) and isinstance(kept, dict) and isinstance(behind, str):
             return BatchParts(parts, kept, behind)
-    raise SourceChangedError(
-        f"the recorded metadata {metadata!r:.80} is not that of a partitioned spout ({spout})",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
+    raise not_metadata_of(f"a partitioned spout ({spout})", metadata)
 
 
 def next_batch(spout: PartitionedSpout, before: BatchParts) -> BatchParts | None:

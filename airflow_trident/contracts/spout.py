@@ -22,6 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -39,6 +40,15 @@ class Split:
     index: int
     body: Json
     size_bytes: int | None = None
+
+
+def not_metadata_of(spout: str, metadata: Json = None) -> SourceChangedError:
+    """The recorded metadata has another shape than the spout gives it. `metadata`: what to show of it."""
+    shown = "" if metadata is None else f"{metadata!r:.80} "
+    return SourceChangedError(
+        f"the recorded metadata {shown}is not that of {spout}",
+        "Another spout had this stream's name: give the stream a new name.",
+    )
 
 
 @dataclass(frozen=True)
@@ -139,8 +149,8 @@ class Coordinator(ABC):
         return metadata
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
-        """The metadata `later` of a later transaction, after that of an earlier one became `accepted`: its own batch
-        stays as it is."""
+        """The metadata `later` of a later transaction, after an earlier one got `accepted`. Its batch stays the
+        same."""
         return later
 
     def lag(self, position: Json) -> Lag | None:
@@ -227,8 +237,7 @@ class Spout(ABC):
 
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
     gives_files: bool = False
-    """Does a script get the files of the source (`Emitter.batch_for_script`)? A DAG asks it, and an emitter may look
-    for a connection."""
+    """Does a script get the source's files (`Emitter.batch_for_script`)? A DAG asks; emitters need connections."""
 
     @property
     @abstractmethod

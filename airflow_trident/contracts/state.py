@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from airflow_trident.closing import Closing
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.datasets import Dataset
@@ -304,7 +305,7 @@ class StateFactory(ABC):
         """Class and place, no secrets."""
 
 
-class State(ABC):
+class State(Closing):
     """An open state. Use as a context manager."""
 
     @abstractmethod
@@ -362,8 +363,8 @@ class State(ABC):
         )
 
     def emitted(self, ticket: CommitTicket) -> pa.Table:
-        """What was emitted for the ticket's transaction, with the fields `StateSpec.emits`. Asked in the commit phase,
-        after `apply` with the same ticket."""
+        """What was emitted for the ticket's transaction (`StateSpec.emits`). Asked in the commit phase, after
+        `apply`."""
         raise ConfigurationError(f"{type(self).__name__} has no output", "Implement State.emitted in it.")
 
     @abstractmethod
@@ -376,12 +377,3 @@ class State(ABC):
     @abstractmethod
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """All (key, value) pairs of the committed state, in no order; for queries and tests."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self) -> State:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

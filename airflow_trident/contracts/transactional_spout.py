@@ -30,8 +30,8 @@ class SpoutCoordinator(ABC, Generic[X]):
 
     @abstractmethod
     def initialize_transaction(self, txid: int, prev_metadata: X | None) -> X | None:
-        """The metadata of the batch behind the one with `prev_metadata` (None: it is the first). None: nothing is new,
-        so no transaction begins."""
+        """The metadata of the batch after `prev_metadata` (None: of the first). None: nothing is new, nothing
+        begins."""
 
     def close(self) -> None:
         """Release what was opened."""
@@ -162,8 +162,7 @@ class PartitionedTransactionalSpout(_TransactionalComponent[X]):
 
 
 class OpaquePartitionedTransactionalSpout(_TransactionalComponent[X]):
-    """A source with partitions that may give another batch when an attempt is repeated (Storm:
-    IOpaquePartitionedTransactionalSpout)."""
+    """A source with partitions that may give another batch on a retry (Storm: IOpaquePartitionedTransactionalSpout)."""
 
     Coordinator = OpaqueCoordinator
     Emitter = OpaqueEmitter

@@ -27,11 +27,12 @@ E10 A plan that cannot be processed in groups is refused with ConfigurationError
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from airflow_trident.closing import Closing
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -62,7 +63,7 @@ class Job:
     time_ms: int = 0
 
 
-class Engine(ABC):
+class Engine(Closing):
     """Runs jobs. Use as a context manager; making one opens nothing."""
 
     name: str
@@ -111,9 +112,3 @@ class Engine(ABC):
         return ""
 
     def close(self) -> None: ...
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -59,8 +59,7 @@ LOCAL_NODES = KnownNodes(
 )
 """Of fused passes in this process."""
 SPARK_NODES = replace(LOCAL_NODES, where="the Spark engine", begins=(*LOCAL_NODES.begins, TransformNode))
-"""Of the same passes in Spark's Python workers; some kinds may run in the JVM instead, and whole DataFrames only
-there."""
+"""The same for Spark's Python workers. Some kinds may run in the JVM instead, and whole DataFrames run only there."""
 
 
 def require_known(plan: Plan, known: KnownNodes) -> None:

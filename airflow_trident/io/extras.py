@@ -1,5 +1,4 @@
-"""Optional drivers: imported by whoever needs them, when they are needed; the error of a missing one says what to
-install."""
+"""Optional drivers. They are imported when they are needed; the error of a missing one says what to install."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ _SHORT = 5
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergPlace:
-    """`name`: with its namespace. `catalog`: its name in the configuration of pyiceberg. `properties`: the catalog's;
-    may hold secrets."""
+    """`name`: with its namespace. `catalog`: its name in pyiceberg's configuration. `properties`: may hold secrets."""
 
     name: str
     catalog: str = "default"

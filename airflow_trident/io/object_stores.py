@@ -103,8 +103,7 @@ def require_place_unless_template(what: str, path: str | os.PathLike[str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPlace:
-    """A bucket and what the names in it begin with. `settings`: what the connection says, if it was asked; may hold
-    secrets."""
+    """A bucket and a prefix of its names. `settings`: from the connection, if it was asked; may hold secrets."""
 
     bucket: str
     prefix: str = ""

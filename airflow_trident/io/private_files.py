@@ -72,8 +72,7 @@ def create_private(path: str) -> BinaryIO:
 
 
 def touch_private(path: str) -> None:
-    """Have the file there, for a library that opens it by its name and says what is wrong with that; one that is there
-    keeps its mode."""
+    """Make sure the file is there, for a library that opens it by name. A file that is there keeps its mode."""
     with suppress(OSError):
         create_private(path).close()
 

@@ -40,22 +40,17 @@ import functools
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from typing import Self, TypeVar
+from typing import TypeVar
 
+from airflow_trident.closing import Closing
 from airflow_trident.errors import RetryableError, UnknownTopologyError
 from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
 from airflow_trident.ledger.backup.importing import require_finished
 from airflow_trident.ledger.begin_result import (
-    DEFAULT_MAX_PENDING,
-    DEFAULT_RETENTION,
-    BatchesOf,
     BeginManyResult,
     BeginResult,
     Begun,
-    LagOf,
-    MetadataOf,
-    NothingNew,
 )
 from airflow_trident.ledger.creating import new_topology
 from airflow_trident.ledger.group_answers import CommittedAndBegun
@@ -71,20 +66,6 @@ from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import LedgerView, TopologyRecord, TxRecord
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.types import Json
-
-__all__ = [
-    "DEFAULT_MAX_PENDING",
-    "DEFAULT_RETENTION",
-    "BatchesOf",
-    "BeginManyResult",
-    "BeginResult",
-    "Begun",
-    "LagOf",
-    "Ledger",
-    "MetadataOf",
-    "NothingNew",
-    "topology_names",
-]
 
 T = TypeVar("T")
 SAID_ENOUGH_MS = 60_000
@@ -133,7 +114,7 @@ def _after_both(ledger: Ledger, result: CommittedAndBegun) -> None:
     _after_commits(ledger, result.committed)
 
 
-class Ledger:
+class Ledger(Closing):
     """The ledger of one topology, over any :class:`~airflow_trident.ledger.znodes.ZNodes`. Not for sharing between
     threads; use as a context manager.
 
@@ -390,9 +371,3 @@ class Ledger:
     def close(self) -> None:
         """End the session, and with it what is listed under :meth:`workers`."""
         self.znodes.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -21,12 +21,8 @@ from airflow_trident.protocol.deployment import (
     Deployment,
     Registration,
     Roster,
-    decode_acknowledgement,
-    decode_deployment,
-    decode_registration,
-    encode_acknowledgement,
-    encode_deployment,
-    encode_registration,
+    decode,
+    encode,
 )
 from airflow_trident.protocol.deployment_steps import MAX_ERROR, next_command, told
 
@@ -132,7 +128,7 @@ class Deployments:
         """
         path = self._worker(mine.worker)
         self.znodes.ensure(registrations_folder(self._root))
-        create = Create(path, encode_registration(mine), ephemeral=True)
+        create = Create(path, encode(mine), ephemeral=True)
         by: Registration | None = None
         for _ in range(_REGISTER_TRIES):
             if self._done([create]):
@@ -140,7 +136,7 @@ class Deployments:
             node = self.znodes.read([path]).nodes[path]
             if node is None:  # the answer was lost, or who had the name has left just now
                 continue
-            by = decode_registration(node.data, path)
+            by = decode(Registration, node.data, path)
             if by.session == mine.session:
                 return
             if by.host != mine.host or is_running(by.pid):
@@ -159,7 +155,7 @@ class Deployments:
         """Answer the deployment as it was read: False where it has changed since, or that is not known."""
         path = f"{self._path(roster.deployment.topology)}/{mine.worker}"
         node = self.znodes.read([path]).nodes[path]
-        data = encode_acknowledgement(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
+        data = encode(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
         write = Create(path, data) if node is None else Set(path, data, node.version)
         return self._done([self._unchanged(roster), write])
 
@@ -194,19 +190,19 @@ class Deployments:
         return Check(self._path(roster.deployment.topology), roster.version)
 
     def _replaced(self, roster: Roster, after: Deployment) -> Set:
-        return Set(self._path(after.topology), encode_deployment(after), roster.version)
+        return Set(self._path(after.topology), encode(after), roster.version)
 
     def _roster(
         self, name: str, node: ZNode, answers: Mapping[str, ZNode | None], live: Mapping[str, Registration]
     ) -> Roster:
         path = self._path(name)
-        deployment = decode_deployment(node.data, path)
+        deployment = decode(Deployment, node.data, path)
         said = {one: answers.get(f"{path}/{one}") for one in deployment.workers}
         return Roster(
             deployment=deployment,
             version=node.version,
             acknowledged={
-                one: decode_acknowledgement(answer.data, f"{path}/{one}")
+                one: decode(Acknowledgement, answer.data, f"{path}/{one}")
                 for one, answer in said.items()
                 if answer is not None
             },
@@ -219,7 +215,7 @@ class Deployments:
         for node in nodes:
             with suppress(CorruptError):
                 if node is not None:
-                    one = decode_registration(node.data, registrations_folder(self._root))
+                    one = decode(Registration, node.data, registrations_folder(self._root))
                     found[one.worker] = one
         return found
 

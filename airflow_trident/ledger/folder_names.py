@@ -1,5 +1,4 @@
-"""The names below a node as they were last seen, in order: a folder may have very many, and what a step does may not
-grow with them."""
+"""The names below a node, in order, as last seen. There may be very many; a step's work must not grow with them."""
 
 from __future__ import annotations
 

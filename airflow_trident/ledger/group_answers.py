@@ -19,8 +19,8 @@ class StagedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedAndBegun:
-    """`begun` is empty if nothing could be begun by the same step, and `why_not` says why; None: the step was full, or
-    there were no claims."""
+    """`begun` is empty if the same step could begin nothing; `why_not` says why. None: the step was full, or no
+    claims."""
 
     committed: tuple[TxRecord, ...]
     begun: tuple[Begun, ...]

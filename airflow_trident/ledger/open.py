@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
 
+from airflow_trident.closing import Closing
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import topology_names
 from airflow_trident.ledger.deployments import Deployments
@@ -16,7 +16,7 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import LedgerView
 
 
-class Ledgers:
+class Ledgers(Closing):
     """The ledgers of an ensemble through one client, which connects when first used: one session, however many they
     are. Close it, or use it as a context manager; the ledgers that it gives are closed with it.
 
@@ -53,12 +53,6 @@ class Ledgers:
 
     def close(self) -> None:
         self.znodes.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def open_ledger(

@@ -56,8 +56,7 @@ def overviews(
 
 
 class _Reading:
-    """Of some topologies. Each step reads for all of them what the step before told; who fails at one is left out of
-    the others."""
+    """Of some topologies. Each step reads for all of them what the step before asked. One that fails is left out."""
 
     def __init__(self, znodes: ZNodes, root: str, latest: int, lowest_of: Callable[[LedgerView], int | None]) -> None:
         self._cache = Cache(znodes)

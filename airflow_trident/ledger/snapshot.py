@@ -131,8 +131,8 @@ class Snapshot:
         return codec.blob_of(self._require(path).data, path)
 
     def keep_apart(self, record: TxRecord) -> tuple[BlobRef | None, list[Create]]:
-        """Where the metadata goes that is too large for its record, and what creates the chunks. It is remembered: who
-        wrote it need not read it."""
+        """Where metadata too large for its record goes, and what creates the chunks. The writer need not read it
+        again."""
         ref, chunks = kept_apart(self.paths, record)
         if ref is not None:
             self._cache.remember(ref, (record.metadata, record.carried))

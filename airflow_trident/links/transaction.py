@@ -24,8 +24,7 @@ def base_path() -> str:
 
 
 def transaction_url(topology: str, *txids: int) -> str:
-    """The page inside Airflow's frame: of one transaction; of several, the list of those from the lowest to the
-    highest; without any, of all."""
+    """The page inside Airflow: one transaction; for several, the list from lowest to highest; for none, all."""
     query = {"topology": topology}
     if len(txids) == 1:
         query["txid"] = str(txids[0])

@@ -45,8 +45,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The streams that a component emits, as rows of one schema. Several streams: a tag, and then the fields of each;
-    those of the others are null."""
+    """A component's streams as rows of one schema. Several streams: a tag, then all fields; the others' are null."""
 
     component: str
     streams: Mapping[str, Output]

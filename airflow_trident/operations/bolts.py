@@ -208,8 +208,7 @@ class ICommitter:
     """
 
     keeps_previous_value = False
-    """Does it keep the value before the last transaction, too, and begin with it when the same txid comes again? Then
-    it may stand behind an opaque spout."""
+    """Does it keep the value before the last transaction, for a retry? Then it may stand behind an opaque spout."""
 
 
 Bolt: TypeAlias = BasicBolt | BaseBatchBolt[Any]

@@ -48,8 +48,7 @@ class QueryFunction(Operation, ABC):
         """What is appended to a tuple, none to many times: a bare value for one field, else a tuple of values."""
 
     def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
-        """The types that the query gives, where they follow from those of the state; else `output_types` or the fields
-        as they are declared."""
+        """The query's types, if they follow from the state's; else `output_types`, or the fields as declared."""
         return ()
 
     def require_fit(self, keys: Schema, inputs: Schema) -> None:

@@ -1,5 +1,4 @@
-"""Expressions in Spark's own SQL: that a text is one, and gives the same in every attempt, as far as its words show.
-Pure; what it means, only Spark knows."""
+"""Expressions in Spark's SQL: is a text one, and do its words promise the same in every attempt? Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Queries in Spark's SQL as transforms: which streams a text names, and that it only reads. Pure; what it means, only
-Spark knows."""
+"""Queries in Spark's SQL as transforms: which streams a text names, and that it only reads. Pure."""
 
 from __future__ import annotations
 

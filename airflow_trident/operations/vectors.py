@@ -1,5 +1,4 @@
-"""Functions of whole columns: the vectorised forms of Function and Filter, for work that Arrow or NumPy does without
-touching single values."""
+"""Functions of whole columns: vectorised forms of Function and Filter, for work that Arrow or NumPy does at once."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class VectorFunction(Operation, ABC):
 
     @abstractmethod
     def execute(self, *columns: pa.Array) -> Any:
-        """A column with a value for every tuple: a pyarrow or a NumPy array. A tuple of columns where several fields
-        are declared."""
+        """A pyarrow or NumPy array with a value for every tuple; a tuple of arrays if several fields are declared."""
 
 
 class VectorFilter(Operation, ABC):

@@ -10,7 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTas
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
-from airflow_trident.ledger.base import BeginManyResult, Begun, Ledger, NothingNew
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NothingNew
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,

@@ -12,7 +12,7 @@ from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.operators.base import airflow_outcome, owner, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.drain import DrainLimits
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks.engines import make_engine
 from airflow_trident.tasks.named_workers import bolts_run_here, make_worker

@@ -20,8 +20,7 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """Of a topology: by node name, and the limit of every node's parallelism. `default`: the resources of nodes without
-    their own."""
+    """Of a topology: by node name, and the limit of every node's parallelism. `default`: for nodes without any."""
 
     nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
     max_parallelism: int | None = None

@@ -1,5 +1,4 @@
-"""Runs that are red in Airflow although all that they began is committed: a replay or another run did it. Imported by
-the API server only."""
+"""Runs that are red in Airflow although another run, or a replay, committed all they began. For the API server only."""
 
 from __future__ import annotations
 

@@ -100,8 +100,7 @@ def searched(shown: Mapping[str, Any]) -> str:
 
 
 def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
-    """`metadata_text`: the same as text, because browsers round numbers above 2^53. `attempts`: those that did not
-    commit it, oldest first."""
+    """`metadata_text`: as text, since browsers round numbers above 2^53. `attempts`: the failed ones, oldest first."""
     shown = row(record, sight, visible)
     metadata = record.metadata if shown["visible"] else None
     text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
@@ -110,8 +109,7 @@ def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
 
 
 def waits(view: LedgerView, record: TxRecord) -> str:
-    """Why a transaction does not commit now, in the words of the task that waits for its turn; "" if it does not
-    wait."""
+    """Why a transaction does not commit now, in the words of the task that waits; "" if it does not wait."""
     if record.status.lets_others_pass or record.status is Status.FAILED:
         return ""
     decision = decide_wait(replace(view, tx=record), record.txid, Until.READY)

@@ -126,7 +126,9 @@ def encode_checkpoint(record: CheckpointRecord) -> dict[str, Json]:
 
 def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
     """:param where: names the record in errors.
-    :raises CorruptRecordError: not a record. :raises NewerRecordError: of a newer version."""
+    :raises CorruptRecordError: not a record.
+    :raises NewerRecordError: of a newer version.
+    """
     _, body = FORMAT.open(value, where)
     record = FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
     txid, previous, state = record.txid, record.previous, record.state

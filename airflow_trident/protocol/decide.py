@@ -19,8 +19,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """`max_pending` transactions are uncommitted (P5), or the last one has no batch to go on behind (invalidated): wait
-    for `oldest` to commit."""
+    """Wait for `oldest`: `max_pending` transactions are uncommitted (P5), or the last has no batch (invalidated)."""
 
     oldest: int
     pending: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from airflow_trident.protocol.durable_format import Format
 
@@ -126,8 +127,7 @@ class Roster:
     live: Mapping[str, Registration] = field(default_factory=dict)
 
     def status(self, worker: str) -> WorkerStatus | None:
-        """What the process that has the name now acknowledged last, whatever the epoch; None: nothing yet, or there is
-        no such process."""
+        """The last status from the process that has the name now, in any epoch; None: no answer, or no process."""
         said, process = self.acknowledged.get(worker), self.live.get(worker)
         return said.status if said and process and said.session == process.session else None
 
@@ -160,33 +160,20 @@ class Roster:
 # ---- as bytes --------------------------------------------------------------------------------------------------
 
 _CURE = "Deploy the topology again: `airflow trident deploy`."
-_DEPLOYMENT = Format(noun="the deployment", version=1, cure=_CURE)
-_ACKNOWLEDGEMENT = Format(noun="the acknowledgement", version=1, cure=_CURE)
-_REGISTRATION = Format(noun="the registration", version=1, cure="End the worker of that name and start it again.")
+_FORMATS: Mapping[type, Format] = {
+    Deployment: Format(noun="the deployment", version=1, cure=_CURE),
+    Acknowledgement: Format(noun="the acknowledgement", version=1, cure=_CURE),
+    Registration: Format(noun="the registration", version=1, cure="End the worker of that name and start it again."),
+}
+T = TypeVar("T", Deployment, Acknowledgement, Registration)
 
 
-def encode_deployment(record: Deployment) -> bytes:
-    return _DEPLOYMENT.dump(asdict(record), f"deployment of {record.topology}")
+def encode(record: Deployment | Acknowledgement | Registration) -> bytes:
+    form = _FORMATS[type(record)]
+    return form.dump(asdict(record), form.noun)
 
 
-def decode_deployment(data: bytes, where: str) -> Deployment:
+def decode(kind: type[T], data: bytes, where: str) -> T:
     """:raises CorruptRecordError, NewerRecordError: it cannot be read."""
-    return _DEPLOYMENT.build(Deployment, _DEPLOYMENT.load(data, where)[1], where)
-
-
-def encode_acknowledgement(record: Acknowledgement) -> bytes:
-    return _ACKNOWLEDGEMENT.dump(asdict(record), f"acknowledgement of {record.worker}")
-
-
-def decode_acknowledgement(data: bytes, where: str) -> Acknowledgement:
-    """:raises CorruptRecordError, NewerRecordError: it cannot be read."""
-    return _ACKNOWLEDGEMENT.build(Acknowledgement, _ACKNOWLEDGEMENT.load(data, where)[1], where)
-
-
-def encode_registration(record: Registration) -> bytes:
-    return _REGISTRATION.dump(asdict(record), f"worker {record.worker}")
-
-
-def decode_registration(data: bytes, where: str) -> Registration:
-    """:raises CorruptRecordError, NewerRecordError: it cannot be read."""
-    return _REGISTRATION.build(Registration, _REGISTRATION.load(data, where)[1], where)
+    form = _FORMATS[kind]
+    return form.build(kind, form.load(data, where)[1], where)

@@ -131,7 +131,8 @@ def plain_fields(record: object) -> dict[str, Any]:
 
 def json_bytes(value: object, what: str) -> bytes:
     """:param what: names it in the error.
-    :raises ConfigurationError: it has something that JSON has not."""
+    :raises ConfigurationError: it has something that JSON has not.
+    """
     try:
         # ASCII only: text that is not valid Unicode (a lone surrogate in a file name) survives as an escape.
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")

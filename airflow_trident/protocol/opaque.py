@@ -61,8 +61,7 @@ def with_batch(
 
 
 def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
-    """The record without the batch of its opaque streams. FAILED and SKIPPED are gone, too: what was decided about the
-    batch is void with it."""
+    """The record without the batch of its opaque streams. FAILED and SKIPPED go too: they were said of that batch."""
     return replace(
         record.with_past_attempt(),
         status=move(record.status, Status.PROCESSING, txid=record.txid),

@@ -1,5 +1,4 @@
-"""The plan of a topology as boxes and arrows, for people who have the ledger and not the topology's code. No decision
-reads it."""
+"""The plan as boxes and arrows, for people who have the ledger but not the topology's code. No decision reads it."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ class PlanBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPicture:
-    """`<incarnation>/plan`. `boxes`: each after its inputs; `left_out`: so many more that are not kept, the last ones;
-    `digest`: of the plan."""
+    """`<incarnation>/plan`. `boxes`: each after its inputs; `left_out`: how many last ones are not kept; `digest`: the
+    plan's."""
 
     digest: str
     boxes: tuple[PlanBox, ...]

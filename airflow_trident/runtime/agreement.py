@@ -1,5 +1,4 @@
-"""Do the states hold what their ledger says, no less and no more? Asked before anything begins, and before each commit
-(P11)."""
+"""Do the states hold exactly what the ledger says? Asked before anything begins, and before each commit (P11)."""
 
 from __future__ import annotations
 

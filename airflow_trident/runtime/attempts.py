@@ -6,7 +6,8 @@ import json
 from contextlib import closing
 
 from airflow_trident.contracts.spout import Spout
-from airflow_trident.ledger.base import Ledger, MetadataOf
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.topology.topology import Topology

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import TransitionError, TridentError
-from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
 from airflow_trident.protocol.records import LedgerView, Owner, TxRecord

@@ -24,7 +24,8 @@ from airflow_trident.errors import (
     TransitionError,
     TridentError,
 )
-from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 
+from airflow_trident.closing import Closing
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.topology.topology import Topology
 
 
-class OpenCoordinators:
-    """Made when first needed and closed together; then they may be made again. A spout in another program is started
-    once for as long."""
+class OpenCoordinators(Closing):
+    """Made when first needed and closed together; may be made again. A spout in another program starts once."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -31,9 +31,3 @@ class OpenCoordinators:
     def close(self) -> None:
         self._open = {}
         self._stack.close()
-
-    def __enter__(self) -> OpenCoordinators:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.ledger.base import BatchesOf, BeginManyResult, Begun, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord

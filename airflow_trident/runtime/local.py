@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.io.object_stores import require_place
-from airflow_trident.ledger.base import DEFAULT_RETENTION, Begun, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, Begun
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from airflow_trident.closing import Closing
 from airflow_trident.contracts.state import State
 from airflow_trident.topology.topology import Topology
 
 
-class OpenStates:
+class OpenStates(Closing):
     """The topology's states, opened when first needed and closed together; then they may be opened again."""
 
     def __init__(self, topology: Topology) -> None:
@@ -30,9 +31,3 @@ class OpenStates:
     def close(self) -> None:
         self._open = {}
         self._stack.close()
-
-    def __enter__(self) -> OpenStates:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

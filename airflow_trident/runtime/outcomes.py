@@ -9,7 +9,8 @@ from functools import partial
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
-from airflow_trident.ledger.base import BeginManyResult, BeginResult, Ledger, NothingNew
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, NothingNew
 from airflow_trident.ledger.plan_pictures import note_picture
 from airflow_trident.plan.show.picture import picture_of
 from airflow_trident.protocol.decide import Blocked, Paused

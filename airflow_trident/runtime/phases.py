@@ -25,7 +25,8 @@ from airflow_trident.errors import (
     UnseenFilesError,
     recorded_text,
 )
-from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, BeginResult, Begun, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult, Begun
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process

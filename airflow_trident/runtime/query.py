@@ -35,8 +35,7 @@ class QueryResult:
         return names_of(self.schema)
 
     def as_json(self) -> list[dict[str, Json]]:
-        """One object per tuple, of what JSON has: times and dates as ISO 8601, intervals in microseconds, decimals
-        as text, bytes in hex."""
+        """An object for each tuple. Times are ISO 8601, intervals microseconds, decimals text, bytes hex."""
         return [dict(zip(self.fields, map(json_value, row), strict=True)) for row in self.rows]
 
 

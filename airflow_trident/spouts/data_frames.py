@@ -1,5 +1,4 @@
-"""A spout whose batches a user's function reads by Spark. Another function says which batch is next, by a position of
-any shape; it runs in the coordinator."""
+"""A spout whose batches a user's function reads by Spark. Another function, in the coordinator, says which is next."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.calls.infer import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.checks import fitting
 from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
@@ -91,22 +92,15 @@ class FixedEmitter(Emitter):
         return [Split(index, {"from": at, "to": min(at + size, end)}) for index, at in enumerate(starts)]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         begin, end = _range(split.body)
         if end > len(self.rows):
             raise SourceChangedError(
                 f"FixedBatchSpout has {len(self.rows)} rows and the transaction recorded rows {begin} to {end - 1}",
                 "Give it the rows that it had.",
             )
-        try:
+        what = f"rows {begin} to {end - 1} of FixedBatchSpout do not fit its fields"
+        with fitting(what, self.row_schema, "Mend the rows or the types."):
             table = rows_to_table(self.row_schema, list(self.rows[begin:end]))
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            fields = ", ".join(map(str, self.row_schema))
-            raise DamagedInputError(
-                f"rows {begin} to {end - 1} of FixedBatchSpout do not fit its fields ({fields}): {error}",
-                "Mend the rows or the types.",
-            ) from error
         yield from table.to_batches()
 
 

@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.calls.infer import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.checks import fitting
+from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
 if TYPE_CHECKING:
@@ -57,8 +59,6 @@ class MemoryTransactionalSpout(PartitionedSpout):
         return {"from": begin, "to": end} if end > begin else None
 
     def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         begin, end = _range(part)
         rows = self._rows.get(partition, ())
         if end > len(rows):
@@ -67,14 +67,9 @@ class MemoryTransactionalSpout(PartitionedSpout):
                 f"those up to {end}",
                 "Give it the tuples that it had.",
             )
-        try:
+        what = f"tuples of partition {partition} of {self.describe()} do not fit its fields"
+        with fitting(what, self._schema, "Mend the tuples or the types."):
             table = rows_to_table(self._schema, list(rows[begin:end]))
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            fields = ", ".join(map(str, self._schema))
-            raise DamagedInputError(
-                f"tuples of partition {partition} of {self.describe()} do not fit its fields ({fields}): {error}",
-                "Mend the tuples or the types.",
-            ) from error
         yield from table.to_batches()
 
     def lag(self, last: Mapping[str, Json]) -> Lag:
@@ -85,8 +80,7 @@ class MemoryTransactionalSpout(PartitionedSpout):
 
 
 class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
-    """The same, where partitions may be unreachable for a while (`set_disabled`); a batch that is emitted again is made
-    of the others then."""
+    """The same, but partitions may be away for a while (`set_disabled`): a batch emitted again has the others."""
 
     kind = SpoutKind.OPAQUE
 
@@ -105,11 +99,5 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
 def _range(metadata: Json) -> tuple[int, int]:
     if metadata is None:
         return 0, 0
-    if isinstance(metadata, dict):
-        begin, end = metadata.get("from"), metadata.get("to")
-        if isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end:
-            return begin, end
-    raise SourceChangedError(
-        f"the recorded metadata {metadata!r:.80} is not that of a MemoryTransactionalSpout",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
+    found = read_back(NumberRange, metadata, "a MemoryTransactionalSpout")
+    return found.begin, found.end

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from airflow_trident.errors import SourceChangedError
+from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.types import Json
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -21,10 +21,7 @@ def read_back(kind: type[T], metadata: Json, spout: str) -> T:
     try:
         return msgspec.convert(metadata, kind, strict=True, str_keys=True)
     except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
-        raise SourceChangedError(
-            f"the recorded metadata {metadata!r:.80} is not that of {spout} ({str(error).replace('`', '')})",
-            "Another spout had this stream's name: give the stream a new name.",
-        ) from error
+        raise not_metadata_of(f"{spout} ({str(error).replace('`', '')})", metadata) from error
 
 
 def as_json(metadata: msgspec.Struct) -> Json:

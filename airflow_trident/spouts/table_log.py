@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.contracts.spout import Coordinator, not_metadata_of
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.checks import require_at_least
@@ -23,8 +23,7 @@ from airflow_trident.types import Json, Schema, names_of
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 QUIET_VERSIONS = 100
-"""So many versions without data are passed by a transaction without rows: the log forgets them some day. Where versions
-have ids, each is."""
+"""After so many versions without data an empty transaction passes them: logs forget old ones. With ids: after each."""
 
 
 class Start(StrEnum):
@@ -120,10 +119,7 @@ class Span:
                 ids=ids,
             )
         except (AssertionError, KeyError, TypeError, ValueError) as error:
-            raise SourceChangedError(
-                f"the recorded metadata is not that of {spout}",
-                "Another spout had this stream's name: give the stream a new name.",
-            ) from error
+            raise not_metadata_of(spout) from error
 
 
 class TableLog(ABC):

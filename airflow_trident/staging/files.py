@@ -34,8 +34,7 @@ def storage_error(error: OSError, folder: str, what: str) -> TridentError:
 
 
 def stays_inside(path: str) -> bool:
-    """Is `path`, which was read from a record, below whatever folder it is joined to? By its text: links that lie in
-    that folder are its owner's."""
+    """Is `path`, from a record, below any folder that it is joined to? By its text: links there are the owner's own."""
     return bool(path) and "\0" not in path and not os.path.isabs(path) and ".." not in path.split("/")
 
 

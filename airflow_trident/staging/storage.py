@@ -75,8 +75,8 @@ class Storage(ABC):
 
     @abstractmethod
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Names below the folder, at any depth, with their sizes; nothing if there is none. An object store gives them
-        in the order of their names."""
+        """Names below the folder, at any depth, with sizes; none if it is not there. An object store gives them in name
+        order."""
 
     @abstractmethod
     def delete(self, folder: str, first: str = "", end: str = "") -> int:

@@ -21,23 +21,11 @@ else:
     except ImportError:  # 3.1
         from airflow.exceptions import AirflowRescheduleException
 
-__all__ = [
-    "DEFERS",
-    "PARTITIONS_ASSETS",
-    "STARTS_IN_TRIGGERER",
-    "AirflowRescheduleException",
-    "add_partition_event",
-    "asset_events_since",
-    "bundle_bag",
-    "file_bag",
-    "recall",
-    "remember",
-]
+__all__ = ["AirflowRescheduleException"]
 
 _RELEASE = tuple(map(int, __version__.split(".")[:2]))
 DEFERS = _RELEASE >= (3, 2)
-"""May tasks be deferred? The triggerer of 3.1 ends ("Response read out of order") when two triggers ask it at once, and
-ours ask from threads."""
+"""May tasks be deferred? In 3.1 the triggerer ends when two threads ask it at once ("Response read out of order")."""
 STARTS_IN_TRIGGERER = _RELEASE >= (3, 3)
 """Does a sensor that says so begin in the triggerer? Older schedulers pass over what it says."""
 
@@ -78,8 +66,7 @@ def recall(context: Context, key: str) -> Any:
 
 
 def remember(context: Context, key: str, value: Any) -> None:
-    """For later tries of the task, as long as the run is kept; None forgets it. Nothing happens where Airflow has no
-    such store."""
+    """Keep a value for later tries of the task, as long as the run is kept; None forgets it. Before 3.3: no effect."""
     store = context.get("task_state_store")
     if store is None:
         return

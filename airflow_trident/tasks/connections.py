@@ -1,5 +1,4 @@
-"""Airflow's connections for states and spouts: from the task SDK, so that secrets backends are asked and that what
-comes from them is masked in the logs."""
+"""Airflow's connections for states and spouts, by the task SDK: it asks secrets backends and masks secrets in logs."""
 
 from __future__ import annotations
 

@@ -118,8 +118,7 @@ class HookSubmit:
 
     @staticmethod
     def _follow(driver: Driver) -> None:
-        """The provider's own operator follows the driver of a former try on a retry, whose result nobody may commit
-        any more."""
+        """On a retry the provider's own operator follows the former try's driver. Nobody may commit its result now."""
         state = wait_for_end(driver)
         if state != "FINISHED":
             raise SparkJobError(f"Spark driver {driver.driver_id} ended as {state}", "See its log on the cluster.")

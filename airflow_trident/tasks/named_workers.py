@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.protocol.deployment import Roster
     from airflow_trident.protocol.records import Claim
-    from airflow_trident.runtime.drains.drain import DrainLimits
+    from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.phases import Attempts, Progress
     from airflow_trident.topology.topology import Topology
 

@@ -1,5 +1,4 @@
-"""A drain that is submitted as a whole: one Spark application, whose driver is in the task's process tree or in the
-cluster."""
+"""A drain submitted as one Spark application. Its driver runs below the task's process, or in the cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 
     from airflow_trident.ledger.workers import Worker
     from airflow_trident.protocol.records import Claim
-    from airflow_trident.runtime.drains.drain import DrainLimits, DrainResult
+    from airflow_trident.runtime.drains.drain import DrainResult
+    from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.phases import Attempts
     from airflow_trident.topology.topology import Topology
 

@@ -23,19 +23,7 @@ from airflow_trident.protocol.decide import (
 )
 from airflow_trident.protocol.records import LedgerView
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.waiting import Look, lowest_uncommitted, wait_while_undecided, waiting_story
-
-__all__ = [
-    "Abandoned",
-    "Look",
-    "Over",
-    "Until",
-    "WaitDecision",
-    "decide_wait",
-    "lowest_uncommitted",
-    "wait_in_worker",
-    "waiting_story",
-]
+from airflow_trident.runtime.waiting import Look, wait_while_undecided
 
 
 class Until(StrEnum):
@@ -58,8 +46,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Transaction `by` is staged, or lost its batch, and nobody is left who would commit it: the next commit sweep must
-    take it along."""
+    """Transaction `by` is staged, or lost its batch, and nobody is left to commit it: the next commit sweep must."""
 
     by: int
     why: str

@@ -266,8 +266,8 @@ class GroupedStream(GroupedBase[Stream]):
 
 
 class ChainedAggregatorDeclarer:
-    """Collects aggregators until `chain_end`. Of several that emit more than one tuple the cross product comes out; if
-    one emits none, the product is empty."""
+    """Collects aggregators until `chain_end`. The result is the cross product of what they emit: empty if one has
+    none."""
 
     def __init__(self, chain: Chain[Stream]) -> None:
         self._chain = chain

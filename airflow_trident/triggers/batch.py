@@ -84,8 +84,8 @@ class TridentBatchTrigger(BaseEventTrigger):
                 await asyncio.sleep(self.poll_s)
 
     async def _look(self, hub: Hub) -> tuple[int, str | None]:
-        """The last transaction, and a stream that has data behind it. What cannot be asked now is asked again: an event
-        trigger that ends is not begun anew."""
+        """The last transaction, and a stream with data after it. If they cannot be asked now they are asked again: an
+        event trigger that ends is never started again."""
         try:
             topology = await asyncio.to_thread(self._topology)
             last, position = await hub.ledger(self.topology).call(last_position)

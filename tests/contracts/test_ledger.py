@@ -17,7 +17,8 @@ from airflow_trident.errors import (
     TridentError,
     UnknownTopologyError,
 )
-from airflow_trident.ledger.base import Begun, Ledger, NothingNew
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import Begun, NothingNew
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import Blocked, Full, Paused

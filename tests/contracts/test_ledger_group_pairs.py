@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_trident.errors import FencedError
-from airflow_trident.ledger.base import Ledger, NothingNew
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import NothingNew
 from airflow_trident.protocol.decide import Full
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json

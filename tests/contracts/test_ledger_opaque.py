@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from airflow_trident.errors import ConfigurationError, FencedError, InvalidatedError, StaleAttemptError, TransitionError
-from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import Begun, MetadataOf
 from airflow_trident.protocol.decide import EmitAgain, Full, decide_commit
 from airflow_trident.protocol.records import Exceptions, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind

@@ -8,7 +8,8 @@ from airflow_trident.errors import (
     ConfigurationError,
     TransitionError,
 )
-from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.statuses import Status
 from tests.fixtures.ledger import (

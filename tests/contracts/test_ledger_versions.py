@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import DefinitionChangedError, NewerRecordError
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.paths import LedgerPaths, topology_path
 from airflow_trident.ledger.znode_ledger import ZNodeLedger

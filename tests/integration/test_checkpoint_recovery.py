@@ -19,7 +19,7 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.checkpoint import Action, CheckpointState
 from airflow_trident.protocol.records import Claim

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.base import NothingNew
+from airflow_trident.ledger.begin_result import NothingNew
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Delete, Set

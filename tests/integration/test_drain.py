@@ -17,7 +17,7 @@ from airflow_trident import Count, FixedBatchSpout, Function, OperationContext, 
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import BlockedError, TridentError, UserCodeError
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
@@ -27,7 +27,8 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.drains.drain import Drain, DrainResult
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts, OnFailure, coordinate, process
 from airflow_trident.staging.manifest import Manifest
 from tests.documented import documented

@@ -14,7 +14,7 @@ from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topol
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, UserCodeError
-from airflow_trident.ledger.base import DEFAULT_RETENTION
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
@@ -24,7 +24,8 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains import group_size
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits, DrainResult
+from airflow_trident.runtime.drains.drain import Drain, DrainResult
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.staging.manifest import Manifest
 

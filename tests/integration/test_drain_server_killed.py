@@ -17,7 +17,8 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, World

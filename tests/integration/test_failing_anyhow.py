@@ -20,7 +20,8 @@ from airflow_trident.errors import ConfigurationError, StaleAttemptError, Unseen
 from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import EMIT_TRIES
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.states.sql.store import SqlStore
 from tests.fixtures.runtime import ALL, Sickness, World

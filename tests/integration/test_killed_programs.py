@@ -25,7 +25,8 @@ from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, Selection
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner, owner_of_this_process
 from airflow_trident.runtime.phases import Attempts, coordinate
 from airflow_trident.runtime.workers import at_work

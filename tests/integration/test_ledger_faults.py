@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import FencedError, LedgerUnavailableError, OutcomeUnknownError
-from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger

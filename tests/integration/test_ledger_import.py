@@ -14,7 +14,7 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     TransitionError,
 )
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.open import open_ledger

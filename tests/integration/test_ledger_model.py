@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from airflow_trident.errors import TridentError
-from airflow_trident.ledger.base import Begun, Ledger, MetadataOf
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import Begun, MetadataOf
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op

@@ -21,7 +21,7 @@ from airflow_trident.errors import (
     TransitionError,
     UserCodeError,
 )
-from airflow_trident.ledger.base import NothingNew
+from airflow_trident.ledger.begin_result import NothingNew
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger

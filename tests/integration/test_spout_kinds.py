@@ -13,7 +13,8 @@ from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
-from airflow_trident.ledger.base import Begun, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.ledger.open import open_ledger

@@ -67,7 +67,7 @@ from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.tasks.submitted_drain import SubmittedDrain
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains import order
-from airflow_trident.runtime.drains.drain import DrainLimits
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 
 started = []

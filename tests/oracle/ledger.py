@@ -22,7 +22,7 @@ from airflow_trident.errors import (
     UnknownTopologyError,
 )
 from airflow_trident.ledger.backup.export import export_json
-from airflow_trident.ledger.base import (
+from airflow_trident.ledger.begin_result import (
     DEFAULT_MAX_PENDING,
     DEFAULT_RETENTION,
     BeginResult,

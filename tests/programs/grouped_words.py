@@ -32,7 +32,8 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.coordinators import OpenCoordinators
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.group_phases import coordinate_many
 from airflow_trident.runtime.local import LocalRunner

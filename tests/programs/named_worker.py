@@ -26,7 +26,7 @@ from airflow_trident.protocol.deployment_steps import next_command
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.runtime.deployed.named_worker import NamedWorker, Patience
 from airflow_trident.runtime.deployed.running_topology import Means
-from airflow_trident.runtime.drains.drain import DrainLimits
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import owner_of_this_process
 from airflow_trident.runtime.phases import Attempts
 from tests.programs import word_count

@@ -20,7 +20,8 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.types import Json, Schema, parse_declared
 from tools import kills

@@ -17,7 +17,7 @@ from airflow_trident.errors import (
     UnknownTopologyError,
     UserCodeError,
 )
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status

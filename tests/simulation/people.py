@@ -8,7 +8,7 @@ from contextlib import suppress
 from tempfile import gettempdir
 
 from airflow_trident.errors import LedgerBehindStateError, LostTransactionsError, TransitionError
-from airflow_trident.ledger.base import NothingNew
+from airflow_trident.ledger.begin_result import NothingNew
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,12 +18,8 @@ from airflow_trident.protocol.deployment import (
     Registration,
     Roster,
     WorkerStatus,
-    decode_acknowledgement,
-    decode_deployment,
-    decode_registration,
-    encode_acknowledgement,
-    encode_deployment,
-    encode_registration,
+    decode,
+    encode,
 )
 from airflow_trident.protocol.deployment_steps import (
     COMMANDS,
@@ -184,10 +179,10 @@ def test_how_a_worker_stands_for_people() -> None:
 
 def test_records_are_read_as_they_were_written() -> None:
     deployment = replace(DEPLOYED, command=RUN, epoch=4, weight=3, affinity=("w2",), placed="w2", changed_by="ann")
-    assert decode_deployment(encode_deployment(deployment), "here") == deployment
+    assert decode(Deployment, encode(deployment), "here") == deployment
     said = Acknowledgement(worker="w1", session="s", epoch=4, status=WorkerStatus.INIT_FAILED, error="é", at_ms=5)
-    assert decode_acknowledgement(encode_acknowledgement(said), "here") == said
-    assert decode_registration(encode_registration(process("w1")), "here") == process("w1")
+    assert decode(Acknowledgement, encode(said), "here") == said
+    assert decode(Registration, encode(process("w1")), "here") == process("w1")
 
 
 DEPLOYMENT = replace(DEPLOYED, command=RUN, epoch=4, weight=3, affinity=("w2",), placed="w2", changed_by="ann")
@@ -196,23 +191,21 @@ PROCESS = Registration(worker="w2", session="5e55", host="h", pid=7, task="airfl
 
 
 @pytest.mark.parametrize(
-    ("file", "decode", "record"),
+    ("file", "kind", "record"),
     [
-        ("v1-deployment.json", decode_deployment, DEPLOYMENT),
-        ("v1-acknowledgement.json", decode_acknowledgement, ANSWER),
-        ("v1-registration.json", decode_registration, PROCESS),
+        ("v1-deployment.json", Deployment, DEPLOYMENT),
+        ("v1-acknowledgement.json", Acknowledgement, ANSWER),
+        ("v1-registration.json", Registration, PROCESS),
     ],
 )
-def test_what_version_1_wrote_is_read_for_ever(
-    file: str, decode: Callable[[bytes, str], object], record: object
-) -> None:
+def test_what_version_1_wrote_is_read_for_ever(file: str, kind: type[Deployment], record: object) -> None:
     data = (GOLDEN / file).read_bytes()
-    assert decode(data, file) == record
-    assert decode(data.replace(b'"v":1', b'"v":1,"later":2'), file) == record
+    assert decode(kind, data, file) == record
+    assert decode(kind, data.replace(b'"v":1', b'"v":1,"later":2'), file) == record
     with pytest.raises(NewerRecordError):
-        decode(data.replace(b'"v":1', b'"v":2'), file)
+        decode(kind, data.replace(b'"v":1', b'"v":2'), file)
     with pytest.raises(CorruptRecordError, match=file):
-        decode(data[:-1], file)
+        decode(kind, data[:-1], file)
 
 
 # ---- placement -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import airflow_trident
 from airflow_trident import errors
 from airflow_trident.errors import PlanError
 from airflow_trident.hooks.zookeeper import _EXTRAS
-from airflow_trident.ledger.base import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.verbs.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD

@@ -12,6 +12,7 @@ from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.runtime.waiting import lowest_uncommitted, waiting_story
 from airflow_trident.tasks.liveness import (
     Gone,
     TaskOfRun,
@@ -24,7 +25,7 @@ from airflow_trident.tasks.liveness import (
     owned_by,
     questions,
 )
-from airflow_trident.tasks.waits import Over, Until, decide_wait, lowest_uncommitted, wait_in_worker, waiting_story
+from airflow_trident.tasks.waits import Over, Until, decide_wait, wait_in_worker
 
 TASKS = {"emit": "g.emit", "commit": "g.commit"}
 

@@ -17,7 +17,8 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import TAKEOVER_S
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.tasks import liveness
 from airflow_trident.tasks.liveness import ask_airflow

@@ -157,7 +157,7 @@ import plays
 from airflow_trident import settings
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.drain import DrainLimits
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.tasks.submitted_drain import SubmittedDrain
 

@@ -65,8 +65,7 @@ def list_(args: Namespace) -> int | None:
 
 
 def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None) -> bool:
-    """Does nothing move before a person acts: does a FAILED transaction hold up the others, or the coordinator begin
-    nothing?"""
+    """Must a person act before anything moves? A FAILED transaction blocks, or the coordinator begins nothing."""
     blocked = view.blocked_by(view.next_txid) is not None
     return blocked or (outcome is not None and outcome.now(view.next_txid).is_bad)
 

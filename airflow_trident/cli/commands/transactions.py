@@ -1,5 +1,4 @@
-"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source``: what a person does about
-transactions."""
+"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source | take-back``."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 @trident_command
 def drain(args: Namespace) -> int | None:
     from airflow_trident.protocol.records import Claim
-    from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+    from airflow_trident.runtime.drains.drain import Drain
+    from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.phases import Attempts
 

@@ -142,7 +142,7 @@ def _worker_of(args: Namespace) -> NamedWorker:
     """:raises ConfigurationError: there is no code of a topology that it is to serve."""
     from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.deployed.named_worker import Patience
-    from airflow_trident.runtime.drains.drain import DrainLimits
+    from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.phases import Attempts
     from airflow_trident.tasks.named_workers import bolts_run_here, make_worker

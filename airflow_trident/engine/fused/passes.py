@@ -208,8 +208,7 @@ class _Caller:
 
 @dataclass(frozen=True)
 class _Guard(AbstractContextManager[None]):
-    """What the user's code raises becomes a UserCodeError with the row after those that are done. Around the loop, not
-    inside it: it costs nothing per row."""
+    """Turns an error of the user's code into a UserCodeError with its row. Around the loop: no cost per row."""
 
     caller: _Caller
     frame: Frame

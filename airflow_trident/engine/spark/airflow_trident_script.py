@@ -15,8 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 JOB = "spark.airflowTrident.job"
-"""The setting that says where the job of this run is: a setting reaches a driver wherever that runs, and what the
-environment says does not."""
+"""The setting that says where the job of this run is. Settings reach a driver anywhere; the environment does not."""
 
 
 def inputs(spark: Any, name: str) -> list[str]:

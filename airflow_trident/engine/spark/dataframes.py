@@ -246,8 +246,7 @@ def _widens(given: str, wanted: str) -> bool:
 
 
 def failed_in_transform(error: BaseException, plan: Plan, what: str) -> UserCodeError | None:
-    """What Spark raised while it ran, if data or a UDF of a transform is the cause; which row it was Spark does not
-    say."""
+    """What Spark raised, if data or a UDF of a transform is the cause. Spark does not say in which row."""
     nodes = transforms_of(plan)
     text = str(error)
     if not nodes or isinstance(error, TridentError) or "trident-error:" in text:

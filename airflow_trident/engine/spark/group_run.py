@@ -186,8 +186,7 @@ class GroupRun:
         return replace(flow.changed(lambda data: self._columns.final(data, node), whole.schema), tags=self._member)
 
     def _processed(self, flow: GroupFlow, nodes: tuple[Node, ...], stage: Stage) -> GroupFlow:
-        """Nodes in the JVM; where rows still are where they were read, from the first to the last node that needs
-        Python in its passes."""
+        """Nodes run in the JVM. Before rows move, those from the first to the last in Python run in its passes."""
         places = []
         if in_place(stage, self._plan.stages):
             places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]

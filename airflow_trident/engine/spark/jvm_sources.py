@@ -56,8 +56,8 @@ class JvmSources:
         return None if None in rows else sum(one for one in rows if one is not None)
 
     def _goes_on_in_jvm(self, stage: Stage) -> bool:
-        """Do the rows move, or become a transform's, before Python gets them? It is told of partitions, and Spark cuts
-        what it reads as it likes."""
+        """Do rows move, or go to a transform, before Python gets them? Python needs partitions; Spark cuts as it
+        likes."""
         readers = [one for one in self._plan.stages if stage.index in one.upstreams]
         return not stage.sinks and all(map(self._takes_them_in_jvm, readers))
 

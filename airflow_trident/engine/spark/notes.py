@@ -34,8 +34,7 @@ class Notes(ABC):
 
     @abstractmethod
     def leave(self, name: str, text: str = "") -> None:
-        """Instead of an older one of this name. `text`: few letters, without ``/``; of numbers it may be the largest
-        that was ever left."""
+        """Replaces an older note of this name. `text`: short, no ``/``. Of numbers, it may be the largest ever left."""
 
     @abstractmethod
     def all(self) -> dict[str, str]:

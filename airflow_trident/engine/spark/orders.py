@@ -125,7 +125,6 @@ def _write(file: Any, content: bytes) -> None:
 
 
 def _lend(conn_id: str) -> None:
-    """To the programs that this process starts: a driver in client mode has no Airflow to ask. One on a cluster has its
-    own environment."""
+    """For programs that this process starts: a driver in client mode cannot ask Airflow; in a cluster it can."""
     if conn_id:
         os.environ.setdefault(connections.variable(conn_id), connections.as_json(connections.resolve(conn_id)))

@@ -18,8 +18,7 @@ from types import ModuleType
 from airflow_trident.errors import ConfigurationError
 
 _WITH_WORKERS = frozenset({"airflow_trident", "pyspark", "py4j"})
-"""What every Python worker has. A Spark that is not installed by pip, and a driver in YARN, import it from zips
-outside every installation."""
+"""What all Python workers have. Spark without pip, and a driver in YARN, import it from zips outside installations."""
 _LOCK = RLock()
 
 

@@ -84,8 +84,7 @@ def require_pyarrow() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Any of: read splits (the batches that come in hold their numbers), run nodes, note that a partition was made,
-    write what comes out."""
+    """Any of these: read splits (input batches hold their numbers), run nodes, note a partition, write rows."""
 
     slot: Slot
     partitions: int

@@ -12,7 +12,7 @@ from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.deployment import Deployment, DeploymentCommand, decode_deployment, encode_deployment
+from airflow_trident.protocol.deployment import Deployment, DeploymentCommand, decode, encode
 from airflow_trident.protocol.deployment_steps import obeying, require_workers, told
 from airflow_trident.protocol.records import Command, TopologyRecord
 from airflow_trident.topology.names import require_name
@@ -48,7 +48,7 @@ def deploy(
     with suppress(CorruptRecordError):  # a damaged one is mended by this
         if (before := _deployment(snap)) is not None:  # whoever serves it still has acknowledged lower epochs
             anew = replace(anew, epoch=told(before, DeploymentCommand.INTRODUCE).epoch)
-    writes = [snap.put(path, encode_deployment(anew)), *_without_answers(snap)]
+    writes = [snap.put(path, encode(anew)), *_without_answers(snap)]
     if topology.command is Command.SHUTDOWN:
         topology = replace(topology, command=Command.RUN, epoch=topology.epoch + 1)
     return _with_topology(snap, topology, writes, anew)
@@ -78,12 +78,12 @@ def obeyed(snap: Snapshot, topology: TopologyRecord, command: Command, by: str) 
     if before is None or before.incarnation != topology.incarnation:
         return ()
     after = obeying(before, command, by=by, now_ms=snap.now_ms)
-    return () if after == before else (snap.set(snap.paths.deployment, encode_deployment(after)),)
+    return () if after == before else (snap.set(snap.paths.deployment, encode(after)),)
 
 
 def _deployment(snap: Snapshot) -> Deployment | None:
     data = snap.data(snap.paths.deployment)
-    return None if data is None else decode_deployment(data, snap.paths.deployment)
+    return None if data is None else decode(Deployment, data, snap.paths.deployment)
 
 
 def _without_answers(snap: Snapshot) -> list[Delete]:

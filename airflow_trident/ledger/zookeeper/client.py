@@ -37,12 +37,10 @@ from airflow_trident.ledger.znodes import (
 from airflow_trident.ledger.zookeeper.connect_watchdog import ConnectWatchdog
 from airflow_trident.ledger.zookeeper.connection_log import ConnectionLog
 from airflow_trident.ledger.zookeeper.multi import add, raise_first
-from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
+from airflow_trident.ledger.zookeeper.settings import Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
-
-__all__ = ["DigestAuth", "Tls", "ZooKeeperSettings", "ZooKeeperZNodes"]
 
 _PAUSE_S = 0.05
 """Between two tries of a read while there is no session."""

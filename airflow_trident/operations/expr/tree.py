@@ -296,7 +296,7 @@ def split(text: Operand, delimiter: str) -> Expression:
 
 
 def split_words(text: Operand) -> Expression:
-    """The parts between runs of ASCII whitespace (space, tab, line feed, vertical tab, form feed, return); none is
+    """The parts between runs of ASCII whitespace (space, tab, line feed, vertical tab, form feed, return), none
     empty."""
     return _call(ExpressionOp.SPLIT_WORDS, text)
 

@@ -193,8 +193,7 @@ class _Book:
         )
 
     def opened_from(self, place: int | None) -> _Book:
-        """With the windows that end after `place` open, once for each place that a person gives: later the stream may
-        well be further."""
+        """With the windows that end after `place` open. Once for each place: later the stream may have gone further."""
         if place is None or place == self.reopened:
             return self
         return replace(self, reopened=place, mark=None if self.mark is None else min(self.mark, place))

@@ -6,8 +6,8 @@ from airflow_trident.plan.graph import Sinks, ordered, rebuilt
 
 
 def prune(sinks: Sinks) -> Sinks:
-    """Sources, projections and unions give what is used; before a repartition a projection drops what is not. A
-    projection that drops nothing goes."""
+    """Sources, projections and unions give only what is used; before a repartition a projection drops the rest.
+    Projections that drop nothing are removed."""
     used = _used(sinks)
     return rebuilt(sinks, lambda old, node: node.narrowed(used[id(old)]))
 

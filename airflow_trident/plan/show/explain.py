@@ -15,8 +15,7 @@ from airflow_trident.types import ddl
 
 
 class PlanFormat(StrEnum):
-    """TEXT: the logical, the rewritten and the compiled plan. MERMAID and SVG: the compiled one as a picture. JSON: all
-    three, for programs."""
+    """TEXT: the logical, rewritten and compiled plan. MERMAID, SVG: a picture of the last one. JSON: all three."""
 
     TEXT = "text"
     MERMAID = "mermaid"

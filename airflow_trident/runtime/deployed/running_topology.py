@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import TridentError, error_text
-from airflow_trident.ledger.base import DEFAULT_RETENTION, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.drain import Drain, DrainLimits
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts, Progress
 from airflow_trident.topology.topology import Topology
 

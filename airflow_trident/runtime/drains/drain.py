@@ -18,7 +18,8 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     TridentError,
 )
-from airflow_trident.ledger.base import DEFAULT_RETENTION, BeginManyResult, Ledger
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginManyResult
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
@@ -36,11 +37,8 @@ from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 
-__all__ = ["Drain", "DrainLimits", "DrainResult"]
-
 AT_ONCE = 2
-"""Passes that are at work at the same time, where nobody says how much may be pending: one is processed while the other
-commits."""
+"""Passes at work at the same time, if nobody says how much may be pending: one is processed while one commits."""
 
 LAG_EVERY_S = 30.0
 
@@ -50,8 +48,7 @@ LOOK_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
-    """`committed`: txids that this drain committed, in order. `rows_read`: rows from the sources in those that it
-    processed itself."""
+    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, where it processed."""
 
     committed: tuple[int, ...]
     rows_read: int

@@ -62,8 +62,8 @@ class GroupSize:
             self._now = min(self._most, next_size(self._now, self._took))
 
     def staged(self, manifest: Manifest) -> None:
-        """What a pass read and staged: the next transactions whose spout does not say their size are taken to be as
-        large as the largest of the last passes."""
+        """What a pass read and staged. If a spout gives no size, the next batches count as the largest of the last
+        passes."""
         members = manifest.members
         rows = max(one.rows_read for one in members)
         if rows >= 0:
@@ -121,8 +121,7 @@ def next_size(now: int, took: Sequence[tuple[int, float]]) -> int:
 
 
 def _line(took: Sequence[tuple[int, float]]) -> tuple[float, float | None]:
-    """Seconds of a pass by itself, and of each of its members: the line through these passes. All of one size tell
-    nothing about that."""
+    """Seconds of a pass, and of each of its members: the line through these passes. Passes of one size cannot tell."""
     sizes, seconds = zip(*took, strict=True)
     if len(set(sizes)) < 2:
         return 0.0, None

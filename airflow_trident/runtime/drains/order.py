@@ -27,7 +27,8 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.drain import DrainLimits, DrainResult
+from airflow_trident.runtime.drains.drain import DrainResult
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.topology.topology import Topology
 

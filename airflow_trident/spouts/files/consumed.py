@@ -25,6 +25,7 @@ from enum import Enum, auto
 from itertools import accumulate, takewhile
 from typing import Any
 
+from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles, cut, is_old_enough
 from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
@@ -130,10 +131,7 @@ def consumed_from_json(metadata: Any) -> Consumed:
             old=None if old is None else Tally(int(old["files"]), int(old["total"], 16)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceChangedError(
-            "the recorded metadata is not that of a FileSpout",
-            "Another spout had this stream's name: give the stream a new name.",
-        ) from error
+        raise not_metadata_of("a FileSpout") from error
 
 
 def require_last(metadata: Any) -> None:
@@ -161,8 +159,7 @@ ContentOf = Callable[[FoundFile], str]
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFiles:
-    """The next batches: their `files`, oldest first. `read`: those that had been; `left`: new ones that found no
-    room."""
+    """The next batches. `files`: oldest first. `read`: those that were read before; `left`: new ones without room."""
 
     batches: Sequence[Sequence[FoundFile]]
     read: Sequence[FoundFile]

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.staging.files import stays_inside
@@ -74,10 +75,7 @@ def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
             for path, size, mtime_ns, *more in metadata["files"]
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise SourceChangedError(
-            "the recorded metadata is not that of a FileSpout",
-            "Another spout had this stream's name: give the stream a new name.",
-        ) from error
+        raise not_metadata_of("a FileSpout") from error
     for file in found:
         if not stays_inside(file.path):
             raise CorruptRecordError(

@@ -120,8 +120,7 @@ class FileEmitter(Emitter):
 
 
 def _part(path: str, size: int, body: dict[str, Json], file: BinaryIO) -> FilePart:
-    """Cuts fall anywhere; a line belongs to the part in which it begins. The end first: what is read to find the begin
-    is read again."""
+    """Cuts fall anywhere: a line belongs to the part in which it begins. The end first: the begin is read again."""
     begin, end = body.get("begin"), body.get("end")
     if not isinstance(begin, int) or not isinstance(end, int):
         return FilePart(path=path)

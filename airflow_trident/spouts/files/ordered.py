@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
-from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.contracts.spout import not_metadata_of
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.spouts.files.batch_limits import BatchLimits, cut, is_old_enough
 from airflow_trident.spouts.files.consumed import MAX_SEEN, ORDERED, require_last
 from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
@@ -23,8 +24,7 @@ from airflow_trident.types import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadInOrder:
-    """What has been read: `upto` and all before it, and `seen`: name -> what the object looked like; hashes stand for
-    names."""
+    """What was read: `upto` and all before it, and `seen`: name (as a hash) -> what the object looked like."""
 
     upto: str = ""
     seen: Mapping[str, str] = field(default_factory=dict)
@@ -50,16 +50,12 @@ def read_in_order_from_json(metadata: Any) -> ReadInOrder:
         upto, seen = metadata[ORDERED]["upto"], metadata[ORDERED]["seen"]
         return ReadInOrder(upto=str(upto), seen=entries_of(str(seen)))
     except (KeyError, TypeError) as error:
-        raise SourceChangedError(
-            "the recorded metadata is not that of a FileSpout with ordered_names",
-            "Another spout had this stream's name: give the stream a new name.",
-        ) from error
+        raise not_metadata_of("a FileSpout with ordered_names") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenInOrder:
-    """The next batches. `listed`: what was looked at, in the order of names; `new`: those of them that had not been
-    read; `complete`: that was all there is."""
+    """The next batches. `listed`: in the order of names; `new`: those not read before; `complete`: there is no more."""
 
     batches: Sequence[Sequence[FoundFile]]
     listed: Sequence[FoundFile]

@@ -74,8 +74,7 @@ def _is_of_our_calendar(notes: dict[bytes, bytes]) -> bool:
 
 
 def _as_spark_has_it(given: pa.DataType) -> Any:
-    """The type of what Spark reads from a column that Arrow has as `given`. None: of any other Spark may make something
-    else than Arrow does."""
+    """The type that Spark reads where Arrow has `given`. None: for others Spark may give other values than Arrow."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(given):

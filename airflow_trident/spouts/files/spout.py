@@ -208,8 +208,8 @@ class FileCoordinator(Coordinator):
         return next(iter(self.next_batches(txid, previous, 1)), None)
 
     def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
-        """From one listing. What has been read with all of them is in the metadata of the last one, whose errors these
-        are as well."""
+        """All from one listing. The metadata of the last one has what was read with all; errors are about the last
+        one."""
         base = self.source.base()
         choice = self._remembered(previous, base, most) or self._look(previous, base, most)
         if choice is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from airflow_trident.closing import Closing
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.spouts.kafka.ranges import NO_ID, LogOffsets, OffsetRange, TopicPartition
@@ -34,7 +35,7 @@ def _ignored(error: Any) -> None:
     """Errors of connections: the driver tries again, and calls that wait end with an error of their own."""
 
 
-class KafkaCluster:
+class KafkaCluster(Closing):
     """One client for questions. Use as a context manager; opens connections when asked."""
 
     def __init__(self, settings: Mapping[str, Any], what: str, timeout_s: float) -> None:
@@ -154,12 +155,6 @@ class KafkaCluster:
     def close(self) -> None:
         """Connections close when the client is forgotten."""
         self._admin = None
-
-    def __enter__(self) -> KafkaCluster:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def retried(self, ask: Callable[[], _Answer], is_good: Callable[[_Answer], bool]) -> _Answer:
         """Ask until the answer is good, or time is up: after a change of leader, answers lag for a moment."""

@@ -217,8 +217,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
 @dataclass(frozen=True, kw_only=True)
 class OpaqueRedisStreamSpout(RedisStreamSpout, OpaquePartitionedSpout):
-    """The same, decided anew for each attempt: entries that were trimmed meanwhile are left out, and the metadata says
-    how many were lost."""
+    """The same, decided anew for each attempt. Entries trimmed since then are left out; the metadata counts them."""
 
     kind = SpoutKind.OPAQUE
 

@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
+from airflow_trident.spouts.checks import fitting
 from airflow_trident.spouts.spool.sources import Polled
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
 from airflow_trident.types import Json, Schema
@@ -96,14 +97,9 @@ class Spool:
     def _content(self, rows: list[tuple[Any, ...]], ids: list[str] | None, token: Json) -> bytes:
         import pyarrow as pa
 
-        try:
+        what = f"what the source of the spool {self.folder!r} gave does not fit its fields"
+        with fitting(what, self.schema, "Declare the fields as they come; nothing was spooled or acknowledged."):
             table = rows_to_table(self.schema, rows)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            fields = ", ".join(map(str, self.schema))
-            raise DamagedInputError(
-                f"what the source of the spool {self.folder!r} gave does not fit its fields ({fields}): {error}",
-                "Declare the fields as they come; nothing was spooled or acknowledged.",
-            ) from error
         if ids is not None:
             table = table.append_column(ID, pa.array(ids, pa.string()))
         table = table.replace_schema_metadata({_TOKEN: json.dumps(token).encode()})

@@ -71,8 +71,7 @@ class SqlSource:
             return [tuple(row) for row in rows]
 
     def cut(self, begin: int, end: int, parts: int) -> list[tuple[int, int]]:
-        """Ranges (from, to] that cover (begin, end], at most `parts`, with about as many rows each: rows of one key are
-        never apart."""
+        """At most `parts` ranges (from, to] that cover (begin, end], of about as many rows. A key is in one range."""
         import sqlalchemy as sa
 
         source, key = self._source()

@@ -7,18 +7,19 @@ that they are gone. Rows must be added with rising keys, and stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.operations.expr.conversions import interval_of
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import require_at_least
+from airflow_trident.spouts.checks import fitting, require_at_least
+from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.spouts.sql.source import SqlSource
 from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
 
@@ -135,8 +136,7 @@ class SqlCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class SqlEmitter(Emitter):
-    """Cuts a batch into ranges of about as many rows each, however its keys lie; their rows are counted first, so that
-    none can be missing later."""
+    """Cuts a batch into ranges with about as many rows each. Rows are counted first: none can be missing later."""
 
     source: SqlSource
     most_splits: int
@@ -180,19 +180,9 @@ def _with_intervals(row: tuple[object, ...], places: list[int]) -> tuple[object,
     return tuple(parts)
 
 
-@contextmanager
-def _fitting(source: SqlSource) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    # NotImplementedError: of a driver that cannot read what the database sends
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        fields = ", ".join(map(str, source.fields))
-        raise DamagedInputError(
-            f"{source.describe()}: rows do not fit the fields ({fields}): {error}",
-            "Declare the types that the database has, or convert them in a query.",
-        ) from error
+def _fitting(source: SqlSource) -> AbstractContextManager[None]:
+    cure = "Declare the types that the database has, or convert them in a query."
+    return fitting(f"{source.describe()}: rows do not fit the fields", source.fields, cure)
 
 
 def _changed(source: SqlSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:
@@ -204,12 +194,10 @@ def _changed(source: SqlSource, begin: int, end: int, recorded: int, found: int)
     )
 
 
+class _Rows(NumberRange, frozen=True):
+    rows: int
+
+
 def _range(metadata: Json) -> tuple[int, int, int]:
-    if isinstance(metadata, dict):
-        begin, end, rows = (metadata.get(name) for name in ("from", "to", "rows"))
-        if isinstance(begin, int) and isinstance(end, int) and isinstance(rows, int):
-            return begin, end, rows
-    raise SourceChangedError(
-        f"the recorded metadata {metadata!r:.80} is not that of a SqlSpout",
-        "Another spout had this stream's name: give the stream a new name.",
-    )
+    found = read_back(_Rows, metadata, "a SqlSpout")
+    return found.begin, found.end, found.rows

@@ -1,5 +1,4 @@
-"""A bolt with effects of its own at the end of a stream: it gets every batch in the commit phase, in the order of
-transactions."""
+"""A bolt with effects of its own at the end of a stream. It gets each batch in the commit phase, in txid order."""
 
 from __future__ import annotations
 

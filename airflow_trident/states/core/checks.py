@@ -40,8 +40,9 @@ LONGEST_NAME = 255
 
 
 def require_short_name(spec: StateSpec, name: str, *, beside: int = 0) -> None:
-    """:param beside: so many characters are put to it.
-    :raises ConfigurationError: no file system takes a file or folder of this name."""
+    """:param beside: so many characters are added to it.
+    :raises ConfigurationError: no file system takes a name like this.
+    """
     most = LONGEST_NAME - beside
     if len(name.encode()) > most:
         raise ConfigurationError(

@@ -1,5 +1,4 @@
-"""Several batches that go into a state in one atomic step (T12): as one, where that gives the same, or one after the
-other. Pure."""
+"""Several batches in one atomic step of a state (T12): as one batch if that gives the same, else one by one. Pure."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 class AdmittingState(State):
-    """A state whose `apply` asks :func:`admit` in its atomic step. So `bar` is an `apply` that can only write the
-    marker."""
+    """A state whose `apply` asks :func:`admit` in its atomic step. So `bar` is an `apply` of the marker alone."""
 
     _spec: StateSpec
 

@@ -104,8 +104,7 @@ class IcebergTable(StateFactory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """Of the property. `of`: topology and state. `snapshot`: the id of the one that came with it, `sequence` its
-    sequence number."""
+    """The property. `of`: topology and state. `snapshot`: id of the one that came with it; `sequence`: its number."""
 
     of: tuple[str, str]
     marker: dict[str, Any]

@@ -31,6 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
 
+from airflow_trident.closing import Closing
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.types import Json
@@ -40,7 +41,7 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class KeyValueState(ABC, Generic[K, V]):
+class KeyValueState(Closing, Generic[K, V]):
     """An open state of one namespace. Not for sharing between threads. Use as a context manager."""
 
     namespace: str
@@ -107,15 +108,6 @@ class KeyValueState(ABC, Generic[K, V]):
     @abstractmethod
     def committed_items(self) -> Iterator[tuple[K, V]]:
         """As `iterator`, of the committed data alone."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self) -> KeyValueState[K, V]:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class StateProvider(ABC):

@@ -71,8 +71,7 @@ class SqliteStateProvider(StateProvider):
 
 
 class SqliteKeyValueState(LayeredState[Any, Any]):
-    """See :class:`SqliteStateProvider`. One connection; no statement stays open between calls, so that a forgotten
-    iterator holds no lock."""
+    """See :class:`SqliteStateProvider`. One connection. No statement stays open: a forgotten iterator holds no lock."""
 
     def __init__(self, namespace: str, file: SqliteFile) -> None:
         super().__init__(namespace)

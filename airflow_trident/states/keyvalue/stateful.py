@@ -87,8 +87,7 @@ class KeyValueStates(StateFactory):
 
 
 class OpenStateful(State):
-    """See :class:`KeyValueStates`. `items` yields ``((key,), (value,))`` of all partitions' states, as JSON has
-    them."""
+    """See :class:`KeyValueStates`. `items` yields ``((key,), (value,))`` of all partitions' states, as JSON."""
 
     def __init__(
         self,
@@ -180,8 +179,8 @@ class OpenStateful(State):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        """Values by the function's own keys, each as a tuple of one. Reads everything: which partition has a key is
-        the function's affair."""
+        """Values by the function's own keys, each a tuple of one. Reads all: only the function knows a key's
+        partition."""
         found = dict(self.items())
         return [found.get(tuple(key)) for key in keys]
 
@@ -224,8 +223,7 @@ class _Nobody(StatefulFunction[Any, Any]):
 
 
 def partition_of(key: Sequence[Any], partitions: int) -> int:
-    """Which partition a tuple belongs to, by its key fields; the same in every process and for ever: it says where the
-    state of a key is."""
+    """The partition of a tuple, by its key fields. It never changes, in any process: a key's state is found by it."""
     text = json.dumps(canonical_key(key), separators=(",", ":"), default=_text)
     return zlib.crc32(text.encode()) % partitions
 

@@ -45,8 +45,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedState:
-    """What is applied of a state. `of`: topology and state. `commit`: names the commit that said so last, in the
-    version `at`."""
+    """What of a state is applied. `of`: topology and state. `commit`: the last commit that said so, in version `at`."""
 
     of: tuple[str, str]
     marker: dict[str, Any]

@@ -88,8 +88,7 @@ class Session:
 
 
 def _require_no_eviction(client: Any, server: RedisServer) -> None:
-    """:raises ConfigurationError: the server removes keys when its memory is full. Not looked for in a cluster, nor
-    where the login may not ask."""
+    """:raises ConfigurationError: the server evicts keys when full. Not checked in a cluster, nor without the right."""
     if server.cluster:
         return
     try:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 KEY_COLUMN = "_key"
-"""The primary key, where the key fields cannot be it: databases differ in what they index, and in what they take for
-equal."""
+"""The primary key where the key fields cannot be it: databases differ in what they index and what they call equal."""
 
 
 class Dialect(ABC):
@@ -139,8 +138,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def merge_natively(self, batch: StagedBatch) -> bool:
-        """Have the database merge the batch, and keep what was there before if the state is opaque. False: it cannot do
-        that exactly, and changed nothing."""
+        """Have the database merge the batch; opaque states keep the values before. False: not exactly, nothing
+        changed."""
 
     @abstractmethod
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:

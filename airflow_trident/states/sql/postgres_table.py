@@ -158,8 +158,7 @@ class PostgresLayout:
         return f"{self._insert(self.before, rows, self.batch_fields)} DO NOTHING"
 
     def patterns(self, source: Place | str) -> str:
-        """Which key columns are null, for each combination that occurs: an index finds a null only where the statement
-        says that it is one."""
+        """Which key columns are null, for each combination: an index finds nulls only if the statement names them."""
         shown = ", ".join(f"{quote(name)} IS NULL" for name in self.spec.key_names)
         return f"SELECT DISTINCT {shown or 'true'} FROM {_name(source)}"
 

@@ -138,8 +138,7 @@ class SqlAlchemyDialect(Dialect):
             return done.all() if done.returns_rows else ()
 
     def _name_of(self, table: sa.Table) -> str:
-        """As a part of `sqlalchemy.text`: there a colon begins a parameter, and percent signs are doubled for drivers
-        that need it."""
+        """As a part of `sqlalchemy.text`, where a colon begins a parameter. Some drivers need percent signs doubled."""
         dialect = self.engine.dialect
         name = dialect.identifier_preparer.format_table(table).replace(":", r"\:")
         return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name

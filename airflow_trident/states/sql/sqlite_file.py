@@ -99,8 +99,7 @@ def _open_wal(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
-    """SQLite does not wait for others where it changes the journal's mode: two who open a new file at once would see
-    each other as a lock."""
+    """SQLite does not wait when it changes the journal's mode: two that open a new file at once block each other."""
     while True:
         try:
             if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):

@@ -1,5 +1,4 @@
-"""What is the same for every state in an SQL database: whose table it is, the marker's row, and the one transaction in
-which a batch and the marker change."""
+"""What all states in SQL databases share: whose table it is, the marker's row, one transaction for batch and marker."""
 
 from __future__ import annotations
 

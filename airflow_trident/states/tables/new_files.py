@@ -19,8 +19,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """`values`: of the partition columns. `nulls`: how many each column has, if that is known. `entry`: what the
-    table's log says of the file."""
+    """`values`: of partition columns. `nulls`: per column, if known. `entry`: what the table's log says of it."""
 
     path: str
     bytes: int
@@ -30,8 +29,7 @@ class NewFile:
 
 
 def file_name(ticket: CommitTicket) -> str:
-    """Nobody else's, and not hidden: clean-up of tables, which removes what nobody committed, looks for nothing below
-    names that begin with an underscore."""
+    """A name that is unique and not hidden: the clean-up of uncommitted files passes over a leading underscore."""
     return f"trident-{ticket.txid:019d}-{ticket.attempt}-{uuid.uuid4().hex}.parquet"
 
 

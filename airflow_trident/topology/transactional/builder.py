@@ -199,8 +199,7 @@ def _tasks(id: str, parallelism: int | None) -> int | None:
 
 
 def _require_committer(id: str, bolt: Bolt | ChildBolt, *, exactly_once: bool) -> None:
-    """:raises PlanError: a bolt that is never given a batch, or, in an exactly-once topology, one that never learns
-    which transaction it commits."""
+    """:raises PlanError: the bolt never gets a batch, or, if exactly once, never learns which transaction commits."""
     name = type(bolt).__name__
     if isinstance(bolt, ChildBolt):
         raise PlanError(

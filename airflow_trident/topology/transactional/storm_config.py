@@ -43,7 +43,7 @@ class TransactionalConfig:
     for_components: Mapping[str, Any] = field(default_factory=dict)
 
     def transaction(self) -> dict[str, Any]:
-        """Arguments of :func:`trident_transaction` and of the operators: ``trident_transaction(topology,
+        """Arguments of :func:`trident_transaction` and operators: ``trident_transaction(topology,
         **builder.config.transaction())``."""
         said = {"max_pending": self.max_pending, "attempt_timeout": self.attempt_timeout}
         return {name: value for name, value in said.items() if value is not None}

@@ -62,8 +62,7 @@ def _aggregated(stream: S, scope: Scope, verb: str, groups: tuple[str, ...], sev
 
 @dataclass(frozen=True, slots=True)
 class Chain(Generic[S]):
-    """Aggregators collected so far. A chain is of one scope (Trident: ChainedFullAggregatorDeclarer,
-    ChainedPartitionAggregatorDeclarer)."""
+    """Aggregators so far, of one scope (Trident: ChainedFullAggregatorDeclarer, ChainedPartitionAggregatorDeclarer)."""
 
     stream: S
     groups: tuple[str, ...] = ()

@@ -1,5 +1,4 @@
-"""Expressions in Spark's SQL below `each` and `filter`: a query of its own computes them as fields, and the rest of the
-expression reads these."""
+"""Spark SQL inside `each` and `filter`: a query computes it as a field, which the rest of the expression reads."""
 
 from __future__ import annotations
 
