@@ -181,3 +181,8 @@ def parse_count(name: str, value: object) -> int:
     if count < 1:
         raise ConfigurationError(f"{name} = {value!r} is not a whole number of at least 1", "Give a number like 2.")
     return count
+
+
+def parse_limit(name: str, value: object) -> int | None:
+    """As :func:`parse_count`; None for what was left out, or left empty by a template."""
+    return None if value is None or not str(value).strip() else parse_count(name, value)

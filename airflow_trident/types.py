@@ -140,8 +140,8 @@ def has_reals(type_text: str) -> bool:
 
 
 def members(type_text: str) -> Schema:
-    """What a value of a nested, normalised type has in it: ``element`` of an array, ``key`` and ``value`` of a map, the
-    members of a struct; nothing of any other type."""
+    """What a nested type holds: ``element`` of an array, ``key`` and ``value`` of a map, the members of a struct;
+    nothing for other types."""
     match = _NESTED.match(type_text)
     if match is None:
         return ()

@@ -13,8 +13,8 @@ from airflow_trident.types import Field
 
 
 class ImportedBolt(NodeBolt):
-    """Its rows are a stream id (empty: the default stream) and the JSON text of an object. What it emits on a stream
-    with the one field `data string` is such a text, too; on others its fields are taken apart."""
+    """Its rows are a stream id (empty: the default stream) and the JSON text of an object. A stream with the one field
+    `data string` gets such a text; others get its fields."""
 
     def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> NodeTalk:
         whole = frozenset(name for name, schema in place.streams.items() if schema == WHOLE)

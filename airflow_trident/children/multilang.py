@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
 from airflow_trident.children.starting import Carrier, Program
-from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk, ChildLimits
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk, ChildLimits, Talk
 
 INPUT = "input"
 """What a bolt's input is called to it."""
@@ -28,13 +28,34 @@ BEAT_S = 1.0
 _TICK, _BEAT = "tick", "beat"
 
 
-class MultilangTalk(BoltTalk):
+class MultilangWords(Talk):
+    """What bolts and spouts of this protocol have in common."""
+
+    closes_input: ClassVar[bool] = True
+
+    def note(self, message: Message) -> None:
+        """Hear what is for the log."""
+        command, text, level = message.get("command"), str(message.get("msg", "")), message.get("level")
+        if command == "log":
+            self._channel.log(_LEVELS.get(level, logging.INFO) if isinstance(level, int) else logging.INFO, text)
+        elif command == "error":
+            self._channel.log(logging.ERROR, text)
+        elif command == "metrics" and message.get("name"):
+            self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
+        else:
+            raise self.unknown(message)
+
+    def ended_well(self, code: int) -> bool:
+        """Any end is: pystorm's is 2, for to it Storm went away."""
+        return True
+
+
+class MultilangTalk(MultilangWords, BoltTalk):
     """:param ticks: so many tick tuples, at most, are sent while a bolt holds all rows back that it may have: one that
     works in batches gives them then (pystorm: BatchingBolt).
     :param task_ids_ahead: so many answers with task ids are on their way at any time."""
 
     proves_life: ClassVar[bool] = True
-    closes_input: ClassVar[bool] = True
     beat_s = BEAT_S
 
     def __init__(
@@ -131,18 +152,13 @@ class MultilangTalk(BoltTalk):
             self._end_of(message, failed=True)
         elif command == "sync":
             self._syncs += 1
-        elif command == "log":
-            self._log(message)
-        elif command == "error":
-            self._said = str(message.get("msg", ""))
-            self._channel.log(logging.ERROR, self._said)
-        elif command == "metrics" and message.get("name"):
-            self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
         elif command is None and "pid" in message and not self._ready:
             self._ready = True
             self._listener.ready()
         else:
-            raise self.unknown(message)
+            self.note(message)
+            if command == "error" or (command == "log" and message.get("level") == _ERROR_LEVEL):
+                self._said = str(message.get("msg", ""))
 
     def _emit(self, message: Message) -> None:
         values = message.get("tuple")
@@ -170,18 +186,6 @@ class MultilangTalk(BoltTalk):
             return int(str(name))
         except ValueError:
             raise self.error(f"named the tuple {name!r}, which it never got") from None
-
-    def _log(self, message: Message) -> None:
-        text, level = str(message.get("msg", "")), message.get("level")
-        if level == _ERROR_LEVEL:
-            self._said = text
-        self._channel.log(_LEVELS.get(level, logging.INFO) if isinstance(level, int) else logging.INFO, text)
-
-    # ---- the end -----------------------------------------------------------------------------------------------
-
-    def ended_well(self, code: int) -> bool:
-        """Any end is: pystorm's is 2, for to it Storm went away."""
-        return True
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

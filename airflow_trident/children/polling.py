@@ -9,12 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow_trident.children.channel import Channel
-from airflow_trident.children.framing import Message
 from airflow_trident.children.starting import Program
-from airflow_trident.children.talk import BoltPlace, ChildLimits
+from airflow_trident.children.talk import BoltPlace, ChildLimits, Talk
 from airflow_trident.errors import ChildProtocolError, TridentError
 from airflow_trident.types import Json
 
@@ -34,23 +33,15 @@ class Given:
     has_id: bool = False
 
 
-class SpoutTalk(ABC):
-    """One conversation: knows messages, and no time."""
-
-    closes_input: ClassVar[bool] = False
-    """Does the end of its input tell it to end? Else `bye` does."""
+class SpoutTalk(Talk):
+    """It is asked for one tuple after another."""
 
     def __init__(self, channel: Channel, place: BoltPlace) -> None:
-        self._channel = channel
-        self._place = place
+        super().__init__(channel, place)
         self.given: list[Given] = []
         self.waits = False
         """Is an answer due?"""
         self.turn = 0
-
-    @abstractmethod
-    def open(self) -> None:
-        """Say hello; an answer is due."""
 
     @abstractmethod
     def run(self) -> None:
@@ -64,16 +55,6 @@ class SpoutTalk(ABC):
     def pause(self) -> None:
         """It is not asked for some time."""
 
-    @abstractmethod
-    def hear(self, message: Message) -> None:
-        """Take what it says.
-
-        :raises ChildProtocolError: it means nothing.
-        """
-
-    def beat(self) -> None:
-        """A heartbeat."""
-
     def taken(self) -> None:
         """What it gave last is in this process."""
 
@@ -82,19 +63,6 @@ class SpoutTalk(ABC):
 
     def ack(self, name: Json) -> None:
         """What it gave under this id is committed."""
-
-    def bye(self) -> None:
-        """Ask it to end."""
-
-    def ended_well(self, code: int) -> bool:
-        """Is this how it ends when nothing is wrong?"""
-        return code == 0
-
-    def close(self) -> None:
-        """Clear away what was made for it."""
-
-    def error(self, text: str, cure: str = "Mend the component, or name its protocol.") -> ChildProtocolError:
-        return ChildProtocolError(f"{self._channel.what} {text}", cure)
 
 
 class ChildSpout(ABC):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
-from airflow_trident.children.multilang import multilang_program
+from airflow_trident.children.multilang import MultilangWords, multilang_program
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.starting import Program
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
@@ -20,13 +19,10 @@ from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.types import Json
 
 _TASK = 1
-_LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
-class ShellTalk(SpoutTalk):
+class ShellTalk(MultilangWords, SpoutTalk):
     """Each command is answered by what it emits, and ``sync``."""
-
-    closes_input: ClassVar[bool] = True
 
     def __init__(self, channel: Channel, place: BoltPlace, conf: Mapping[str, Any]) -> None:
         super().__init__(channel, place)
@@ -82,17 +78,8 @@ class ShellTalk(SpoutTalk):
             self.waits = False
         elif command == "emit" and self._ready:
             self._emit(message)
-        elif command == "log":
-            level = message.get("level")
-            self._channel.log(
-                _LEVELS.get(level if isinstance(level, int) else 2, logging.INFO), str(message.get("msg"))
-            )
-        elif command == "error":
-            self._channel.log(logging.ERROR, str(message.get("msg")))
-        elif command == "metrics" and message.get("name"):
-            self._channel.log(logging.INFO, f"metric {message.get('name')!r}: {message.get('params')!r}")
         else:
-            raise self.error(f"said {str(message)[:200]}, which nobody asked for")
+            self.note(message)
 
     def _emit(self, message: Message) -> None:
         values, name = message.get("tuple"), message.get("id")
@@ -102,10 +89,6 @@ class ShellTalk(SpoutTalk):
             self._channel.send([_TASK])
         stream = message.get("stream") or DEFAULT_STREAM
         self.given.append(Given(values, stream, self.turn, name, has_id=name is not None))
-
-    def ended_well(self, code: int) -> bool:
-        """Any end is: pystorm's is 2, for to it Storm went away."""
-        return True
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

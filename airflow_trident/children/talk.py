@@ -94,56 +94,29 @@ class BoltListener(Protocol):
         """It gave the row up."""
 
 
-class BoltTalk(ABC):
-    """One conversation. Knows messages and no time: `running.py` decides when what is said."""
+class Talk(ABC):
+    """One conversation with a child. It knows messages and no time."""
 
-    window: int
-    """How many rows it may have at a time."""
-    acknowledges: ClassVar[bool] = True
-    """Does it say when it is done with a row?"""
-    proves_life: ClassVar[bool] = False
-    """Is `beat` answered, so that silence means death?"""
-    beat_s: float | None = None
-    """How often it gets a heartbeat while it is waited for."""
     closes_input: ClassVar[bool] = False
     """Does the end of its input tell it to end? Else `bye` does."""
 
-    def __init__(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> None:
+    def __init__(self, channel: Channel, place: BoltPlace) -> None:
         self._channel = channel
-        self._listener = listener
         self._place = place
 
     @abstractmethod
     def open(self) -> None:
-        """Say hello; `BoltListener.ready` follows."""
+        """Say hello; an answer follows."""
 
     @abstractmethod
     def hear(self, message: Message) -> None:
-        """Tell the listener what it means.
+        """Take what it says.
 
         :raises ChildProtocolError: it means nothing.
         """
 
-    @abstractmethod
-    def give(self, row: int, values: tuple[Any, ...]) -> int:
-        """Give it a row; gives the size in bytes. It may lie here until `flush`."""
-
-    def flush(self) -> None:
-        """Send what lies here."""
-
     def beat(self) -> None:
-        """A sign of life is wanted."""
-
-    def still(self, *, last: bool) -> None:
-        """It has all that it may have at the moment (`last`: all that there is), and is not done with it."""
-
-    def last_call(self) -> None:
-        """It is done with all rows, and may give what it kept back."""
-
-    @property
-    def called(self) -> bool:
-        """Has it answered the last call?"""
-        return True
+        """Send a heartbeat."""
 
     def bye(self) -> None:
         """Ask it to end."""
@@ -160,6 +133,41 @@ class BoltTalk(ABC):
 
     def error(self, text: str, cure: str = "Mend the component, or name its protocol.") -> ChildProtocolError:
         return ChildProtocolError(f"{self._channel.what} {text}", cure)
+
+
+class BoltTalk(Talk):
+    """`running.py` decides when what is said; :class:`BoltListener` is told what is heard."""
+
+    window: int
+    """How many rows it may have at a time."""
+    acknowledges: ClassVar[bool] = True
+    """Does it say when it is done with a row?"""
+    proves_life: ClassVar[bool] = False
+    """Is `beat` answered, so that silence means death?"""
+    beat_s: float | None = None
+    """How often it gets a heartbeat while it is waited for."""
+
+    def __init__(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> None:
+        super().__init__(channel, place)
+        self._listener = listener
+
+    @abstractmethod
+    def give(self, row: int, values: tuple[Any, ...]) -> int:
+        """Give it a row; gives the size in bytes. It may lie here until `flush`."""
+
+    def flush(self) -> None:
+        """Send what lies here."""
+
+    def still(self, *, last: bool) -> None:
+        """It has all that it may have at the moment (`last`: all that there is), and is not done with it."""
+
+    def last_call(self) -> None:
+        """It is done with all rows, and may give what it kept back."""
+
+    @property
+    def called(self) -> bool:
+        """Has it answered the last call?"""
+        return True
 
 
 def _short(message: object) -> str:

@@ -89,10 +89,9 @@ def try_bolt(bolt: ChildBolt, fields: tuple[str, ...], rows: Iterable[tuple[Any,
         return heard.failures
 
 
-def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_s: float) -> int:
+def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_s: float) -> None:
     """Ask it for so many tuples. Nothing is acknowledged.
 
-    :returns: 0.
     :raises ChildError: it ended, hung or did not stop.
     """
     place = BoltPlace(node=_TOPOLOGY, fields=(), streams={DEFAULT_STREAM: ()}, matched=False, topology=_TOPOLOGY)
@@ -105,7 +104,6 @@ def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_
             raise error
         child.stop()
         say({"end": 0, "well": True})
-    return 0
 
 
 def _until(

@@ -59,7 +59,7 @@ class Variables:
                 circle = " -> ".join((*within[within.index(name) :], name))
                 raise self._error(f"the variable {use[1]!r} stands in its own value ({circle})", "Take it out.", where)
             if name not in self._values:
-                raise self._unknown_variable(use[1], where)
+                raise self._error(f"uses the unknown variable {use[0]}", f"{self._known(use[1])} Or set it.", where)
             self._unknown -= {name}
             return self.text(self._values[name], where, (*within, name))
 
@@ -75,9 +75,6 @@ class Variables:
         if isinstance(value, dict | list) or value is None:
             raise self._error(f"the variable {name!r} is {json.dumps(value)[:80]}", "Give it a text.")
         return value if isinstance(value, str) else json.dumps(value)
-
-    def _unknown_variable(self, name: str, where: str) -> ConfigurationError:
-        return self._error(f"uses the unknown variable ${{{name}}}", f"{self._known(name)} Or set it.", where)
 
     def _known(self, name: str) -> str:
         near = get_close_matches(name.lower(), self._values.keys() - self._unknown, 1)

@@ -63,8 +63,8 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
 
 
 def _see_all_connections() -> None:
-    """Those in Airflow's database, too, as ``airflow connections test`` does: a process that says nothing is given only
-    those of the environment and of secrets backends."""
+    """Connections in Airflow's database count too, as in ``airflow connections test``. Without this, a process sees
+    only those of the environment and secrets backends."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
@@ -138,15 +138,19 @@ def require_one_choice(args: Namespace, all_of: str) -> None:
         raise UsageError("a range has two ends. Give --from N and --to M.")
 
 
-def spark_conf(lines: list[str]) -> dict[str, str]:
-    """What ``--spark-conf`` gave. :raises UsageError: it is not ``KEY=VALUE``."""
-    conf: dict[str, str] = {}
+def pairs(option: str, lines: list[str], cure: str = "NAME=VALUE.") -> dict[str, str]:
+    """What an option gave that may be repeated. :raises UsageError: it is not ``NAME=VALUE``."""
+    found: dict[str, str] = {}
     for line in lines:
-        key, equals, value = line.partition("=")
-        if not (key.strip() and equals):
-            raise UsageError(f"--spark-conf {line!r} is not KEY=VALUE. Write it like spark.sql.shuffle.partitions=8.")
-        conf[key.strip()] = value
-    return conf
+        name, equals, value = line.partition("=")
+        if not (name.strip() and equals):
+            raise UsageError(f"{option} {line!r} is not {cure}")
+        found[name.strip()] = value
+    return found
+
+
+def spark_conf(lines: list[str]) -> dict[str, str]:
+    return pairs("--spark-conf", lines, "KEY=VALUE. Write it like spark.sql.shuffle.partitions=8.")
 
 
 # ---- where the ledger is ---------------------------------------------------------------------------------------

@@ -174,12 +174,9 @@ def _configuration() -> Iterator[Finding]:
             wrong = True
             yield _fail("config", str(error))
     if not wrong:
-        changed = [f"{option.name} = {settings.text(option)}" for option in settings.OPTIONS if _is_changed(option)]
+        texts = {option: settings.text(option) for option in settings.OPTIONS}
+        changed = [f"{option.name} = {text}" for option, text in texts.items() if text != option.default]
         yield _ok("config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
-
-
-def _is_changed(option: settings.Option) -> bool:
-    return settings.text(option) != option.default
 
 
 def _staging(staging_dir: str | None) -> Finding:

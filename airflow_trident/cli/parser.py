@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import (
-    ARG_OUTPUT,
-    ARG_VERBOSE,
-    ActionCommand,
-    Arg,
-    CLICommand,
-    GroupCommand,
-    positive_int,
-)
+from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, CLICommand, GroupCommand, positive_int
 
 from airflow_trident.cli.components_parser import CHILD, QTOPOLOGY
 from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, CLOSE, REBUILD, TAKE_BACK

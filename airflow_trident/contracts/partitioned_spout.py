@@ -64,8 +64,8 @@ class PartitionedSpout(Spout):
     # ---- what may be left as it is -----------------------------------------------------------------------------
 
     def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterable[tuple[str, Json]]:
-        """(partition, next part) of those that have one, in the order given. For sources that answer for many
-        partitions at once; it is not read further than the limits allow."""
+        """(partition, next part) of those that have one, in the given order. For sources that answer for many
+        partitions at once. Reading ends where the limits are reached."""
         for partition in partitions:
             part = self.next_part(partition, last.get(partition))
             if part is not None:
@@ -117,8 +117,8 @@ class OpaquePartitionedSpout(PartitionedSpout):
 
 @dataclass(frozen=True, slots=True)
 class BatchParts:
-    """The metadata of a batch. `parts`: partition -> its part; `kept`: partition -> its last part, of those that have
-    none in the batch; `behind`: the partition after which the next batch begins to look."""
+    """The metadata of a batch. `parts`: partition -> its part; `kept`: partition -> its last part, if it has none in
+    the batch; `behind`: the next batch looks first after this partition."""
 
     parts: Mapping[str, Json]
     kept: Mapping[str, Json]

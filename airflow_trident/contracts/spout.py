@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One part of a batch that one worker reads: `body` is whatever the spout needs to find it. `size_bytes`: about how
-    much there is to read, if that is known: a worker may be given several small ones."""
+    """A part of a batch for one worker. `body`: what the spout needs to find it. `size_bytes`: about its size, if
+    known: a worker may get several small ones."""
 
     index: int
     body: Json
@@ -184,8 +184,8 @@ class Emitter(ABC):
         """
 
     def text_files(self, metadata: Json) -> TextFiles | None:
-        """The batch as text files of this machine, if it is nothing else: Spark may then read them itself. Broken UTF-8
-        is found by whoever reads, who takes the splits then."""
+        """The batch as text files of this machine, if it is nothing else: Spark may read them itself. A reader that
+        finds broken UTF-8 takes the splits instead."""
         return None
 
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:

@@ -144,8 +144,8 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, by absolute paths. They
-    were there, in the size that was staged, a moment ago."""
+    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, as absolute paths. A
+    moment ago they were there with the staged size."""
 
     paths: tuple[str, ...]
     num_rows: int

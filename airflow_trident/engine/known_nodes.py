@@ -1,5 +1,5 @@
-"""Which kinds of nodes an engine runs. What it does not know it refuses before a row is read (E6): rows that pass by a
-node that nobody ran would be committed."""
+"""Which nodes an engine can run. It refuses others before a row is read (E6): else rows that a node should have changed
+would be committed."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class Dataset:
 
 
 def file_dataset(path: str) -> Dataset:
-    """A file or a folder, of a file system or an object store (``s3://connection@bucket/name`` is in the bucket); of a
-    pattern, the folder that all it means is in."""
+    """A file or folder of a file system or an object store (``s3://connection@bucket/name``). A pattern: the folder
+    that holds all of it."""
     parts_of_path = path.split("/")
     magic = next((place for place, part in enumerate(parts_of_path) if _MAGIC & set(part)), None)
     path = path if magic is None else "/".join(parts_of_path[:magic]) or "/"

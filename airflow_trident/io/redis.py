@@ -89,8 +89,8 @@ class RedisSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisServer:
-    """A server as its client wants it. Picklable: it travels inside what is shipped to executors, where no connection
-    can be resolved. `options` hold the password, so they are not shown."""
+    """A server as its client needs it. Picklable: it goes to executors, which cannot resolve connections. `options`
+    hold the password and are not shown."""
 
     place: str
     options: Mapping[str, Any] = field(repr=False, hash=False)

@@ -167,8 +167,8 @@ class BackgroundServer(ABC):
         )
 
     def _runs(self, pid: int, host: str, port: int) -> bool:
-        """Is it the server's process, and not a later one of the same number? The server works in its folder. The time
-        when a process began would not tell: it moves with the machine's clock."""
+        """Is it the server's process, or a later one with its number? The server works in its folder. Start times move
+        with the clock."""
         import psutil
 
         if not _is_alive(pid):
@@ -185,8 +185,8 @@ class BackgroundServer(ABC):
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def _found(self) -> ServerStatus | None:
-        """The server that runs already and answers. One that was killed stays in the process table until it has given
-        back what it holds: it is waited for, not taken for a server."""
+        """The running server that answers. A killed one stays in the process table for a while: wait until it is
+        gone."""
         deadline = time.monotonic() + START_DEADLINE_S
         while (status := self.status()).running:
             host, _, port = status.hosts.rpartition(":")

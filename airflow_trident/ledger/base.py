@@ -47,11 +47,7 @@ from airflow_trident.errors import RetryableError, UnknownTopologyError
 from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
 from airflow_trident.ledger.backup.importing import require_finished
-from airflow_trident.ledger.begin_result import (
-    BeginManyResult,
-    BeginResult,
-    Begun,
-)
+from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, Begun
 from airflow_trident.ledger.creating import new_topology
 from airflow_trident.ledger.group_answers import CommittedAndBegun
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
@@ -73,8 +69,8 @@ SAID_ENOUGH_MS = 60_000
 SLOW_POLL_S = 30.0
 """A net under the watches: how often a waiter looks anyway."""
 STEP_DEADLINE_S = 120.0
-"""So long one step goes on finding out what became of a write whose answer was lost, or competing with others. Giving
-up earlier gains nothing: the next try of the task would wait for the same server."""
+"""How long a step tries to learn what became of a write without an answer, or competes with others. To give up earlier
+gains nothing: the next try would wait for the same server."""
 
 
 def wall_clock_ms() -> int:

@@ -40,9 +40,9 @@ LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
 """``position -> stream -> what its source has beyond it``: for people, asked with the position after a new batch."""
 
 MetadataOf = Callable[[int, dict[str, Json]], dict[str, Json] | None]
-"""``(txid, position) -> metadata`` per stream that has new data, None if none has. May be called again with other
-arguments when somebody else began a transaction meanwhile: it must be free of effects."""
+"""``(txid, position) -> metadata`` per stream with new data, None if no stream has any. It has no effects: if somebody
+else begins a transaction it is called again."""
 
 BatchesOf = Callable[[int, dict[str, Json], int], Sequence[dict[str, Json]]]
-"""``(txid, position, most) -> metadata``, as of :data:`MetadataOf`, of the transaction and of those that follow it: at
-most `most`, none if nothing is new. Each goes on where the one before it ended."""
+"""``(txid, position, most) -> metadata``: as :data:`MetadataOf`, for this transaction and the next ones, at most
+`most`; each goes on where the one before it ended."""

@@ -16,14 +16,7 @@ from airflow_trident.ledger.paths import DEFAULT_ROOT, deployments_folder, regis
 from airflow_trident.ledger.workers import is_running
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.deployment import (
-    Acknowledgement,
-    Deployment,
-    Registration,
-    Roster,
-    decode,
-    encode,
-)
+from airflow_trident.protocol.deployment import Acknowledgement, Deployment, Registration, Roster, decode, encode
 from airflow_trident.protocol.deployment_steps import MAX_ERROR, next_command, told
 
 _REGISTER_TRIES = 3
@@ -105,8 +98,8 @@ class Deployments:
         return found.rosters.get(topology)
 
     def wait_for_change(self, rosters: Iterable[Roster], timeout_s: float) -> bool:
-        """Block until a deployment, one of its answers or one of its workers is another one than was read, at most so
-        many seconds. Answers that were not there are seen when they are read again."""
+        """Block until a deployment, an answer or a worker differs from what was read, at most so many seconds. Answers
+        that were missing are seen at the next reading."""
         seen: dict[str, int | None] = {}
         for roster in rosters:
             path = self._path(roster.deployment.topology)
@@ -157,7 +150,7 @@ class Deployments:
         node = self.znodes.read([path]).nodes[path]
         data = encode(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
         write = Create(path, data) if node is None else Set(path, data, node.version)
-        return self._done([self._unchanged(roster), write])
+        return self._done([Check(self._path(roster.deployment.topology), roster.version), write])
 
     def advance(self, roster: Roster, *, by: str) -> bool:
         """Give the command that the workers' answers have made due, if they have: False if nothing was written."""
@@ -185,9 +178,6 @@ class Deployments:
             self.znodes.multi(ops)
             return True
         return False
-
-    def _unchanged(self, roster: Roster) -> Check:
-        return Check(self._path(roster.deployment.topology), roster.version)
 
     def _replaced(self, roster: Roster, after: Deployment) -> Set:
         return Set(self._path(after.topology), encode(after), roster.version)

@@ -13,8 +13,8 @@ from airflow_trident.ledger.znodes import Create, Delete, Op
 
 
 class Ephemerals:
-    """What one client keeps. Told of writes by the client's user, of sessions by kazoo's thread, which must not wait:
-    what it sends there is answered to nobody, and a node that exists already is as good."""
+    """What one client keeps. Kazoo's thread, which must not wait, tells of sessions: nobody hears the answers to what
+    is sent then. A node that exists is fine."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}

@@ -125,8 +125,8 @@ class Transactor:
                 )
 
     def _moved(self, snapshot: Snapshot) -> bool:
-        """Did others write meanwhile? Then what looks damaged may be two moments seen as one: a record that was pruned
-        between the look at the head and the look at the record is not missing."""
+        """Did others write meanwhile? Then two moments were read as one: a record pruned between two reads is not
+        missing."""
         now = self._znodes.read(list(snapshot.used)).nodes
         return any(node is None or node.version != snapshot.used[path] for path, node in now.items())
 

@@ -20,8 +20,8 @@ from airflow_trident.ledger.transact import Change, Decide, Transactor, Unchange
 P = ParamSpec("P")
 R = TypeVar("R")
 LedgerListener = Callable[[Any, str, object], None]
-"""Hears of each verb of a ledger that changed something, with its answer, and of each that was refused, with the error:
-the ledger, the verb's name, the answer."""
+"""Told after each verb of a ledger that changed something (the answer) or was refused (the error): the ledger, the
+verb's name, and that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Who works on a topology now: ephemeral znodes, which go with the session of their process, however it ends. For
-people, and for who would take over what another is at: no decision of the protocol reads them."""
+"""Who works on a topology now: ephemeral znodes, which go when their process's session ends. For people, and for
+takeovers: no decision of the protocol reads them."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ class JoiningBoltCalls(_BatchCalls, MultiReducer[BaseBatchBolt[TransactionAttemp
 
 @dataclass(frozen=True, slots=True)
 class CommitterGrouping:
-    """How tuples of one input come to the tasks of a committer. `all`: each to every task; `one`: all to the first;
-    `keys`: by the values at these places; none of them: evenly."""
+    """How an input's tuples reach a committer's tasks: `all`: each to every task; `one`: all to the first; `keys`: by
+    these values; else evenly."""
 
     all: bool = False
     one: bool = False

@@ -23,8 +23,8 @@ class Best:
 
 @dataclass(frozen=True)
 class ComparisonAggregator(Aggregator[Best]):
-    """`place`: the position of the compared field, None for whole tuples. `sign`: -1 for the smallest, 1 for the
-    largest. Nulls are passed over; of equal ones the later wins."""
+    """`place`: of the compared field; None: whole tuples. `sign`: -1: smallest, 1: largest. Skips nulls; ties: the
+    later."""
 
     place: int | None
     comparator: Comparator | None

@@ -1,5 +1,5 @@
-"""Stateful bolts as Storm's documents write them (Storm: IStatefulBolt, BaseStatefulBolt): tuples in, a collector, and
-a key-value state. `stream.stateful()` runs them as it runs a `StatefulFunction`."""
+"""Stateful bolts as in Storm (IStatefulBolt, BaseStatefulBolt): tuples in, a collector, a key-value state.
+`stream.stateful()` runs them like a `StatefulFunction`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ V = TypeVar("V")
 
 
 class FieldsDeclarer:
-    """Takes what a stateful bolt emits: ``declare("word string, count long")``. Every field has a type, and none is a
-    TransactionAttempt: which batch a tuple is of need not be said here."""
+    """Takes what a stateful bolt emits: ``declare("word string, count long")``. All fields have types. A
+    TransactionAttempt is not declared."""
 
     def __init__(self) -> None:
         self.schema: Schema = ()

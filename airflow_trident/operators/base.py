@@ -23,7 +23,7 @@ from airflow.sdk import timezone
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.protocol.records import Owner
+from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.asset_events import asset_of
@@ -260,8 +260,8 @@ class TridentOperator(LedgerTask, BaseOperator):
 
 
 def deferrable_default(given: bool | None) -> bool:
-    """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``; never where this
-    Airflow cannot: its tasks give their slot back and look again."""
+    """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``. False if this
+    Airflow cannot defer: tasks then give their slot back."""
     if not DEFERS:
         return False
     if given is not None:
@@ -285,9 +285,21 @@ def owner(context: Context) -> Owner:
     )
 
 
+def claim_of(context: Context, kind: str) -> Claim:
+    """Of a task that processes and commits by itself."""
+    me = owner(context)
+    return Claim(
+        key=f"{me.dag_id}/{me.run_id}/{me.task_id}/{me.map_index}/{kind}",
+        dag_id=me.dag_id,
+        run_id=me.run_id,
+        map_index=me.map_index,
+        task_ids={"emit": me.task_id, "commit": me.task_id},
+    )
+
+
 def note_assets(task: TridentOperator, context: Context, extra: dict[str, Any]) -> None:
-    """`extra` of the events of the task's outlets; for an alias there is no event without an asset, and those of the
-    topology's own asset say more (:mod:`airflow_trident.tasks.asset_events`)."""
+    """The `extra` of the outlets' events. An alias without an asset has no event; the topology's own asset says more
+    (:mod:`airflow_trident.tasks.asset_events`)."""
     for outlet in task.outlets:
         if isinstance(outlet, Asset) and outlet != asset_of(task.topology):
             context["outlet_events"][outlet].extra.update(extra)

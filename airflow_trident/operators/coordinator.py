@@ -211,9 +211,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return verdict if isinstance(verdict, Abandoned) else None
 
     def _max_pending(self) -> int:
-        if self.max_pending is not None and str(self.max_pending).strip():
-            return settings.parse_count("max_pending", self.max_pending)
-        return max(settings.max_pending(), self.max_transactions, self._runs_at_once())
+        given = settings.parse_limit("max_pending", self.max_pending)
+        return given or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
 
     def _runs_at_once(self) -> int:
         """How many runs the DAG itself lets be active at once; 1 where that is only Airflow's default, which is large

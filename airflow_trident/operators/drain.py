@@ -12,6 +12,7 @@ from airflow_trident import settings
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
+    claim_of,
     deferrable_default,
     is_backfill_run,
     is_known,
@@ -19,7 +20,6 @@ from airflow_trident.operators.base import (
     owner,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
-from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, require_groups
@@ -167,7 +167,7 @@ class TridentDrainOperator(EngineOperator):
                     engine=engine,
                     staging_root=settings.staging_root(self.staging_dir),
                     attempts=self.attempts(context),
-                    claim=self._claim(context),
+                    claim=claim_of(context, "drain"),
                     limits=self._limits(),
                     retention=settings.retention(self.retention),
                     progress=progress,
@@ -203,7 +203,7 @@ class TridentDrainOperator(EngineOperator):
         try:
             if submission is None:
                 limits, retention = self._limits(), settings.retention(self.retention)
-                submission = drain.start(self.attempts(context), self._claim(context), limits, retention, note)
+                submission = drain.start(self.attempts(context), claim_of(context, "drain"), limits, retention, note)
             else:
                 self.log.info("taking up the drain that was submitted: its driver is %s", submission.driver_name)
                 note(submission)
@@ -229,20 +229,11 @@ class TridentDrainOperator(EngineOperator):
         with self.open_ledger() as ledger:
             return ledger.workers()
 
-    def _claim(self, context: Context) -> Claim:
-        ti = context["ti"]
-        index = ti.map_index if ti.map_index is not None else -1
-        key = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}/drain"
-        tasks = {"emit": ti.task_id, "commit": ti.task_id}
-        return Claim(key=key, dag_id=ti.dag_id, run_id=ti.run_id, map_index=index, task_ids=tasks)
-
     def _limits(self) -> DrainLimits:
-        most = self.max_transactions
-        pending = self.max_pending
         return DrainLimits(
-            max_transactions=None if most in (None, "") else settings.parse_count("max_transactions", most),
+            max_transactions=settings.parse_limit("max_transactions", self.max_transactions),
             max_time_s=None if self.max_time_s in (None, "") else float(str(self.max_time_s)),
-            max_pending=None if pending in (None, "") else settings.parse_count("max_pending", pending),
+            max_pending=settings.parse_limit("max_pending", self.max_pending),
             group=self.group,
             tries=self.tries,
         )

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
-from airflow_trident.operators.base import airflow_outcome, owner, require_topology
+from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
-from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks.engines import make_engine
@@ -97,8 +96,6 @@ class TridentWorkerOperator(EngineOperator):
         from airflow_trident.runtime.deployed.named_worker import Patience
 
         known = {one.name: one for one in self.topologies}
-        pending = self.max_pending
-        me = owner(context)
         return make_worker(
             self.name,
             ZooKeeperHook(self.zookeeper_conn_id or None),
@@ -108,17 +105,8 @@ class TridentWorkerOperator(EngineOperator):
             children_here=bolts_run_here(self.engine, self.spark_conn_id, self.spark_conf),
             staging_dir=self.staging_dir,
             attempts=self.attempts(context),
-            claim=Claim(
-                key=f"{me.dag_id}/{me.run_id}/{me.task_id}/{me.map_index}/worker",
-                dag_id=me.dag_id,
-                run_id=me.run_id,
-                map_index=me.map_index,
-                task_ids={"emit": me.task_id, "commit": me.task_id},
-            ),
-            limits=DrainLimits(
-                max_pending=None if pending is None else settings.parse_count("max_pending", pending),
-                tries=self.tries,
-            ),
+            claim=claim_of(context, "worker"),
+            limits=DrainLimits(max_pending=settings.parse_limit("max_pending", self.max_pending), tries=self.tries),
             retention=self.retention,
             patience=Patience(poll_s=self.poll_s, wait_s=self.wait_s, stop_s=self.stop_s),
             progress=lambda line: self.log.info("%s", line),

@@ -29,7 +29,7 @@ def coalesces(plan: Plan) -> Coalesces:
     """What may be done with several transactions of this plan at a time."""
     why_neither = _why_neither(plan)
     why_one = why_neither or _why_committed_one_by_one(plan)
-    why_no = why_neither or _why_processed_one_by_one(plan)
+    why_no = why_neither or next(filter(None, (_why_alone(stage, plan.stages) for stage in plan.stages)), "")
     why_tagged = why_no or why_one or _why_not_by_key(plan)
     how = Coalescing.NO if why_no else Coalescing.BY_TRANSACTION if why_tagged else Coalescing.BY_KEY
     return Coalesces(how=how, why=why_tagged, commits=not why_one, why_one=why_one)
@@ -82,10 +82,6 @@ def _why_committed_one_by_one(plan: Plan) -> str:
         if sink.state.updater is not None and not getattr(sink.state.updater, "takes_groups", False):
             return f"state {sink.name} is changed by an updater"
     return ""
-
-
-def _why_processed_one_by_one(plan: Plan) -> str:
-    return next(filter(None, (_why_alone(stage, plan.stages) for stage in plan.stages)), "")
 
 
 def _why_alone(stage: Stage, stages: Sequence[Stage]) -> str:

@@ -50,8 +50,8 @@ class Shortfall:
 
 
 def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> tuple[Shortfall, ...]:
-    """Every pair that is outside of the matrix. A state is held against all streams of its topology: they share their
-    transactions, so a repeated attempt of one is a repeated attempt of all."""
+    """Every pair outside the matrix. A state counts with all streams of its topology: a repeated attempt repeats
+    all."""
     found = []
     for stream, spout in spouts.items():
         for name, spec in states.items():

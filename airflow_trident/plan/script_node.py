@@ -28,8 +28,8 @@ class ScriptOutputNode(BeginNode):
 
 
 def require_script(plan: Plan) -> None:
-    """:raises PlanError: there is more in the plan than streams, a script that reads them, and states that take what it
-    writes as it is. Nobody else runs anything in its processing phase."""
+    """:raises PlanError: the plan has more than streams, a script that reads them, and states that take its output as
+    it is."""
     for stage in plan.stages:
         begins = isinstance(stage.begin, SourceNode | ScriptOutputNode)
         if not begins or stage.exchange is not None or stage.nodes:

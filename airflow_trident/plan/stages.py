@@ -104,8 +104,8 @@ class Coalescing(StrEnum):
     BY_TRANSACTION = "by transaction"
     """What is staged says which rows are whose."""
     BY_KEY = "by key"
-    """Rows of all of them are merged, so that nobody's can be told from another's: fewer rows, which count for all of
-    them together or not at all. By transaction is right there, too."""
+    """Rows of all are merged and cannot be told apart: fewer rows, which count for all or for none. By transaction is
+    right there, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,8 +58,8 @@ class TransformNode(BeginNode):
 
     @property
     def recorded(self) -> str | None:
-        """What the topology's definition says of it: the text of a query, the version of a function; None: nothing,
-        for mending a function makes no new topology."""
+        """What the topology's definition says of it: a query's text, or a function's version. None: nothing: a mended
+        function makes no new topology."""
         if not isinstance(self.function, SqlQuery) and self.version is None:
             return None
         if len(self.said) <= _LONG:

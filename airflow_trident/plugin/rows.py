@@ -20,8 +20,8 @@ from airflow_trident.tasks.waits import Until, decide_wait
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a user may see. `dags`: ids of the DAGs; `unowned`: also what belongs to none, such as the transactions of a
-    program, because the user may see connections."""
+    """What a user may see. `dags`: ids of DAGs; `unowned`: also what belongs to no DAG, such as a program's
+    transactions, as the user may see connections."""
 
     dags: frozenset[str]
     unowned: bool

@@ -35,8 +35,8 @@ RECORDS = Format(
     cure="Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
 )
 INLINE_BYTES = 8 * 1024
-"""Metadata above this is kept in chunks beside the record, so that status changes stay small. It is not less, for
-whoever did not write the chunks needs one more round trip."""
+"""Larger metadata is kept in chunks beside the record, so that status changes stay small. Not less: reading chunks
+costs others one more round trip."""
 COMPRESSED_BYTES = 64 * 1024
 """Below this, compressing costs more processor time than all steps of the transaction save by it."""
 

@@ -114,8 +114,7 @@ def next_command(roster: Roster, lifecycle: Command) -> DeploymentCommand | None
 
 
 def missing(roster: Roster) -> tuple[str, ...]:
-    """The workers that have not acknowledged the command yet, in the deployment's order. One that was lost after all
-    had confirmed is missing, too, and the others go on without it."""
+    """Workers that did not acknowledge the command, in order. One that was lost later is missing too; others go on."""
     wanted = {
         _INTRODUCE: (WorkerStatus.REGISTERED,),
         _INIT: (WorkerStatus.INITIALIZED,),

@@ -268,8 +268,8 @@ class TxRecord:
 
     @property
     def position(self) -> dict[str, Json]:
-        """Stream name -> its last metadata up to and including this transaction: where the next one goes on. Not known
-        of opaque streams while the transaction is `invalidated`."""
+        """Stream name -> its last metadata up to this transaction. Opaque streams have none while it is
+        `invalidated`."""
         return {**self.carried, **self.metadata}
 
 

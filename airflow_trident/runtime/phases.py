@@ -131,8 +131,8 @@ def _begin(
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
-    """Tell coordinators which transactions are committed, if they want to know. The ledger's records say it, so it is
-    never told too early. It is told again each time, so a kill loses no word."""
+    """Tell coordinators which transactions are committed, if they want to know. The ledger says it, so never too early;
+    and each time again, so a kill loses nothing."""
     told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
     if not told:
         return

@@ -52,8 +52,8 @@ def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], No
 
 
 def needed_whole(plan: Plan) -> frozenset[str]:
-    """The states whose batches the commit phase looks at itself: what an updater gets may be refused before any state
-    is touched, and what a batch changed is told to others."""
+    """The states whose batches the commit phase reads itself: an updater may refuse its input before any state changes,
+    and changes are told to others."""
     told = {name for level in plan.commit for name in level.new_values.values()}
     return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
 

@@ -1,5 +1,5 @@
-"""Commands and notebooks are listed in the ledger while they work. Airflow does not know of them: when one is killed,
-its session with the ledger ends, and whoever waits for it notices."""
+"""Lists commands and notebooks in the ledger while they work, as Airflow does not know them. When one is killed its
+session ends, and those who wait for it notice."""
 
 from __future__ import annotations
 

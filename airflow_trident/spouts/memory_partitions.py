@@ -1,5 +1,5 @@
-"""Spouts over partitions that are given in the program, after Storm's MemoryTransactionalSpout and
-OpaqueMemoryTransactionalSpout: for tests, examples and notebooks."""
+"""Spouts over partitions given in the program (Storm: MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout): for
+tests, examples and notebooks."""
 
 from __future__ import annotations
 

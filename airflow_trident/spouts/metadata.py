@@ -1,5 +1,5 @@
-"""The metadata of transactions, read back. It has no version: what a spout ever wrote is read for ever, and what has
-another shape was written by another spout."""
+"""Reads the metadata of transactions. It has no version: what a spout wrote is read for ever; another shape means
+another spout."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedMember:
-    """One transaction of a group. `rows`: state -> the first of its rows in the state's file, and how many they are;
-    none where the group is inseparable. `rows_read`: as :attr:`Manifest.rows_read`."""
+    """One transaction of a group. `rows`: state -> its first row in the state's file, and their number; none if the
+    group is inseparable. `rows_read`: as :attr:`Manifest.rows_read`."""
 
     txid: int
     attempt: int

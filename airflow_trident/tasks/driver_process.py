@@ -1,5 +1,5 @@
-"""A driver that no cluster is asked about, by what can be seen of its process: a child of spark-submit, or one in a
-cluster that tells nothing. Who lost sight of it finds it again by this."""
+"""A driver without a cluster to ask: a child of spark-submit, or in a cluster that tells nothing. It is found by its
+process."""
 
 from __future__ import annotations
 

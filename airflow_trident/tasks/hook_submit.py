@@ -137,8 +137,8 @@ def _resource_manager(hook: SparkSubmitHook) -> str:
 
 
 def _for_others() -> dict[str, str]:
-    """A standalone cluster gives its driver the whole environment of spark-submit. It goes there as it is, and masters
-    that recover keep it: nothing of Airflow's is in it."""
+    """A standalone cluster hands spark-submit's environment to its driver unprotected, and masters that recover keep
+    it: nothing of Airflow's may be in it."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_AIRFLOW)}
 
 

@@ -42,7 +42,7 @@ BATCH_FACET = "trident_batch"
 
 @define
 class TridentTransactionsRunFacet(RunFacet):
-    """`transactions`: txid, status, attempt, rows read and, by state, staged, and bytes of each, the lowest
+    """`transactions`: txid, status, attempt, rows read, rows staged by state, and bytes, of the lowest
     `TRANSACTIONS_TOLD`; `count`, `rows_read`: of all."""
 
     topology: str
@@ -54,8 +54,8 @@ class TridentTransactionsRunFacet(RunFacet):
 
 @define
 class TridentBatchInputDatasetFacet(InputDatasetFacet):
-    """What was read for the streams that begin there. `streams`: name -> first and last txid that had something of it,
-    and the metadata of their batches, where these are short: the ledger has them."""
+    """What streams read from the dataset. `streams`: name -> first and last txid with data from it, and the metadata of
+    their batches if they are short."""
 
     streams: dict[str, dict[str, Any]]
 

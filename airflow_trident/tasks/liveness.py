@@ -210,7 +210,7 @@ def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned
 def ask(record: TxRecord) -> Answers | None:
     """Ask Airflow, from a worker. None: it does not say now; the look is a net, and no wait ends for want of news."""
     try:
-        return _ask(record)
+        return _answers(questions(record))
     except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the tasks
         what = f"{type(error).__name__}: {error}"
         _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
@@ -218,8 +218,8 @@ def ask(record: TxRecord) -> Answers | None:
 
 
 def state_of_task(owner: Owner) -> str | None:
-    """Airflow's word for the state of a task instance, asked from a worker, "deleted" where there is none; None: it has
-    no state now, or Airflow does not say."""
+    """Airflow's state of a task instance, asked from a worker; "deleted" if there is none. None: it has no state now,
+    or Airflow does not say."""
     task = _task_of(owner)
     if task is None:
         return _DELETED
@@ -229,10 +229,6 @@ def state_of_task(owner: Owner) -> str | None:
     except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the task
         _log.warning("Airflow does not say how %s stands (%s: %s)", task, type(error).__name__, error)
         return None
-
-
-def _ask(record: TxRecord) -> Answers:
-    return _answers(questions(record))
 
 
 def _answers(asked: Iterable[dict[str, Any]]) -> Answers:

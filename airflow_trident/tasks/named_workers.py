@@ -1,5 +1,5 @@
-"""A named worker as a command and a task run it: over the connection's ZooKeeper, with the engines of tasks; and how
-command and page show the workers of a topology."""
+"""A named worker as a command or a task runs it, with the connection's ZooKeeper and the engines of tasks; and the rows
+that command and page show of workers."""
 
 from __future__ import annotations
 

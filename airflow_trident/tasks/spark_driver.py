@@ -1,5 +1,5 @@
-"""Drivers in clusters. In a standalone one by the REST interface of its masters, which have it with
-``spark.master.rest.enabled=true``. No Spark is needed to ask: a triggerer can."""
+"""Drivers in clusters: standalone ones by their masters' REST interface (``spark.master.rest.enabled=true``). No Spark
+is needed to ask: a triggerer can."""
 
 from __future__ import annotations
 

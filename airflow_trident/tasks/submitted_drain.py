@@ -206,8 +206,8 @@ class SubmittedDrain:
         return self._submission
 
     def _left_behind(self, submission: Submission) -> Submission | None:
-        """What spark-submit has left that failed: the driver's own word counts, in whatever way its application ended,
-        and a driver that goes on without it is waited for."""
+        """What a failed spark-submit left. The driver's own result counts, however its application ended; a driver that
+        goes on without it is waited for."""
         if self._cancelled:
             return None
         with suppress(TridentError):

@@ -49,8 +49,8 @@ def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Wor
 
 
 def without_event(ledger: Ledger, view: LedgerView) -> Txids:
-    """The committed transactions that have no event of the topology's asset: nobody brings it, or a task that has not
-    succeeded. None where no events are asked for."""
+    """Committed transactions without an event of the topology's asset: nobody brings it, or a task that has not
+    succeeded. Empty if no events are asked for."""
     events = announced_events(ledger)
     if events is None:
         return NO_TXIDS

@@ -27,8 +27,8 @@ from airflow_trident.topology.query_streams import QueryStreams
 
 
 class NodeGraph:
-    """What :class:`~airflow_trident.topology.topology.Topology` knows of its streams and states. Streams hold this
-    part of it, so that they need not know who makes streams."""
+    """What :class:`~airflow_trident.topology.topology.Topology` knows of its streams and states. Streams hold this part
+    only, and need not know who makes streams."""
 
     def __init__(self, name: str, *, exactly_once: bool = True, asset: str = "") -> None:
         self.name = require_name("topology", name)

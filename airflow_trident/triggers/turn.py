@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 SETTLE_S = 6.0
-"""An event sooner than this after a worker deferred can fail the task: Airflow 3.3 may read the end of the worker as
-that of the task which it has queued again."""
+"""An event sooner than this after a worker deferred can fail the task: Airflow 3.3 may take the worker's end for that
+of the task that it queued again."""
 RARELY = 4
 """Of so many looks only one asks Airflow where other waiters are nearer to what holds everybody up."""
 

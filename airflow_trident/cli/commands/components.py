@@ -16,7 +16,7 @@ from airflow_trident.children.shell_bolt import ShellBolt
 from airflow_trident.children.shell_spout import ShellProgram
 from airflow_trident.children.talk import ChildLimits
 from airflow_trident.children.trying import try_bolt, try_spout
-from airflow_trident.cli.console import OK, PROBLEM, UsageError, trident_command
+from airflow_trident.cli.console import OK, PROBLEM, UsageError, pairs, trident_command
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Schema, names_of, parse_declared
@@ -35,7 +35,7 @@ _SPOOL_DIR = "/spool"
 
 @trident_command
 def check(args: Namespace) -> int | None:
-    for line in _described(read_definition(args.file, _pairs("--set", args.set))):
+    for line in _described(read_definition(args.file, pairs("--set", args.set))):
         print(line)
     return OK
 
@@ -44,8 +44,8 @@ def check(args: Namespace) -> int | None:
 def plan(args: Namespace) -> int | None:
     topology = Topology.from_qtopology(
         args.file,
-        overrides=_pairs("--set", args.set),
-        fields=_pairs("--fields-of", args.fields_of),
+        overrides=pairs("--set", args.set),
+        fields=pairs("--fields-of", args.fields_of),
         spool_dir=_SPOOL_DIR,
     )
     print(explain(topology.compile(), args.format), end="")
@@ -71,17 +71,6 @@ def _what(node: NodeDefinition) -> str:
     return f"{node.type} {' '.join((node.cmd, *node.args))}{where}{f' @ {node.worker}' if node.worker else ''}"
 
 
-def _pairs(option: str, lines: list[str]) -> dict[str, str]:
-    """:raises UsageError: one is not ``NAME=VALUE``."""
-    found = {}
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if not (name.strip() and equals):
-            raise UsageError(f"{option} {line!r} is not NAME=VALUE.")
-        found[name.strip()] = value
-    return found
-
-
 # ---- child -----------------------------------------------------------------------------------------------------
 
 
@@ -94,7 +83,8 @@ def try_child(args: Namespace) -> int | None:
     if not isinstance(init, dict):
         raise UsageError(f"--init {args.init!r} is no JSON object.")
     if args.spout:
-        return PROBLEM if try_spout(_spout(args, init), args.max_rows, _say, max_s=_MAX_S, idle_s=_IDLE_S) else OK
+        try_spout(_spout(args, init), args.max_rows, _say, max_s=_MAX_S, idle_s=_IDLE_S)
+        return OK
     schema = parse_declared(args.fields)
     return PROBLEM if try_bolt(_bolt(args, init), names_of(schema), _rows(schema), _say) else OK
 

@@ -158,8 +158,8 @@ def losses(view: LedgerView) -> str:
 
 
 def transaction_row(record: TxRecord) -> dict[str, Any]:
-    """`invalidated`: it lost its batch when a lower one was attempted again. `rows_read` from the sources, `rows`
-    staged for the states; times are UTC; `seconds` from begun to committed."""
+    """`invalidated`: it lost its batch as a lower one was attempted again. `rows_read`: from sources; `rows`: staged
+    for states. Times are UTC; `seconds`: from begun to committed."""
     staged, times = record.staged, record.times_ms
     begun, committed = times.get("begun"), times.get("COMMITTED")
     return {

@@ -106,8 +106,7 @@ def _parts(groups: Any, sides: list[_Side]) -> Iterator[Any]:
 
 
 def _places(groups: Any, sides: list[_Side]) -> list[pa.Array]:
-    """For each row of these groups: the number of its group, and the place of the tuple of each side, null if the group
-    has none. All combinations; the last side changes fastest."""
+    """For each row: its group's number, and the place of each side's tuple, or null. The last side changes fastest."""
     import numpy as np
     import pyarrow as pa
 

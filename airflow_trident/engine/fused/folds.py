@@ -1,5 +1,5 @@
-"""How aggregators and multi-reducers take rows: the one place that knows which rows are raw and which hold partial
-values, and what a group gives in the end."""
+"""How aggregators and multi-reducers take rows. Only this module knows which rows are raw, which are partial values,
+and what a group gives in the end."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Emitted:
 
 
 class Fold:
-    """One aggregation: how a group begins, how a row comes in, and what a group gives. Rows are raw before rows moved,
-    and hold partial values after; for all but combiners they are always raw."""
+    """One aggregation: how a group begins, takes a row and ends. Rows are raw before they move and partial values
+    after; for all but combiners they stay raw."""
 
     def __init__(
         self, outputs: Schema, aggregator: AnyAggregator, border: Border, batch: TransactionAttempt, *, partial: bool
@@ -180,8 +180,8 @@ def key_of_groups(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:
 
 
 def shown_key(groups: Schema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """From the values of the group fields in any of a group's tuples to those that it comes out with: of -0.0 and 0.0,
-    which are one group, 0.0, as Spark's SQL does."""
+    """From the group fields of any of its tuples to those that come out: -0.0 and 0.0 are one group, which comes out as
+    0.0, as in Spark's SQL."""
     if any(has_reals(field.type) for field in groups):
         return lambda key: tuple(map(_without_sign_of_zero, key))
     return lambda key: key

@@ -56,8 +56,8 @@ def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node])
 
 @contextmanager
 def own_session(attached: Attached, job: Job) -> Iterator[Attached]:
-    """A session of this run alone, if the plan hands it to users' functions: what one changes there (views, UDFs) no
-    other attempt sees; or if the run is shaken. A Connect session is the attempt's already."""
+    """A session of this run alone, if users' functions get it (their views and UDFs stay in it), or if the run is
+    shaken. A Connect session is the attempt's own already."""
     if not transforms_of(job.plan) and not job.shaken:
         yield attached
         return
@@ -135,8 +135,8 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
 
 @contextmanager
 def _functions_of(session: Any) -> Iterator[None]:
-    """`pyspark.sql.functions` makes columns of the kind that the process says, and a user's function imports that
-    module wherever it runs. The caller holds the lock of :func:`modules_by_value`."""
+    """`pyspark.sql.functions` makes columns of the process's kind, and users' functions import it. The caller holds the
+    lock of :func:`modules_by_value`."""
     if not is_connect(session) or _CONNECT_MODE in os.environ:
         yield
         return

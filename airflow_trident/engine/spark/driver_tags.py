@@ -24,8 +24,7 @@ _YARN_LENGTH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class DriverTags:
-    """`txid`: "7", or "7-9" of several; "" of a drain, which has begun none yet. `attempt`: of the last one. `order`:
-    the name that this submission alone has, "" where nobody looks for it."""
+    """`txid`: "7", "7-9", or "" for a drain. `attempt`: of the last one. `order`: this submission's own name, or ""."""
 
     topology: str
     txid: str = ""

@@ -97,8 +97,8 @@ def translate(error: BaseException, what: str) -> TridentError:
 
 
 def _got_no_answer(error: BaseException) -> bool:
-    """Was there nobody to answer? Where the connection broke between two words of an answer, Py4J says only which call
-    it was (`py4j.protocol.get_return_value`); an answer of the JVM brings a trace."""
+    """Did nobody answer? If the connection broke, Py4J names only the call (`py4j.protocol.get_return_value`); an
+    answer of the JVM brings a trace."""
     if type(error).__name__ == "Py4JError":
         return str(error).startswith("An error occurred while calling ") and "\n" not in str(error)
     return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"

@@ -69,8 +69,8 @@ class Exchanges:
         raise UnknownNodeError(how.name, how.grouping, "Spark's exchange")
 
     def marked(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
-        """As `moved`, with one row more in every partition and MARKER, a column that is false for it: a partition that
-        must run even when nothing comes, and Spark may leave out an empty one."""
+        """As `moved`, with a row more in each partition, for which the column MARKER is false: Spark may leave out
+        empty partitions."""
         if how.grouping.gathers:
             return self._columns.marked(self._session, data, how.schema).repartition(1)
         targets = data if how.grouping in _PLACED else data.select("*", self._target(how, count))

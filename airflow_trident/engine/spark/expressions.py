@@ -132,8 +132,8 @@ _SPECIAL = ".$|()[{^?*+\\"
 
 
 def _quoted(text: str) -> str:
-    """A literal in Java's regular expressions, whatever it holds. By one character, plain or behind a backslash, Java
-    splits without compiling an expression for each text."""
+    """A literal for Java's regular expressions. With one character, plain or after a backslash, Java splits without
+    compiling an expression for each text."""
     if len(text) == 1 and text.isascii() and text != "\0":
         return f"\\{text}" if text in _SPECIAL else text
     return "\\Q" + text.replace("\\E", "\\E\\\\E\\Q") + "\\E"

@@ -56,8 +56,7 @@ MOST_SHARES = 8
 UNEVEN = 1.5
 """So many times the average the heaviest share may have; else moving rows is cheaper than waiting for it."""
 _SMALL_MAP = "spark.sql.codegen.aggregate.map.twolevel.enabled"
-"""Spark has a small map in front of the one that aggregates. By transaction a group has more keys than go into it, each
-a few times, so most are looked for in both; by key it helps."""
+"""Spark has a small map before the aggregating one. By transaction most keys miss it: it costs; by key it helps."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,8 @@ class GroupRun:
         return replace(flow, frames=(kept,))
 
     def _brought(self, stage: Stage) -> tuple[GroupFlow, tuple[Node, ...]]:
-        """What comes from other stages, and the nodes that are left. A repartition in front of anything but an
-        aggregation is none: nobody behind it sees in which partition he is."""
+        """Input from other stages, and the nodes left. A repartition matters only before an aggregation: no other node
+        sees its partition."""
         upstreams = [self._results[upstream] for upstream in stage.upstreams]
         if stage.union is None:
             (flow,) = upstreams

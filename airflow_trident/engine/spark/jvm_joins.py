@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JvmJoin:
-    """The join of a stage over the streams of its union. Keys are equal as those of groups are: null is one, NaN is
-    one, and the zeros are one, which comes out without a sign."""
+    """A join over the streams of its union. Keys are equal as in groups: all nulls, all NaN; -0.0 equals 0.0, as
+    0.0."""
 
     union: UnionNode
     step: MultiReduceStepNode

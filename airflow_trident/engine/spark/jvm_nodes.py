@@ -181,8 +181,8 @@ def stays_in_jvm(node: Node, *, native: bool) -> bool:
 
 
 def with_tail(nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """The first `end` nodes, which Python runs, with those behind that are cheaper there than after crossing to the
-    JVM (`less_after`). Then those that are left."""
+    """First the nodes that Python runs: `end` of them, and later ones that are cheaper there than after the way to the
+    JVM (`less_after`). Then the others."""
     while 0 < end < len(nodes) and (kind := _IN_JVM.get(type(nodes[end]))) is not None and kind.less_after:
         end += 1
     return tuple(nodes[:end]), tuple(nodes[end:])

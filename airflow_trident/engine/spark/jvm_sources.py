@@ -1,5 +1,5 @@
-"""Sources that the JVM reads itself, because no Python runs on their rows. Only with a local master: there the files
-that this process has looked at are those that Spark reads."""
+"""Sources that the JVM reads, as no Python needs their rows. Local master only: there Spark reads the files seen
+here."""
 
 from __future__ import annotations
 

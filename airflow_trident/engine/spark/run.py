@@ -191,8 +191,8 @@ class PlanRun:
         return flow, stage.nodes
 
     def _transformed(self, stage: Stage, node: TransformNode, upstreams: list[Flow]) -> Flow:
-        """What the user's function makes, lazily. Spark cuts it into partitions as it likes, unless a number is said,
-        or an operation behind it would be told of one."""
+        """What the user's function makes, lazily. Spark chooses the partitions, unless a number is given or a later
+        operation is told of them."""
         data = transformed(self._attached, node, [self._frame(one) for one in upstreams], self._job)
         count = stage.count(self._attached.partitions)
         told = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes)
@@ -201,8 +201,8 @@ class PlanRun:
         return Flow(data, node.schema, count, sized=_sized(upstreams))
 
     def _joined(self, stage: Stage, upstreams: list[Flow]) -> Flow | None:
-        """The join that the stage begins with, as Spark makes it; None: a Python pass has to. Spark cuts it into
-        partitions as it likes, unless a number is said, or an operation behind it would be told of one."""
+        """The join that the stage begins with, made by Spark; None: a Python pass must do it. Spark chooses the
+        partitions, unless a number is given or a later operation is told of them."""
         numbered = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes[1:])
         join = JvmJoin.of(stage, numbered=numbered) if self._native else None
         if join is None:
@@ -331,8 +331,8 @@ class PlanRun:
     # ---- sinks -------------------------------------------------------------------------------------------------
 
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
-        """Aggregates are collected and written by the driver, which is faster up to some 1e5 rows; raw rows, and what
-        the driver will not hold, are written where they are."""
+        """The driver collects and writes aggregates, which is faster up to some 1e5 rows. Raw rows, and what is too
+        much for the driver, are written where they are."""
         if not sink.aggregates:
             return self._write_parts(sink, flow)
         try:

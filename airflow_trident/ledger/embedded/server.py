@@ -58,8 +58,8 @@ class EmbeddedZooKeeper(BackgroundServer):
 
     @property
     def login_file(self) -> Path:
-        """User and password with which the ledger is made for this user alone: made with the server, mode 0600. Give
-        its path to clients, in a connection as the extra ``login_file``."""
+        """User and password of the ledger's only user, made with the server, mode 0600. Clients get its path:
+        ``login_file``."""
         return self.data_dir / "login.json"
 
     def connection(self) -> dict[str, Any]:

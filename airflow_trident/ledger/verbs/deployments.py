@@ -1,4 +1,4 @@
-"""The verbs about the workers that a topology is deployed on: what a person does. What workers do by themselves is in
+"""What a person does about the workers of a topology. What workers do themselves is in
 :mod:`airflow_trident.ledger.deployments`."""
 
 from __future__ import annotations

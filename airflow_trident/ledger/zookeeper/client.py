@@ -18,22 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import (
-    ConfigurationError,
-    LedgerAuthError,
-    LedgerUnavailableError,
-    OutcomeUnknownError,
-)
+from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUnavailableError, OutcomeUnknownError
 from airflow_trident.ledger.ephemeral import Ephemerals
-from airflow_trident.ledger.znodes import (
-    Create,
-    Op,
-    ReadResult,
-    Refusal,
-    WriteRefusedError,
-    ZNode,
-    require_sizes,
-)
+from airflow_trident.ledger.znodes import Create, Op, ReadResult, Refusal, WriteRefusedError, ZNode, require_sizes
 from airflow_trident.ledger.zookeeper.connect_watchdog import ConnectWatchdog
 from airflow_trident.ledger.zookeeper.connection_log import ConnectionLog
 from airflow_trident.ledger.zookeeper.multi import add, raise_first
@@ -198,8 +185,8 @@ class ZooKeeperZNodes:
         return client
 
     def _replace(self, client: KazooClient) -> None:
-        """Drop a client that did not get through in time: after a server was restored from a copy, one that saw newer
-        data is refused for ever. What it had still queued is not sent either."""
+        """Drop a client that never connected: if it saw newer data than a restored server has, it is refused for ever.
+        What it had queued is not sent."""
         if self._client is client:
             self._client = None
             self._connected = threading.Event()

@@ -23,8 +23,8 @@ PROBE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """One server of the ensemble. `mode`: leader, follower or standalone. `session_timeout_s`: what it grants of what
-    was asked for; `max_connections`: from one address, 0 for no limit."""
+    """A server. `mode`: leader, follower, standalone. `session_timeout_s`: granted. `max_connections`: per address; 0:
+    any."""
 
     address: str
     version: str | None = None

@@ -1,5 +1,5 @@
-"""Values that users' code gives, held against the type that was declared. Every engine uses these rules, so that a
-wrong value is refused where it appears, and not by whatever meets it later."""
+"""Checks values of users' code against their declared types. All engines use these rules: a wrong value is refused
+where it appears."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Casts between types. The patterns say which texts a cast accepts; the compiler to Spark uses the same ones, because
-Java's own parsers accept more (``1d``, ``0x1p3``) and Python's others again (``1_000``)."""
+"""Casts between types. Patterns say which texts a cast accepts. Spark uses the same ones: Java's parsers accept more
+(``1d``, ``0x1p3``), and Python's too (``1_000``)."""
 
 from __future__ import annotations
 

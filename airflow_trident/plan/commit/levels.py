@@ -38,8 +38,8 @@ def in_commit_phase(node: Node) -> bool:
 
 
 def leading_to(levels: tuple[CommitLevel, ...], states: Collection[str]) -> tuple[CommitLevel, ...]:
-    """What of the commit phase these states need. The rest is neither run nor asked: a committer that is not run has
-    emitted nothing, and a state that has gone on no longer knows what was new then."""
+    """What of the commit phase these states need. The rest does not run: a committer without a run emits nothing, and a
+    state that went on forgot what was new."""
     wanted, kept = set(states), []
     for level in reversed(levels):
         sinks = tuple(sink for sink in level.sinks if sink.name in wanted)

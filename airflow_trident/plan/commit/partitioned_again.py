@@ -32,8 +32,8 @@ def partitioned_again(sinks: Sinks, levels: dict[int, int]) -> Again:
 
 
 def _by_partition(sinks: Sinks) -> set[int]:
-    """The nodes to which it matters in which partition their tuples are, by `id`: those that work on whole partitions,
-    and what leads to them without a repartition."""
+    """Nodes, by `id`, for which the partition of a tuple matters: those that work on whole partitions, and all before
+    them up to a repartition."""
     found: set[int] = set()
     for node in reversed(ordered(sinks)):
         stays = isinstance(node, PartitionNode) and node.grouping is Grouping.COLOCATED

@@ -14,8 +14,8 @@ from airflow_trident.plan.rewrites.unused_fields import prune
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A pure function from sinks to sinks that keeps what comes to every sink. It gives the same objects where it
-    changes nothing, else there would be no end."""
+    """A pure function from sinks to sinks that keeps what reaches every sink. If it changes nothing it gives the same
+    objects: so the loop ends."""
 
     name: str
     apply: Callable[[Sinks], Sinks]

@@ -58,8 +58,8 @@ class Patience:
 
 @dataclass(kw_only=True)
 class _Served:
-    """What this process does about one topology. `failed`: the epoch in which it could not be initialised, `retry_at`:
-    when that is tried again (None: with the next command)."""
+    """One topology in this process. `failed`: the epoch in which its initialisation failed; `retry_at`: when it is
+    tried again (None: with the next command)."""
 
     topology: Topology | None = None
     engine: Engine | None = None
@@ -185,8 +185,8 @@ class NamedWorker:
         return all(served.left and not served.doing.draining for served in self._served.values())
 
     def _drop(self, still: set[str], unreadable: Mapping[str, str]) -> None:
-        """Topologies that are not deployed here any more. What cannot be read says neither that nor anything else:
-        nothing more is begun, until a person deploys it again."""
+        """Topologies that are not deployed here any more. One that cannot be read may still be: nothing more is begun
+        until a person deploys it again."""
         for name in still:
             self._served.setdefault(name, _Served())
         for name, served in self._served.items():

@@ -34,8 +34,8 @@ from airflow_trident.staging.manifest import Manifest
 
 
 class DriverEngine(SparkEngine):
-    """Once the application is ended from outside its jobs fail, which says nothing about their transactions: nothing
-    more may be written about them, as if the process had been killed."""
+    """After the application is ended from outside its jobs fail. That says nothing about their transactions: write
+    nothing."""
 
     def __init__(self, sessions: ApplicationSessions) -> None:
         super().__init__(sessions)
@@ -60,8 +60,8 @@ class DriverEngine(SparkEngine):
 
 
 def main(order_path: str, result_path: str) -> int:
-    """0, and 1 if the drain ended with an error; both are told in the result file. 0 too where the order is not for
-    this driver, which then has done nothing."""
+    """0, or 1 if the drain ended with an error; the result file says both. Also 0 if the order is for another driver:
+    then nothing was done."""
     try:
         content = _taken(order_path)
         if content is None:

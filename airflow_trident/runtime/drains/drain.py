@@ -204,8 +204,8 @@ class Drain:
         return begun
 
     def _commit_and_begin(self, tickets: Sequence[CommitTicket]) -> int:
-        """COMMITTED, and the next group, for which that makes room, begun in the same step. How many are COMMITTED: 0
-        if there is nothing to begin, or if that failed: then the two steps by themselves say why."""
+        """Commits, and begins the next group in the same step. Gives how many are COMMITTED: 0 if nothing can begin, or
+        if it failed: the two steps alone then say why."""
         goes_on = self._goes_on and self._states_checked and self._ahead is None
         if not goes_on or not self._may_begin():
             return 0

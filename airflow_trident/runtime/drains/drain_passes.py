@@ -1,5 +1,5 @@
-"""What is done with passes over several transactions, and what becomes of them when one fails: a drain, a task of a run
-that takes several, and a backfill do it alike."""
+"""Passes over several transactions, and what happens when one fails. A drain, a task with several transactions and a
+backfill use it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def run_pass(engine: Engine, jobs: Sequence[Job], limit_s: float | None) -> Pass
 
 
 def parts_of(records: Sequence[TxRecord], named_txid: int | None) -> list[list[TxRecord]]:
-    """The passes that a failed one is followed by: the one that its error names alone, and the others again; halves if
-    it names none. So one bad transaction among n costs at most 2 log2(n) + 1 more passes."""
+    """The passes after a failed one: the transaction that its error names, alone, and the others; else two halves. One
+    bad one among n costs at most 2 log2(n) + 1 passes."""
     alone = [one for one in records if one.txid == named_txid]
     others = [one for one in records if one.txid != named_txid]
     if alone and others:

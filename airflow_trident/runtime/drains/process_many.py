@@ -20,8 +20,8 @@ from airflow_trident.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Of transactions that were processed together, by txid: what those ended with that failed (`failures`), and those
-    that are SKIPPED for it (`skipped`). The others are PROCESSED, or in other hands."""
+    """Transactions processed together, by txid. `failures`: the errors; `skipped`: SKIPPED because of one. The others
+    are PROCESSED, or another process has them."""
 
     txids: tuple[int, ...]
     rows_read: int = 0

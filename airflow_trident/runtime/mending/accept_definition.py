@@ -11,8 +11,7 @@ from airflow_trident.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class AcceptedDefinition:
-    """`differences`: a line each, empty if there were none; `begins`: state -> the first transaction that it has, of
-    states that are new, or were changed while they held nothing."""
+    """`differences`: one line each. `begins`: state -> its first transaction, of states that are new or were empty."""
 
     differences: tuple[str, ...] = ()
     begins: dict[str, int] = field(default_factory=dict)

@@ -114,8 +114,8 @@ def _compare(state: str, staged: Any, replayed: Any) -> StateDifference:
 
 
 def _real_difference(missing: Counter[tuple[Any, ...]], extra: Counter[tuple[Any, ...]]) -> float | None:
-    """The largest difference, if each row has one on the other side that is equal but for its real numbers. Rows that
-    are equal but for these on one side are taken in the order of the numbers."""
+    """The largest difference, if rows pair up that differ in real numbers only. Equal ones are paired in number
+    order."""
     one, other = _by_the_rest(missing), _by_the_rest(extra)
     if not one or {key: len(rows) for key, rows in one.items()} != {key: len(rows) for key, rows in other.items()}:
         return None

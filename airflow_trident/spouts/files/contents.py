@@ -34,8 +34,8 @@ _SIZE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFile:
-    """A file of a transaction. `path`: below the spout's folder; `digest`: of its content, "" if none was taken; of an
-    object its ETag. `version`: of an object in a bucket that keeps them, else ""."""
+    """A file of a transaction. `path`: below the spout's folder; `digest`: of its content, or its ETag, or "".
+    `version`: of an object, if its bucket keeps versions, or ""."""
 
     path: str
     size: int

@@ -142,8 +142,8 @@ def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
 
 
 def is_meant(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Does a pattern mean the file with these folders and this name, by the rules of :meth:`FilePattern.list`? Asked
-    where there are no folders to be walked through."""
+    """Does a pattern match a file in these folders, by the rules of :meth:`FilePattern.list`? For stores without
+    folders."""
     part, rest = parts[0], parts[1:]
     if part == "**":
         if is_meant(names, rest or ("*",)):

@@ -176,7 +176,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        known, server, read = _part(part), self._server, 0
+        known, server, read, schema = _part(part), self._server, 0, arrow_schema(self.schema)
         begin = known.begin
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
             batches: list[pa.RecordBatch] = []
@@ -190,12 +190,8 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                     )
                 read += len(entries)
                 begin = entries[-1][0].decode()
-                batches.append(pa.RecordBatch.from_arrays(self._columns(partition, entries), schema=self._arrow))
+                batches.append(pa.RecordBatch.from_arrays(self._columns(partition, entries), schema=schema))
         yield from batches
-
-    @property
-    def _arrow(self) -> pa.Schema:
-        return arrow_schema(self.schema)
 
     def _columns(self, stream: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[pa.Array]:
         import pyarrow as pa

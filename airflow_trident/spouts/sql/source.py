@@ -145,8 +145,8 @@ class SqlSource:
         return int(connection.execute(statement).scalar_one())
 
     def _settled(self, connection: sqlalchemy.Connection, settle_s: float) -> bool:
-        """Wait until transactions that have drawn a lower key than what is visible have ended. Keys are drawn before
-        the commit, so that a lower one can appear after a higher one."""
+        """Wait until older writers end: a key is drawn before its commit, so a lower key can appear after a higher
+        one."""
         import sqlalchemy as sa
 
         if connection.dialect.name == "sqlite" or settle_s == 0:

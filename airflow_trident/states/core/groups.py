@@ -118,8 +118,8 @@ def merge_in_order(spec: StateSpec, parts: Sequence[tuple[OfAttempt, pa.Table]],
 
 
 def merged(spec: StateSpec, batches: Sequence[pa.Table]) -> pa.Table | None:
-    """One batch that does what these would do one after the other; None where there is none: what is combined is not
-    exact, or a sum of the batches alone might not fit its field although the new value would."""
+    """One batch that does the same as these in a row. None: combining is not exact, or the sum of the batches might not
+    fit its field where the new value would."""
     import pyarrow as pa
 
     if not spec.merges_exactly:

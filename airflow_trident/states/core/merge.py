@@ -83,8 +83,8 @@ def _prepared(spec: StateSpec, whose: OfAttempt) -> Iterator[StateSpec]:
 
 
 def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAttempt) -> Changes:
-    """What a late batch does to the values as they were before the highest txid (T9), of those keys only whose old
-    value is kept: taking the highest txid back must not take the late batch with it."""
+    """What a late batch does to the values before the highest txid (T9), for keys that have one: taking the highest
+    txid back must not take the late batch too."""
     if not before:
         return {}
     changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys], whose)

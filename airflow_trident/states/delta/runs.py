@@ -103,8 +103,7 @@ def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How the rows of one state are kept and folded. Combiners: partial values, which are combined; else, whoever
-    comes last wins, and what was removed has a row that says so."""
+    """How one state's rows are kept and folded. Combiners add partial values; else the last wins, also a removal."""
 
     spec: StateSpec
 

@@ -104,8 +104,8 @@ class FileSink(StateFactory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """The content of the sink's own file. `highest`: the file of the marker's highest txid. To be finished: `publish`,
-    the hidden and the final name of a file that appears, and `remove`, a file that goes."""
+    """The sink's own file. `highest`: the file of the marker's highest txid. Left to do: `publish`, a file's hidden and
+    final name, and `remove`, a file that goes."""
 
     marker: Marker | None = None
     highest: str | None = None

@@ -1,5 +1,5 @@
-"""Where a FileSink's files are: what it asks of a file system or an object store. Of a bucket nothing is renamed: a
-file appears by a copy inside the store, which is there whole or not at all."""
+"""Where a FileSink's files are: a file system or an object store. In a bucket nothing is renamed: a copy inside the
+store is there whole, or not at all."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ class KeyValueState(Closing, Generic[K, V]):
 
 
 class StateProvider(ABC):
-    """Opens key-value states by namespace. Made while a DAG is parsed, from its configuration as keyword arguments:
-    opens nothing, imports no driver. Picklable, as it travels to whoever commits."""
+    """Opens key-value states by namespace. Made while a DAG is parsed, from keyword arguments: opens nothing, imports
+    no driver. Picklable."""
 
     capabilities: Capabilities
 

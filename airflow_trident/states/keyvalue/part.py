@@ -97,8 +97,8 @@ class Part:
 
 
 class Window:
-    """What the function sees of its state: `operations.stateful.KeyValues`. It can be written from `init_state` to
-    `pre_prepare`; a later write would belong to no transaction."""
+    """The function's view of its state (`operations.stateful.KeyValues`). Writable from `init_state` to
+    `pre_prepare`."""
 
     def __init__(self, state: KeyValueState[Any, Any], forms: Forms) -> None:
         self._state = state

@@ -55,8 +55,8 @@ class AppliedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetVersion:
-    """`fields`: of the table, as ``word string, n long``. `files`: the newest; those before are in `lists`.
-    `removed`: paths that the version before named, and this one does not."""
+    """`fields`: as ``word string, n long``. `files`: the newest; older ones are in `lists`. `removed`: paths dropped
+    here."""
 
     version: int
     fields: str

@@ -15,8 +15,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """`text`: as it is stored, what the next request compares. `op`: the request that wrote it. `kept`: of how many
-    keys the value before the highest transaction is kept."""
+    """`text`: as stored; the next request compares it. `op`: the request that wrote it. `kept`: how many keys have a
+    value from before the highest transaction."""
 
     text: bytes
     marker: Marker

@@ -1,5 +1,5 @@
-"""PostgreSQL as a dialect of SQL states: a batch is copied into a table of its transaction's own; then the marker's row
-is locked. What the arithmetic of the server can do is one statement."""
+"""PostgreSQL as a dialect of SQL states. A batch is copied into a table of its own; then the marker's row is locked.
+Arithmetic is one statement where the server can do it."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ class PostgresDialect(Dialect):
                 copy.write(text)
 
     def merge_natively(self, batch: StagedBatch) -> bool:
-        """False: a sum overflows (of doubles it is infinite), or a key occurs twice in the batch. Merging by ourselves
-        gives the result, or the error that names the value."""
+        """False: a sum overflows (or becomes infinite), or a key is twice in the batch. Our own merge then gives the
+        result, or an error that names the value."""
         import psycopg
 
         if not self._layout.merges_natively:

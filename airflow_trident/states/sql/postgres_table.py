@@ -184,8 +184,8 @@ class PostgresLayout:
         return f"SELECT {', '.join(map(_shown, self.fields))} FROM {self.place}"
 
     def _stored(self, source: Place, what: str, nulls: Sequence[bool]) -> str:
-        """The stored row of the key `b`, of those that are null where `nulls` says so. The limit makes it a look into
-        the index per key, whatever the planner believes of the tables' sizes (T6)."""
+        """The stored row of key `b`, for keys null as `nulls` says. The limit makes it an index look-up for any plan
+        (T6)."""
         pairs = [
             f"t.{quote(name)} {'IS NULL' if is_null else f'= b.{quote(name)}'}"
             for name, is_null in zip(self.spec.key_names, nulls, strict=False)

@@ -47,8 +47,8 @@ def digest(*parts: str) -> str:
 
 @dataclass(frozen=True)
 class Tables:
-    """What one state has in a database of the kind `dialect`. Two tables beside `data`: `markers`, which all states of
-    the schema share, and `before`, what is kept to take the highest txid back."""
+    """A state in a database of kind `dialect`. Beside `data`: `markers`, shared by all states of the schema, and
+    `before`, to take the highest txid back."""
 
     dialect: str
     schema: str | None

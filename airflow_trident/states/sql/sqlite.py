@@ -89,8 +89,8 @@ class SqliteState(StateFactory):
 
 
 class SqliteDialect(Dialect):
-    """See :class:`SqliteState`. What is kept of the time before the highest txid is in two tables: its keys, and the
-    rows that they had. A key without a row was not there."""
+    """See :class:`SqliteState`. Two tables keep the time before the highest txid: its keys, and their rows. A key
+    without a row was not there."""
 
     container = where_else = "file"
     restore = "Restore the file from a copy."

@@ -1,5 +1,5 @@
-"""Exactly-once rows: every transaction's tuples are appended to a PostgreSQL table, with their txid, in one transaction
-of the server's together with the marker."""
+"""Exactly-once rows: each transaction's tuples, with their txid, are appended to a PostgreSQL table in one transaction
+with the marker."""
 
 from __future__ import annotations
 

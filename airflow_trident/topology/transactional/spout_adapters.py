@@ -165,8 +165,8 @@ class _Emitter(Emitter):
 
 @dataclass(frozen=True)
 class PartitionedSource(_OfStorm, PartitionedSpout):
-    """A part's metadata: ``{"meta": what the emitter gave, "rows": their number, "digest": of them}``: that the
-    partition gives the same tuples again is not only believed."""
+    """A part's metadata: ``{"meta": what the emitter gave, "rows": their number, "digest": of them}``: so a partition
+    that gives other tuples again is noticed."""
 
     spout: PartitionedTransactionalSpout[Any]
     where: SpoutOfTopology

@@ -1,5 +1,4 @@
-"""Does every component get what somebody emits, and does everything lead to a committer? Asked when a transactional
-topology is built, so that a wrong name is one error in the DAG file."""
+"""Does every component get input, and does everything lead to a committer? Checked when the topology is built."""
 
 from __future__ import annotations
 

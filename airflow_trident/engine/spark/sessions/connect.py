@@ -77,8 +77,8 @@ class ConnectSessions(Sessions):
 
 
 def stop_session(session: Any, *, release: bool = True) -> None:
-    """Release the session, close its channel, and forget it: else the interpreter would do it again when it exits, and
-    keep every session of a long-lived driver until then."""
+    """Release the session, close its channel, forget it. Else the interpreter does so at its exit only, and a
+    long-lived driver would keep every session."""
     retry_at_most(session, 1)  # a server that is gone released it
     session.release_session_on_close = release
     session.stop()

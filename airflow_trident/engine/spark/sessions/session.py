@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 YARN_CONTAINER = "CONTAINER_ID"
-"""The environment variable that a driver in YARN's cluster mode has. There a driver that made no SparkContext, because
-it found nothing to do, has failed (exit code 13)."""
+"""The environment variable of a driver in YARN's cluster mode. Such a driver fails (exit code 13) if it made no
+SparkContext, even if there was nothing to do."""
 SESSION_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",
@@ -294,8 +294,7 @@ def attach_connect(
     close: Callable[[], None] = lambda: None,
     conf: Mapping[str, str] | None = None,
 ) -> Attached:
-    """A Connect session as it is: settings concern it alone. Cancelling concerns what the attempt runs in it: the tag
-    is that of the calling thread's jobs, as in a classic session."""
+    """A Connect session: settings are its own. Cancelling ends what the attempt runs: jobs with its thread's tag."""
     _configured(session, {**SESSION_CONF, **(conf or {})})
     tag = tag_of(slot)
     session.addTag(tag)
