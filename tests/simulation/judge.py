@@ -50,7 +50,8 @@ class Judge:
     :param lost: what states go on without, since nothing could bring it back and a person said so.
     :param now_ms: the clock of everybody; None where clocks jump.
     :param step: how many steps of the ledger were applied.
-    :param gated: txid -> the step that opened its gate. `workers`: name -> the step that listed it, and host/process.
+    :param gated: txid -> the step that opened its gate, and the process that did. `workers`: name -> the step that
+        listed it, and host/process.
     """
 
     stores: dict[str, Store]
@@ -80,7 +81,7 @@ class Judge:
     process: Callable[[], Any] = lambda: None
     now_ms: Callable[[], int] | None = None
     step: int = 0
-    gated: dict[int, int] = field(default_factory=dict)
+    gated: dict[int, tuple[int, Any]] = field(default_factory=dict)
     workers: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def reborn(self) -> None:
@@ -200,8 +201,9 @@ class Judge:
         sweep = self.process().sweep
         if old.status is not Status.COMMITTING or sweep is None or sweep.own == txid:
             return
-        if self.gated.get(txid, self.step) > sweep.began:
-            return  # it was somebody else's only after the sweep had looked
+        opened, by = self.gated.get(txid, (self.step, None))
+        if opened > sweep.began or by is self.process():
+            return  # it was somebody else's only after the sweep had looked, or is its own, gated with its PROCESSED
         if self.now_ms is not None:
             age_s = (self.now_ms() - old.times_ms[Status.COMMITTING.value]) / 1000
             if age_s < LEFT_S:
@@ -223,7 +225,7 @@ class Judge:
         if record.fence <= pointer.fence or self.pointer.fence != record.fence:
             self.broken("P7", f"fence {record.fence} was given out after {pointer.fence}")
         self._takes_over(txid, old)
-        self.gated[txid] = self.step
+        self.gated[txid] = self.step, self.process()
         if old.status is Status.COMMITTING and old.times_ms == record.times_ms:
             return  # a bar: no gate is opened
         for lower in range(pointer.committed + 1, txid):
