@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_trident.errors import PlanError
@@ -145,8 +146,10 @@ class FirstN:
     def apply(self, stream: Any) -> Any:
         place = None if self._sort_field is None else _place(stream, self._sort_field)
         outputs = [str(field) for field in stream.schema]
-        what = (list(stream.fields), FirstNAggregator(self._n, place, self._reverse), outputs)
-        return stream.partition_aggregate(*what).global_().partition_aggregate(*what)
+        whole = FirstNAggregator(self._n, place, self._reverse)
+        fields = list(stream.fields)
+        chosen = stream.partition_aggregate(fields, replace(whole, partial=True), outputs)
+        return chosen.global_().partition_aggregate(fields, whole, outputs)
 
 
 def _place(stream: Any, name: str) -> int:
@@ -156,22 +159,24 @@ def _place(stream: Any, name: str) -> int:
     return int(stream.fields.index(name))
 
 
+@dataclass(frozen=True)
 class FirstNAggregator(Aggregator[list[Any]]):
-    """The first `n` tuples of a partition; `place`: the position of the field that orders them."""
+    """The first `n` tuples of a partition; `place`: the position of the field that orders them. `partial`: another
+    one gathers what comes out, so that nothing changes if this one lets more of them pass."""
 
-    def __init__(self, n: int, place: int | None, reverse: bool) -> None:
-        self._n = n
-        self._place = place
-        self._reverse = reverse
+    n: int
+    place: int | None
+    reverse: bool
+    partial: bool = False
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> list[Any]:
         return []
 
     def aggregate(self, state: list[Any], collector: Collector, *values: Any) -> None:
-        if self._place is None and len(state) >= self._n:
+        if self.place is None and len(state) >= self.n:
             return
         state.append(values)
-        if len(state) > 4 * self._n + 100:
+        if len(state) > 4 * self.n + 100:
             state[:] = self._first(state)
 
     def complete(self, state: list[Any], collector: Collector) -> None:
@@ -179,10 +184,10 @@ class FirstNAggregator(Aggregator[list[Any]]):
             collector.emit(*row)
 
     def _first(self, rows: list[Any]) -> list[Any]:
-        if self._place is None:
-            return rows[: self._n]
-        place = self._place
+        if self.place is None:
+            return rows[: self.n]
+        place = self.place
         known = [row for row in rows if row[place] is not None]
-        choose = heapq.nlargest if self._reverse else heapq.nsmallest
-        best = choose(self._n, known, key=lambda row: (row[place] != row[place], row[place]))
-        return best + [row for row in rows if row[place] is None][: self._n - len(best)]
+        choose = heapq.nlargest if self.reverse else heapq.nsmallest
+        best = choose(self.n, known, key=lambda row: (row[place] != row[place], row[place]))
+        return best + [row for row in rows if row[place] is None][: self.n - len(best)]

@@ -57,11 +57,12 @@ def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
 
 
 def merged_by(stage: Stage) -> FinalAggregateNode | None:
-    """The aggregation by built-ins that the stage begins with, behind a repartition by its groups."""
+    """The aggregation that the stage begins with, behind a repartition by its groups, if SQL has all of it. Of raw
+    tuples only by groups: of no tuples nothing stands for the transaction."""
     first = stage.nodes[0] if stage.nodes else None
-    if stage.exchange is None or not isinstance(first, FinalAggregateNode) or not first.is_builtin:
+    if stage.exchange is None or not isinstance(first, FinalAggregateNode) or not first.in_sql:
         return None
-    gathers = not first.groups and stage.exchange.grouping.gathers
+    gathers = not first.groups and first.merges and stage.exchange.grouping.gathers
     return first if gathers or (first.groups and stage.exchange.keys == first.groups) else None
 
 

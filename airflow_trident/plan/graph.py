@@ -25,8 +25,6 @@ class Node(ABC):
 
     narrows: ClassVar[bool] = False
     """May it leave out fields of its own that nobody uses? Then one stays at least: rows are counted by something."""
-    whole_partitions: ClassVar[bool] = False
-    """Does it work on whole partitions, so that it matters which tuples are together?"""
     cure: ClassVar[str] = ""
     """What to do where it cannot run, if there is something better than what is said of any kind."""
 
@@ -49,6 +47,11 @@ class Node(ABC):
     def narrowed(self, used: frozenset[str]) -> Node:
         """The same for readers that use only these fields, and over inputs that may give less than before."""
         return self
+
+    @property
+    def whole_partitions(self) -> bool:
+        """Does it work on whole partitions, so that it matters which tuples are together?"""
+        return False
 
     @property
     def runs_without_tuples(self) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.builtin import FirstNAggregator
 from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.multireduce import Joiner
-from airflow_trident.operations.newest import Newest
+from airflow_trident.plan.aggregation import Aggregation as Aggregation  # noqa: PLC0414 - the engines take it from here
+from airflow_trident.plan.aggregation import said
 from airflow_trident.plan.graph import BeginNode, ProcessorNode, SinkNode
 from airflow_trident.plan.graph import Node as Node  # noqa: PLC0414 - the engines take it from here
 from airflow_trident.plan.groupings import Grouping as Grouping  # noqa: PLC0414 - the engines take it from here
@@ -232,14 +232,17 @@ class MultiReduceNode(Node):
     def what(self) -> str:
         by = "; ".join(", ".join(keys) for keys in self.groups)
         where = f"by ({by})" if any(self.groups) else "by partition"
-        return f"{_said(self.reducer)} of {_names(self.inputs)} {where}"
+        return f"{said(self.reducer)} of {_names(self.inputs)} {where}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultiReduceStepNode(ProcessorNode):
     """A multi-reducer over a tagged union of its streams; comes from a rewrite only. Names are those of the union."""
 
-    whole_partitions = True
+    @property
+    def whole_partitions(self) -> bool:
+        return True
+
     reducer: MultiReducer[Any] | GroupedMultiReducer[Any]
     tag: str
     reads: tuple[tuple[str, ...], ...]
@@ -248,7 +251,7 @@ class MultiReduceStepNode(ProcessorNode):
     @property
     def what(self) -> str:
         by = ", ".join(self.groups)
-        return f"{_said(self.reducer)} {f'by ({by})' if by else 'by partition'}"
+        return f"{said(self.reducer)} {f'by ({by})' if by else 'by partition'}"
 
     @property
     def runs_without_tuples(self) -> bool:
@@ -256,26 +259,6 @@ class MultiReduceStepNode(ProcessorNode):
 
 
 # ---- aggregation -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aggregation:
-    """One aggregator with the fields that it reads and those that it gives: one, or more of an `Aggregator`."""
-
-    aggregator: CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
-    reads: tuple[str, ...]
-    output: Schema
-
-    @property
-    def combiner(self) -> CombinerAggregator[Any] | None:
-        return self.aggregator if isinstance(self.aggregator, CombinerAggregator) else None
-
-    @property
-    def reducer(self) -> ReducerAggregator[Any] | None:
-        return self.aggregator if isinstance(self.aggregator, ReducerAggregator) else None
-
-    def __str__(self) -> str:
-        return f"{_said(self.aggregator)}({', '.join(self.reads)})"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -327,6 +310,11 @@ class FinalAggregateNode(_Aggregating, ProcessorNode):
         return all(one.combiner is not None for one in self.aggregations)
 
     @property
+    def in_sql(self) -> bool:
+        """May Spark's SQL do it with what comes here?"""
+        return self.is_builtin if self.merges else all(one.in_sql for one in self.aggregations)
+
+    @property
     def reads(self) -> tuple[str, ...]:
         if not self.merges:
             return super().reads
@@ -342,7 +330,15 @@ class PartitionAggregateNode(_Aggregating, ProcessorNode):
     """Aggregates each partition by `groups` for itself. Without groups every partition gives a result, also an empty
     one (Trident: partitionAggregate)."""
 
-    whole_partitions = True
+    @property
+    def whole_partitions(self) -> bool:
+        return not self.only_narrows
+
+    @property
+    def only_narrows(self) -> bool:
+        """Does it only spare tuples the way to another aggregation, which gives the same without it?"""
+        aggregators = (one.aggregator for one in self.aggregations)
+        return not self.groups and all(isinstance(one, FirstNAggregator) and one.partial for one in aggregators)
 
     @property
     def what(self) -> str:
@@ -351,7 +347,7 @@ class PartitionAggregateNode(_Aggregating, ProcessorNode):
 
     @property
     def runs_without_tuples(self) -> bool:
-        return not self.groups
+        return not self.groups and not self.only_narrows
 
 
 # ---- sinks -----------------------------------------------------------------------------------------------------
@@ -392,8 +388,3 @@ def _call(function: Any, reads: tuple[str, ...]) -> str:
 
 def _names(nodes: tuple[Node, ...]) -> str:
     return ", ".join(one.name for one in nodes)
-
-
-def _said(operation: Any) -> str:
-    """Our own operations that need more than a name; what a user's class calls `describe` is its own business."""
-    return operation.describe() if isinstance(operation, Newest | Joiner) else function_name(operation)

@@ -25,6 +25,7 @@ from airflow_trident.errors import (
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from tests.contracts.conftest import EVERY_PRODUCT
+from tests.fixtures.choice import CHOICES
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow, staged, without_data
 from tests.fixtures.failing import FAILING, DamagedSpout
 from tests.fixtures.life import Txid, operations_with_a_life
@@ -48,15 +49,15 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-ALL = TOPOLOGIES | VERBS | {"vectors": vectors, "operations_with_a_life": operations_with_a_life}
+ALL = TOPOLOGIES | VERBS | CHOICES | {"vectors": vectors, "operations_with_a_life": operations_with_a_life}
 ON_CONNECT = (
     *("word_count", "word_count_in_the_jvm", "expressions", "merge_and_diamond", "joins", "groupings"),
     *("with_a_stream_without_data", "the_newest_of_each_key", "vectors", "maps_and_structs"),
-    *("times_and_intervals", "arrays_and_reals_as_groups"),
+    *("times_and_intervals", "arrays_and_reals_as_groups", "first_tuples"),
 )
 """A session of Connect gets the same plan, and does not look into users' functions: one topology for each call of
 Spark that plans are made of (Arrow functions, aggregation, expressions, union, persisted forks, joins, repartitioning,
-no rows, order), and those with types of their own. `make contracts` runs all."""
+no rows, order, limits), and those with types of their own. `make contracts` runs all."""
 PRODUCTS = [
     (made, name) for made in ENGINES for name in ALL if made != "connect" or name in ON_CONNECT or EVERY_PRODUCT
 ]

@@ -17,6 +17,7 @@ from airflow_trident.errors import ConfigurationError, SparkJobError, UserCodeEr
 from airflow_trident.plan.stages import Coalescing
 from tests.contracts.conftest import EVERY_PRODUCT
 from tests.contracts.test_engine import ALL as ONE_BY_ONE
+from tests.fixtures.choice import CHOICES
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow
 from tests.fixtures.group import (
     MORE,
@@ -49,9 +50,10 @@ def _coalesces(build: Callable[[Topology], None]) -> bool:
     return topology.compile().coalesces.passes
 
 
-ALL = {**ONE_BY_ONE, **MORE}
+ALL = {**ONE_BY_ONE, **CHOICES, **MORE}
 SOME = (
     *MORE,
+    "best_of_groups_beside_others",
     "word_count",
     "word_count_in_the_jvm",
     "functions_and_filters",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, Stream, Sum, Topology
+from airflow_trident import Count, FirstN, MaxBy, Stream, Sum, Topology
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.operations.expr.tree import col, explode, lower, split_words
 from tests.fixtures.engine import Distinct, JobOf, NotThe, Words, keep, lines, sales
@@ -159,6 +159,31 @@ def test_a_join_is_one_of_sparks_own(
     assert len(re.findall(r"\bExchange\b", text)) == 2, text
     assert len(re.findall(r"\bMapInArrow\b", text)) == 3, text
     assert ("3), REPARTITION_BY_NUM" in text) == (build is with_a_number), text
+
+
+def best_of_groups(t: Topology) -> None:
+    keep(sales(t).group_by("city").aggregate(("fruit, n", MaxBy(), "most"), (Count(), "rows")))
+
+
+def first_two(t: Topology) -> None:
+    keep(sales(t).apply_assembly(FirstN(2, "n")))
+
+
+def largest(t: Topology) -> None:
+    keep(sales(t).global_().max_by("n"))
+
+
+@pytest.mark.parametrize("build", [best_of_groups, first_two, largest])
+def test_spark_chooses_in_every_partition_before_it_moves_anything(
+    spark_engine: SparkEngine, build: Callable[[Topology], None], job_of: JobOf
+) -> None:
+    """Python only reads and writes."""
+    (text,) = spark_engine.physical(job_of(build)).values()
+    assert len(re.findall(r"\bMapInArrow\b", text)) == 2, text
+    if build is best_of_groups:
+        assert re.search(r"Aggregate.*\[min\(.*\n(?:.*Sort.*\n)?.*Exchange.*\n.*Aggregate.*\[partial_min\(", text), text
+    else:
+        assert len(re.findall(r"\bTakeOrderedAndProject\b", text)) == 1, text
 
 
 def test_columns_that_nobody_uses_are_neither_read_nor_moved(spark_engine: SparkEngine, job_of: JobOf) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MemoryState, SqliteState, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MaxBy, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
@@ -76,9 +76,15 @@ def _of_counts(topology: Topology, stream: Any) -> None:
     counts.group_by("m").persistent_aggregate(_store(), Count(), "lines")
 
 
+def _best(topology: Topology, stream: Any) -> None:
+    best = stream.group_by("n").aggregate("line, x", MaxBy(), "best")
+    best.partition_persist(_store(), "n, best", keys="n", name="best")
+
+
 @pytest.mark.parametrize(
     ("build", "why"),
     [
+        (_best, "state best is not merged by exact built-ins"),
         (_reals, "state x is not merged by exact built-ins"),
         (_of_counts, "aggregate-1.final counts within one batch"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, MapGet, Stream, Topology
+from airflow_trident import Count, FirstN, MapGet, Stream, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.sql_query import plain, query_names, require_query
 from airflow_trident.plan.nodes import FilterNode, SourceNode
@@ -135,6 +135,13 @@ def test_what_works_on_whole_partitions_needs_a_repartition_behind_a_transform(b
             continue
         with pytest.raises(PlanError, match=r"transform-1 has none that mean anything.*shuffle\(\)"):
             shop.compile()
+
+
+def test_the_first_tuples_of_all_need_no_repartition_behind_a_transform() -> None:
+    """Which are together does not matter: what each partition gives is chosen from once more."""
+    shop = topology()
+    keep(orders(shop).transform(same, FIELDS).apply_assembly(FirstN(3, "cust")))
+    assert sum(stage.exchange is not None for stage in shop.compile().stages) == 1
 
 
 def test_filters_and_unused_fields_stop_at_a_transform() -> None:

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_trident.engine.spark.expressions import compile_expression
+from airflow_trident.engine.spark.ranks import ranked
 from airflow_trident.engine.spark.worker import MARKER
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.operations.aggregators import Count
@@ -20,6 +21,7 @@ from airflow_trident.plan.nodes import (
     FilterNode,
     FinalAggregateNode,
     PartialAggregateNode,
+    PartitionAggregateNode,
     ProjectNode,
 )
 from airflow_trident.types import Field, Schema, names_of
@@ -104,13 +106,26 @@ class Columns:
         # as text: 0.0 equals -0.0, and True equals 1
         return self.known(("expression", repr(resolve(expression, before)), name), make)
 
-    def partial(self, data: DataFrame, node: PartialAggregateNode, _: Schema) -> DataFrame:
+    def partial(self, data: DataFrame, node: PartialAggregateNode | FinalAggregateNode, before: Schema) -> DataFrame:
         """Only the value of every single row: the aggregation behind it combines before it shuffles, by itself."""
-        values = [self._value(one) for one in node.aggregations]
+        values = [self._value(one, before) for one in node.aggregations]
         return data.select(*(self.named(name) for name in node.groups), *values)
 
-    def _value(self, one: Aggregation) -> Any:
+    def passed(self, data: DataFrame, node: PartitionAggregateNode, _: Schema) -> DataFrame:
+        """All tuples: what is behind it chooses before it shuffles, by itself."""
+        (one,) = node.aggregations
+        return data.select(*self.given(one))
+
+    def given(self, one: Aggregation) -> list[Any]:
+        """What it reads, under the names of what it gives."""
+        pairs = zip(one.reads, one.output, strict=True)
+        return [self.named(name) if name == to.name else self.named(name).alias(to.name) for name, to in pairs]
+
+    def _value(self, one: Aggregation, before: Schema) -> Any:
         (output,) = one.output
+        if one.combiner is None:
+            text = ranked(one, before)
+            return self.known(("rank", text, output.name), lambda: self._f.expr(text).alias(output.name))
         key = ("value", type(one.aggregator).__name__, _kind(one), one.reads, output.name, output.type)
         return self.known(key, lambda: self._initial(one).cast(output.type).alias(output.name))
 
@@ -125,7 +140,10 @@ class Columns:
         return self._f.coalesce(value.cast(output.type), self._f.lit(0).cast(output.type))
 
     def final(self, data: DataFrame, node: FinalAggregateNode) -> DataFrame:
-        """Partial values of equal groups into one. Without groups one row comes even from none, with the zeros."""
+        """Partial values of equal groups into one, or raw tuples. Without groups one row comes even from none, with the
+        zeros."""
+        if not node.merges:
+            data = self.partial(data, node, node.input.schema)
         merged = [self._sql(_merged(one)) for one in node.aggregations]
         return data.groupBy(*(self.named(name) for name in node.groups)).agg(*merged)
 
@@ -136,6 +154,8 @@ class Columns:
 def _merged(one: Aggregation) -> str:
     """As text, which is one call to the JVM where columns would be ten."""
     (output,) = one.output
+    if one.combiner is None:
+        return f"min(`{output.name}`).value as `{output.name}`"
     if _kind(one) is MergeKind.ADD:
         zero = f"cast(0 as {output.type})"
         return f"cast(coalesce(sum(`{output.name}`), {zero}) as {output.type}) as `{output.name}`"
@@ -166,6 +186,7 @@ _IN_JVM: dict[type[Node], _InJvm] = {
     EachNode: _InJvm(lambda node: node.expression is not None, Columns.each),
     FilterNode: _InJvm(lambda node: node.expression is not None, Columns.filter),
     PartialAggregateNode: _InJvm(lambda node: node.is_builtin, Columns.partial, less_after=True),
+    PartitionAggregateNode: _InJvm(lambda node: node.only_narrows, Columns.passed, less_after=True),
 }
 
 

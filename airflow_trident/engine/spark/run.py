@@ -15,6 +15,7 @@ from airflow_trident.engine.shaking import turned
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
+from airflow_trident.engine.spark.jvm_choices import JvmChoice
 from airflow_trident.engine.spark.jvm_joins import JvmJoin
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.jvm_sources import JvmSources
@@ -267,11 +268,15 @@ class PlanRun:
         self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...], wanted: int
     ) -> tuple[Flow, tuple[Node, ...]]:
         first = nodes[0] if nodes else None
-        if isinstance(first, FinalAggregateNode) and self._native and first.is_builtin and how.keys == first.groups:
+        if isinstance(first, FinalAggregateNode) and self._native and first.in_sql and how.keys == first.groups:
             data = self._columns.final(self._frame(flow), first)
             fewer = first.groups and wanted < self._attached.partitions
             data = data.coalesce(wanted) if fewer else data
             return Flow(data, first.schema, wanted, sized=flow.sized), nodes[1:]
+        choice = JvmChoice.of(how, nodes) if self._native else None
+        if choice is not None:
+            data = choice.data(self._columns, self._frame(flow))
+            return Flow(data, nodes[0].schema, 1, sized=flow.sized), nodes[1:]
         wanted = 1 if how.grouping.gathers else wanted
         data = self._frame(self._choosing(flow, how, wanted))
         marked = any(node.runs_without_tuples for node in nodes)

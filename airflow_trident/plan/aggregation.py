@@ -1,0 +1,44 @@
+"""One aggregator where it stands in a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.multireduce import Joiner
+from airflow_trident.operations.newest import Newest
+from airflow_trident.operations.summaries import MaxBy, MinBy
+from airflow_trident.types import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregation:
+    """One aggregator with the fields that it reads and those that it gives: one, or more of an `Aggregator`."""
+
+    aggregator: CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
+    reads: tuple[str, ...]
+    output: Schema
+
+    @property
+    def combiner(self) -> CombinerAggregator[Any] | None:
+        return self.aggregator if isinstance(self.aggregator, CombinerAggregator) else None
+
+    @property
+    def reducer(self) -> ReducerAggregator[Any] | None:
+        return self.aggregator if isinstance(self.aggregator, ReducerAggregator) else None
+
+    @property
+    def in_sql(self) -> bool:
+        """May Spark's SQL do it with raw tuples?"""
+        is_merged = self.combiner is not None and self.combiner.merge_kind is not None
+        return is_merged or type(self.aggregator) in (MinBy, MaxBy)
+
+    def __str__(self) -> str:
+        return f"{said(self.aggregator)}({', '.join(self.reads)})"
+
+
+def said(operation: Any) -> str:
+    """Our own operations that need more than a name; what a user's class calls `describe` is its own business."""
+    return operation.describe() if isinstance(operation, Newest | Joiner) else function_name(operation)
