@@ -208,6 +208,15 @@ def test_l12_what_is_taken_back_is_failed_as_if_no_commit_had_begun(ledger: Ledg
     assert commit(ledger, 1).status is Status.COMMITTED
 
 
+@pytest.mark.parametrize("status", TOUCHED)
+def test_l12_a_bar_leaves_an_attempt_to_whoever_began_it(ledger: Ledger, status: Status) -> None:
+    touched_in_every_way(ledger, status)
+    ledger.bar(1, owner="a person")
+    tx = ledger.view(1).tx
+    assert tx is not None
+    assert str(tx.owner) == ("a person" if status is Status.COMMITTING else "c")
+
+
 def test_l12_a_bar_voids_every_ticket_before_it(ledger: Ledger) -> None:
     old = gated(ledger, begun(ledger, 1))
     ledger.bar(1, owner="a person")

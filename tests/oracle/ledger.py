@@ -289,7 +289,8 @@ class OracleLedger(OracleStates, OracleGroups):
     def _given(self, ticket: CommitTicket, owner: Owner | str, target: Status) -> CommitTicket:
         self._fence, record = ticket.fence, self._records[ticket.txid]
         status = record.status if ticket.bars else move(record.status, target, txid=ticket.txid)
-        self._store(record, status=status, fence=ticket.fence, touched=True, owner=Owner.of(owner))
+        whose = Owner.of(owner) if status is Status.COMMITTING else record.owner
+        self._store(record, status=status, fence=ticket.fence, touched=True, owner=whose)
         return ticket
 
     def committed(

@@ -11,8 +11,8 @@ from airflow_trident.errors import HeldError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.verbs import commits
 from airflow_trident.operators import coordinator
-from airflow_trident.protocol import state_gaps
-from airflow_trident.protocol.records import LedgerView
+from airflow_trident.protocol import codec, state_gaps
+from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime import agreement, commit
 from airflow_trident.states.core import marker as marker_module
@@ -86,6 +86,17 @@ def _() -> Sequence[Patch]:
 
     original = commits.take_back
     return [(Ledger.take_back, "decide", take_back)]
+
+
+@mutant("who takes a commit back becomes the owner of an attempt that somebody else is at", "taken-back")
+def _() -> Sequence[Patch]:
+    def bar(snap: Any, txid: int, *, owner: Any) -> Any:
+        step = original(snap, txid, owner=owner)
+        record = replace(codec.decode_tx(step.writes[0].data, step.writes[0].path), owner=Owner.of(owner))
+        return replace(step, writes=(snap.set_tx(record), *step.writes[1:]))
+
+    original = commits.bar
+    return [(Ledger.bar, "decide", bar)]
 
 
 # ---- commits that are taken over, claims ----------------------------------------------------------------------------

@@ -188,6 +188,8 @@ class Judge:
             self.broken("P3", f"the attempt of {txid} went from {old.attempt} to {new.attempt}")
         if new.attempt != old.attempt and not new.invalidated:
             self._is_of_own_run(new)
+        if new.owner != old.owner and new.attempt == old.attempt and new.status is not Status.COMMITTING:
+            self.broken("P4", f"attempt {new.attempt} of {new.txid}, {new.status}, is no longer that of {old.owner}")
 
     def _is_of_own_run(self, record: TxRecord) -> None:
         """An emitter works on the transaction of its own run, in whatever life of the topology it finds itself."""

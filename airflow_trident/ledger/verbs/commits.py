@@ -160,7 +160,8 @@ def _pruned(snap: Snapshot, retention: int, just_committed: Sequence[int]) -> Ch
 
 
 def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket]:
-    """The next fence for a transaction of which a commit has begun, for who takes that back; its status stays.
+    """The next fence for a transaction of which a commit has begun, for who takes that back; its status stays. So does
+    the owner of an attempt, which is still at work; that of an open commit becomes who bars, as its ticket is void.
 
     The ticket `bars`: with it :meth:`State.bar` makes every state refuse the tickets before it.
 
@@ -170,7 +171,8 @@ def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket
     if not tx.touched or tx.status.is_final:
         raise nothing_to_take_back(tx)
     ticket = ticket_of(view, tx, None)
-    record = replace(tx, op=snap.op, fence=ticket.fence, owner=Owner.of(owner))
+    whose = Owner.of(owner) if tx.status is Status.COMMITTING else tx.owner
+    record = replace(tx, op=snap.op, fence=ticket.fence, owner=whose)
     pointer = replace(view.pointer, fence=ticket.fence)
     return Change(
         writes=(snap.set_tx(record), snap.set(snap.paths.commit, codec.encode_pointer(pointer))),
