@@ -167,6 +167,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
+    from airflow_trident.states.tables.upserts import latest_rows as latest_rows
     from airflow_trident.task_group import trident_transaction as trident_transaction
     from airflow_trident.tasks.deadline import OldestUncommittedDeadline as OldestUncommittedDeadline
     from airflow_trident.tasks.retry_policy import TridentRetryPolicy as TridentRetryPolicy

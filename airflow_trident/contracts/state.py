@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+TXID = "_txid"
+"""The column of a table of changes that says which transaction a row came with."""
+
+
 class Applied(StrEnum):
     """What `apply` did. A batch that replaced that of an older attempt is APPLIED."""
 
@@ -194,7 +198,8 @@ class StateSpec:
     a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
     others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
     `partition_by`: the fields whose values say which partition of a table a row is in; each staged file has rows of one
-    partition. `overwrites`: a batch replaces what was in its partitions.
+    partition. `overwrites`: a batch replaces what was in its partitions. With `keys` a table gets changes: of the rows
+    of a key the one with the highest `TXID` counts, unless its field `deleted` says that the key is gone.
     `emits`: the fields of what a `committer` or a `stateful` function emits, which is what streams go on with.
     `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
     that an updater or a stateful function gets, as texts; none where keys and values say it.
@@ -218,6 +223,7 @@ class StateSpec:
     told: bool = False
     partition_by: tuple[str, ...] = ()
     overwrites: bool = False
+    deleted: str | None = None
     inputs: tuple[str, ...] = ()
 
     @property
@@ -230,6 +236,11 @@ class StateSpec:
         if self.combiners:
             return all(combiner.commutes for combiner in self.combiners)
         return self.reducer is not None and self.reducer.commutes
+
+    @property
+    def upserts(self) -> bool:
+        """Are its rows changes of a table, by key?"""
+        return self.factory.capabilities.by_reference and bool(self.keys)
 
     @property
     def takes_groups(self) -> bool:
@@ -252,7 +263,8 @@ class StateSpec:
         if callable(described):
             how = described()
         if self.factory.capabilities.appends:
-            how = "overwriting partitions" if self.overwrites else "appending"
+            how = "overwriting partitions" if self.overwrites else "upserting" if self.upserts else "appending"
+            how += f", gone where {self.deleted}" if self.deleted else ""
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
         if self.committer is not None:
             return self.committer.describe()

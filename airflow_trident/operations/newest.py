@@ -22,7 +22,7 @@ class Candidates:
 @dataclass(frozen=True, kw_only=True)
 class Newest(Aggregator[Candidates]):
     """Of the tuples of a group, that with the greatest values of the order fields, compared one after the other: null
-    is the lowest value, NaN the greatest number.
+    is the lowest value, NaN the greatest number. Without order fields a group may have one tuple only, or equal ones.
 
     Done in every partition before tuples move, where several equally new ones may be left, and once more behind.
 
@@ -43,7 +43,8 @@ class Newest(Aggregator[Candidates]):
         return replace(self, last=False)
 
     def describe(self) -> str:
-        return f"newest by {', '.join(self.fields[place] for place in self.order)}"
+        order = ", ".join(self.fields[place] for place in self.order)
+        return f"newest by {order}" if order else "the only one"
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> Candidates:
         return Candidates(batch.txid)
@@ -64,8 +65,12 @@ class Newest(Aggregator[Candidates]):
                 dict(zip(self.fields[: self.keys], first, strict=False)),
                 dict(zip(self.fields[self.keys :], first[self.keys :], strict=True)),
                 dict(zip(self.fields[self.keys :], second[self.keys :], strict=True)),
-                f"in transaction {state.txid} and are equally new ({self.describe()})",
-                "Name one more field in order_by, one that tells them apart.",
+                f"in transaction {state.txid} and "
+                + (f"are equally new ({self.describe()})" if self.order else "nothing says which one counts"),
+                "Name one more field in order_by, one that tells them apart."
+                if self.order
+                else 'Name the fields that say which is newer, as in order_by="updated_at", or aggregate by the key '
+                "first.",
             )
         for row in state.rows:
             collector.emit(*row[self.keys :])

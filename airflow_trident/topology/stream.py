@@ -116,14 +116,31 @@ class Stream(TupleStream):
         sink = persist.partition_persist(self, state, inputs, updater, keys, values, order_by, name)
         return TridentState(self, sink)
 
-    def persist_table(self, table: StateFactory, *, mode: str = "append", name: str | None = None) -> TridentState:
+    def persist_table(
+        self,
+        table: StateFactory,
+        *,
+        mode: str = "append",
+        keys: FieldSpec | None = None,
+        order_by: FieldSpec | None = None,
+        deleted: str | None = None,
+        name: str | None = None,
+    ) -> TridentState:
         """Append all fields of every tuple to a table that others may write, too: ``persist_table(DeltaTable(...))``.
 
-        :param mode: ``append``; or ``overwrite``: a batch replaces all that is in the partitions of its tuples.
+        :param mode: ``append``; ``overwrite``: a batch replaces all that is in the partitions of its tuples; or
+            ``upsert``: a tuple is the new row of its key. It is appended with its transaction in the column ``_txid``,
+            and the latest row of each key counts (`latest_rows`, and `compact` of the open table). A batch with a null
+            in a key, or two different tuples of a key, is an error where it is processed (UserCodeError).
+        :param keys: of an upsert.
+        :param order_by: of an upsert: the fields that say which of several tuples of a key in one batch counts, as in
+            `partition_persist`.
+        :param deleted: of an upsert: a boolean field; where it is true, the key has no row any more.
         :param name: of the state; default: ``rows``.
-        :raises PlanError: it is no table, or there is no such mode.
+        :raises PlanError: it is no table, there is no such mode, or what is named does not go with it.
         """
-        return TridentState(self, persist.persist_table(self, table, mode, name))
+        how = persist.TableMode(mode=mode, keys=keys, order_by=order_by, deleted=deleted)
+        return TridentState(self, persist.persist_table(self, table, how, name))
 
     def stateful(
         self,

@@ -246,6 +246,9 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     "persist_table_overwrite": lambda t: _none(
         wide(t).persist_table(DeltaTable("/lake/sales", partition_by="item"), mode="overwrite")
     ),
+    "persist_table_upsert": lambda t: _none(
+        wide(t).persist_table(DeltaTable("/lake/sales"), mode="upsert", keys="user, item", order_by="n")
+    ),
     "several_states": several_states,
     "several_streams": several_streams,
     **COMMIT_SHAPES,

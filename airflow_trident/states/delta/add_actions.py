@@ -6,13 +6,16 @@ import datetime
 import json
 import re
 import time
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
-from airflow_trident.states.tables.new_files import NewFile, nulls_of
+from airflow_trident.states.tables.new_files import NewFile, OldFile, nulls_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PLAIN = re.compile(r"(?:[\w=/.-]|%25)*", re.ASCII)
 _LONGEST = 32
@@ -32,20 +35,61 @@ def described(footer: Any, path: str, size: int, columns: Collection[str], parti
     return NewFile(path=path, bytes=size, values=tuple(partition.values()), nulls=nulls, entry=entry)
 
 
-def removed(file: Mapping[str, Any]) -> Any:
+def old_files(table: Any) -> list[OldFile]:
+    """Of the version that a `deltalake.DeltaTable` is at."""
+    import pyarrow as pa
+
+    names = table.metadata().partition_columns
+    found = pa.table(table.get_add_actions()).to_pylist()
+    return [
+        OldFile(
+            path=one["path"],
+            bytes=one["size_bytes"],
+            values=tuple(one["partition"][name] for name in names) if names else (),
+            entry=one,
+        )
+        for one in found
+    ]
+
+
+def rows_of(source: Any, file: OldFile, table: Any, columns: Sequence[str] | None) -> pa.Table:
     """
-    :param file: of `DeltaTable.get_add_actions()`, which has paths as the log has them; they are encoded once more in
-        what is removed, and one that came out differently would stay in the table.
+    :param source: its content.
+    :param table: the `deltalake.DeltaTable`, whose partition columns the files of others do not have.
+    :param columns: None: all of the table's.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(table.schema().to_arrow())
+    wanted = [schema.field(name) for name in (schema.names if columns is None else columns)]
+    values = dict(zip(table.metadata().partition_columns, file.values or (), strict=True))
+    read = pq.ParquetFile(source)
+    names = set(read.schema_arrow.names) - values.keys()
+    rows = read.read(columns=[one.name for one in wanted if one.name in names])
+    whole = [
+        rows.column(one.name).cast(one.type)
+        if one.name in names
+        else pa.repeat(pa.scalar(values.get(one.name), one.type), read.metadata.num_rows)
+        for one in wanted
+    ]
+    return pa.table(whole, schema=pa.schema(wanted))
+
+
+def removed(file: OldFile) -> Any:
+    """Paths are as the log has them; they are encoded once more in what is removed, and one that came out differently
+    would stay in the table.
+
     :raises ConfigurationError: this one might.
     """
     transaction: Any = require_extra("deltalake.transaction", EXTRA)
-    if not _PLAIN.fullmatch(file["path"]):
+    if not _PLAIN.fullmatch(file.path):
         raise ConfigurationError(
-            f"the file {file['path']!r} of a partition to be overwritten has a name that cannot be removed safely",
-            "Delete the rows of that partition by the program that wrote it, and run the commit again.",
+            f"the file {file.path!r}, whose rows are to be replaced, has a name that cannot be removed safely",
+            "Delete its rows by the program that wrote it, and run the commit again.",
         )
-    path = file["path"].replace("%25", "%")
-    return transaction.RemoveAction(path, True, _now_ms(), file["size_bytes"], texts(file["partition"]))
+    path = file.path.replace("%25", "%")
+    return transaction.RemoveAction(path, True, _now_ms(), file.bytes, texts(file.entry.get("partition") or {}))
 
 
 def texts(partition: Mapping[str, Any]) -> dict[str, str | None]:

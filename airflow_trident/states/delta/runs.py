@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.state import Marker, StateSpec
+from airflow_trident.contracts.state import TXID, Marker, StateSpec
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.api import MergeKind
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-COMMIT, ORDER, TXID = "_commit", "_order", "_txid"
+COMMIT, ORDER = "_commit", "_order"
 DELETED = Field("_deleted", "boolean")
 PARTITIONS: Schema = (Field(COMMIT, "long"), Field(ORDER, "long"), Field(TXID, "long"))
 _FOOTER = b"trident"

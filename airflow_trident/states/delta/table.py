@@ -16,14 +16,15 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
@@ -31,13 +32,14 @@ from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
-from airflow_trident.states.delta.add_actions import described, removed
+from airflow_trident.states.delta.add_actions import described, old_files, removed, rows_of
 from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, bring, file_name
+from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.partitions import require_no_empty_text, require_partitions
+from airflow_trident.states.tables.upserts import changes_of, latest_rows, said_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +89,18 @@ class DeltaTable(StateFactory):
         """
         self.validate(spec)
         return OpenDeltaTable(self._place().resolved(), spec)
+
+    def latest(self) -> pa.Table:
+        """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
+
+        :raises ConfigurationError: the table has no changes by key.
+        """
+        place = self._place().resolved()
+        with place.errors():
+            table = place.table()
+            keys, deleted = changes_of(table.metadata().description, self.describe())
+            rows: pa.Table = latest_rows(table.to_pyarrow_table(), keys, deleted)
+            return rows
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(self.path)
@@ -147,6 +161,7 @@ class OpenDeltaTable(AppendingState):
             return module.DeltaTable.create(
                 self.place.where,
                 schema=arrow_schema(self._spec.staged),
+                description=said_of(self._spec),
                 partition_by=list(self._spec.partition_by) or None,
                 storage_options=dict(self.place.options) or None,
             )
@@ -225,11 +240,10 @@ class OpenDeltaTable(AppendingState):
             bring(staged, local, partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
             return self._described(footer, name, os.path.getsize(staged), values)
 
-    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile:
+    def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq
 
         require_no_empty_text(self._what, self._spec.partition_by, values)
-        name = file_name(ticket)
         with self.place.errors():
             with self._files.open_output_stream(name) as file:
                 pq.write_table(table, file, compression="zstd")
@@ -241,21 +255,19 @@ class OpenDeltaTable(AppendingState):
         columns = [one.name for one in self._table.schema().fields]
         return described(footer, name, size, columns, dict(zip(self._spec.partition_by, values, strict=True)))
 
-    def _replaced(self, new: Sequence[NewFile]) -> list[Any]:
-        """What goes where a batch overwrites its partitions: all that is there, whoever wrote it."""
-        import pyarrow as pa
+    def _files_of(self, known: Known) -> list[OldFile]:
+        return old_files(self._table)
 
-        if not self._spec.overwrites or not new:
-            return []
-        values = {one.values for one in new}
-        files = pa.table(self._table.get_add_actions()).to_pylist()
-        names = self._spec.partition_by
-        return [removed(one) for one in files if tuple(one["partition"][name] for name in names) in values]
+    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+        with self.place.errors(), self._files.open_input_file(unquote(file.path)) as source:
+            return rows_of(source, file, self._table, columns)
 
     def _required(self) -> set[str]:
         return {one.name for one in self._table.schema().fields if not one.nullable}
 
-    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+    def _commit(
+        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+    ) -> None:
         assert isinstance(known, _Known)
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
         token = secrets.randbits(62)
@@ -267,7 +279,7 @@ class OpenDeltaTable(AppendingState):
             )
             with next_version(self.place):
                 self._table.create_write_transaction(
-                    [*(one.entry for one in new), *self._replaced(new)],
+                    [*(one.entry for one in new), *map(removed, gone)],
                     mode="append",
                     schema=self._table.schema(),
                     partition_by=list(self._spec.partition_by) or None,
@@ -303,22 +315,3 @@ class OpenDeltaTable(AppendingState):
     def _delete(self, path: str) -> None:
         with contextlib.suppress(OSError):
             self._files.delete_file(path)
-
-    # ---- reading -----------------------------------------------------------------------------------------------
-
-    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """((), row) for each row of the table, those of others too."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        target = arrow_schema(self._spec.staged)
-        with self.place.errors():
-            self._table.update_incremental()
-            if self._spec.partition_by:  # which files of others do not have as columns
-                table = self._table.to_pyarrow_table(columns=target.names)
-                yield from (((), row) for row in table_to_rows(table.cast(target)))
-                return
-            for path in pa.table(self._table.get_add_actions()).column("path").to_pylist():
-                with self._files.open_input_file(path) as file:
-                    table = pq.read_table(file)
-                yield from (((), row) for row in table_to_rows(table.select(target.names).cast(target)))

@@ -11,6 +11,7 @@ from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.tables.partitions import not_partitioned_so
+from airflow_trident.states.tables.upserts import why_not_changes
 from airflow_trident.types import INTERVAL, has_times
 
 _OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity")
@@ -48,7 +49,9 @@ def _why_not(table: Any, spec: StateSpec) -> tuple[str, str] | None:
     another = "Append to another table."
     if why := not_partitioned_so(metadata.partition_columns, spec):
         return why
-    if spec.overwrites and settings.get("delta.appendOnly", "").lower() == _ON:
+    if why := why_not_changes(metadata.description, spec):
+        return why
+    if (spec.overwrites or spec.upserts) and settings.get("delta.appendOnly", "").lower() == _ON:
         return "it is append-only, and rows of it would be replaced", another
     for name, value in sorted(settings.items()):
         if name.startswith("delta.constraints."):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
 from airflow_trident.io.partitioned import PartitionValues
-from airflow_trident.states.tables.new_files import NewFile, nulls_of
+from airflow_trident.states.tables.new_files import NewFile, OldFile, nulls_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 
@@ -57,6 +61,40 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
         **said,
     )
     return NewFile(path=location, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
+
+
+def old_files(table: Any) -> list[OldFile]:
+    """Of the snapshot that a `pyiceberg.table.Table` was loaded with; `entry` is its `FileScanTask`."""
+    metadata = table.metadata
+    dates = [str(one.field_type) == "date" for one in metadata.spec().partition_type(metadata.schema()).fields]
+    return [
+        OldFile(
+            path=task.file.file_path,
+            bytes=task.file.file_size_in_bytes,
+            values=_values(task.file.partition._data, dates) if task.file.spec_id == metadata.default_spec_id else None,
+            entry=task,
+        )
+        for task in table.scan().plan_files()
+    ]
+
+
+def _values(partition: Sequence[Any], dates: Sequence[bool]) -> PartitionValues:
+    return tuple(
+        date.fromordinal(value + _FIRST_DAY) if is_date and value is not None else value
+        for value, is_date in zip(partition, dates, strict=True)
+    )
+
+
+def rows_of(table: Any, file: OldFile, columns: Sequence[str] | None) -> pa.Table:
+    """Without what files of deletes take away; with the ids of the columns, so that they are found whatever they are
+    called."""
+    module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+    expressions: Any = require_extra("pyiceberg.expressions", EXTRA)
+    schema = table.metadata.schema()
+    schema = schema if columns is None else schema.select(*columns)
+    scan = module.ArrowScan(table.metadata, table.io, schema, expressions.AlwaysTrue())
+    rows: pa.Table = scan.to_table(tasks=[file.entry]).cast(module.schema_to_pyarrow(schema))
+    return rows
 
 
 def record_of(values: PartitionValues) -> Any:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError
-from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
+from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
@@ -29,13 +29,13 @@ from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
-from airflow_trident.states.iceberg.data_files import described, local_path, record_of
-from airflow_trident.states.iceberg.table_rules import require_iceberg_columns, require_table
+from airflow_trident.states.iceberg.data_files import described, local_path, old_files, rows_of
+from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, bring, file_name
+from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.states.tables.partitions import require_partitions
-from airflow_trident.types import names_of
+from airflow_trident.states.tables.upserts import changes_of, latest_rows, said_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +90,22 @@ class IcebergTable(StateFactory):
         self.validate(spec)
         return OpenIcebergTable(self._place().resolved(), spec)
 
+    def latest(self) -> pa.Table:
+        """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
+
+        :raises ConfigurationError: the table has no changes by key.
+        """
+        place = self._place().resolved()
+        catalog = place.open_catalog()
+        try:
+            with place.errors():
+                table = catalog.load_table(place.name)
+                keys, deleted = changes_of(table.metadata.properties.get(CHANGES), self.describe())
+                rows: pa.Table = latest_rows(table.scan().to_arrow(), keys, deleted)
+                return rows
+        finally:
+            catalog.close()
+
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return self._place().dataset
 
@@ -137,8 +153,9 @@ class OpenIcebergTable(AppendingState):
         return self._catalog.load_table(self.place.name)
 
     def _create(self) -> None:
-        schema = arrow_schema(self._spec.staged)
-        made = self._catalog.create_table_transaction(self.place.name, schema=schema)
+        schema, changes = arrow_schema(self._spec.staged), said_of(self._spec)
+        properties = {} if changes is None else {CHANGES: changes}
+        made = self._catalog.create_table_transaction(self.place.name, schema=schema, properties=properties)
         with made, made.update_spec() as partitions:
             for name in self._spec.partition_by:
                 partitions.add_identity(name)
@@ -202,11 +219,11 @@ class OpenIcebergTable(AppendingState):
             bring(staged, local_path(location), output.create)
             return described(self._table.metadata, footer, location, os.path.getsize(staged), values)
 
-    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile:
+    def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq
 
         with self.place.errors():
-            location = self._table.location_provider().new_data_location(file_name(ticket))
+            location = self._table.location_provider().new_data_location(name)
             with self._table.io.new_output(location).create() as file:
                 pq.write_table(table, file, compression="zstd")
             written = self._table.io.new_input(location)
@@ -216,17 +233,26 @@ class OpenIcebergTable(AppendingState):
     def _required(self) -> set[str]:
         return {one.name for one in self._table.schema().fields if one.required}
 
-    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+    def _files_of(self, known: Known) -> list[OldFile]:
+        with self.place.errors():
+            return old_files(self._table)
+
+    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+        with self.place.errors():
+            return rows_of(self._table, file, columns)
+
+    def _commit(
+        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+    ) -> None:
         errors: Any = require_extra("pyiceberg.exceptions", EXTRA)
         with self.place.errors():
             transaction = self._table.transaction()
             if self._table.metadata.name_mapping() is None:
                 transaction.set_properties({_NAMES: self._table.schema().name_mapping.model_dump_json()})
-            gone = self._replaced(new)
             update = transaction.update_snapshot()
             append = update.overwrite() if gone else update.fast_append()
             for file in gone:
-                append.delete_data_file(file)
+                append.delete_data_file(file.entry.file)
             said = json.dumps({**self._content(marker), "snapshot": append.snapshot_id})
             append.snapshot_properties = {self._app: said}
             for one in new:
@@ -244,25 +270,6 @@ class OpenIcebergTable(AppendingState):
                 "Run the task again: the table knows what is applied.",
             ) from None
         del tried[append.snapshot_id]
-
-    def _replaced(self, new: Sequence[NewFile]) -> list[Any]:
-        """What goes where a batch overwrites its partitions: all that is there, whoever wrote it.
-
-        :raises ConfigurationError: a file has rows of several partitions, from before the table had these.
-        """
-        if not self._spec.overwrites or not new:
-            return []
-        records = {tuple(record_of(one.values)._data) for one in new}
-        found = []
-        for task in self._table.scan().plan_files():
-            if task.file.spec_id != self._table.metadata.default_spec_id:
-                raise ConfigurationError(
-                    f"{self._what} has files of another partitioning ({task.file.file_path})",
-                    "Rewrite its files, as by rewrite_data_files of Spark.",
-                )
-            if tuple(task.file.partition._data) in records:
-                found.append(task.file)
-        return found
 
     def _content(self, marker: Marker) -> dict[str, Any]:
         return {
@@ -293,16 +300,6 @@ class OpenIcebergTable(AppendingState):
     def _delete(self, path: str) -> None:
         with contextlib.suppress(OSError):
             self._table.io.delete(path)
-
-    # ---- reading -----------------------------------------------------------------------------------------------
-
-    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """((), row) for each row of the table, those of others too."""
-        target = arrow_schema(self._spec.staged)
-        with self.place.errors():
-            self._table = self._catalog.load_table(self.place.name)
-            table = self._table.scan(selected_fields=names_of(self._spec.staged)).to_arrow()
-            yield from (((), row) for row in table_to_rows(table.select(target.names).cast(target)))
 
     def close(self) -> None:
         self._catalog.close()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.storage import ObjectStorage, Storage
 from airflow_trident.states.parquet.table_versions import ParquetVersion, TableFile
 
@@ -25,21 +26,25 @@ def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableF
     import pyarrow.fs as pafs
 
     schema, form = arrow_schema(version.schema), ds.ParquetFileFormat()
-    types = {one.name: one.type for one in version.schema}
     system = storage.place.arrow_files() if isinstance(storage, ObjectStorage) else pafs.LocalFileSystem()
     fragments = []
     for one in files:
         where = _key(storage, one.path) if isinstance(storage, ObjectStorage) else storage.at(one.path)
         only = ds.scalar(True)
-        for name, value in zip(version.partition_by, one.partition, strict=True):
+        for name, value in zip(version.partition_by, values_of(version, one), strict=True):
             column = ds.field(name)
-            only = only & (column.is_null() if value is None else column == _value(value, types[name]))
+            only = only & (column.is_null() if value is None else column == value)
         fragments.append(form.make_fragment(where, system, partition_expression=only))
     return ds.FileSystemDataset(fragments, schema, form, system)
 
 
+def values_of(version: ParquetVersion, file: TableFile) -> PartitionValues:
+    types = {one.name: one.type for one in version.schema}
+    return tuple(_value(value, types[name]) for name, value in zip(version.partition_by, file.partition, strict=True))
+
+
 def _value(value: Any, type_text: str) -> Any:
-    return datetime.date.fromisoformat(value) if type_text == "date" else value
+    return datetime.date.fromisoformat(value) if type_text == "date" and value is not None else value
 
 
 def _key(storage: ObjectStorage, path: str) -> str:

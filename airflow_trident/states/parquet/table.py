@@ -11,7 +11,8 @@ import datetime
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,7 +26,6 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
-from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.partitioned import PartitionValues
@@ -33,7 +33,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import make_folder, sync_folder
 from airflow_trident.staging.storage import Storage, storage_at
 from airflow_trident.states.core.checks import require_columns, require_short_name
-from airflow_trident.states.parquet.for_readers import dataset_of, uri_of
+from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
 from airflow_trident.states.parquet.table_versions import (
     DATA,
     FORMAT,
@@ -44,10 +44,11 @@ from airflow_trident.states.parquet.table_versions import (
     TableFile,
 )
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, file_name, gone, linked, nulls_of
+from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
 from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
-from airflow_trident.types import INTERVAL, ddl, names_of
+from airflow_trident.states.tables.upserts import changes_of, latest_rows, said_of, why_not_changes
+from airflow_trident.types import INTERVAL, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,6 +137,15 @@ class ParquetTable(StateFactory):
         found = self._version(version)
         return dataset_of(storage, found, list(ParquetVersions(storage).files(found)))
 
+    def latest(self, version: int | None = None) -> pa.Table:
+        """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
+
+        :raises ConfigurationError: there is no such version, or the table has no changes by key.
+        """
+        keys, deleted = changes_of(self._version(version).changes, self.describe())
+        rows: pa.Table = latest_rows(self.dataset(version).to_table(), keys, deleted)
+        return rows
+
     def _version(self, number: int | None) -> ParquetVersion:
         versions = ParquetVersions(self._storage())
         with suppress(FileNotFoundError):
@@ -167,7 +177,9 @@ class OpenParquetTable(AppendingState):
         self._asked = 0
         storage.require_usable()
         if self._versions.last() is None:
-            made = ParquetVersion(version=1, fields=ddl(spec.staged), partition_by=spec.partition_by)
+            made = ParquetVersion(
+                version=1, fields=ddl(spec.staged), partition_by=spec.partition_by, changes=said_of(spec)
+            )
             with suppress(Overtaken):  # another was first
                 self._versions.publish(made)
         self._known()
@@ -196,7 +208,9 @@ class OpenParquetTable(AppendingState):
 
     def _require(self, version: ParquetVersion) -> None:
         """:raises ConfigurationError: files with the fields of this sink cannot be added."""
-        why = not_partitioned_so(version.partition_by, self._spec) or self._why_not_columns(version)
+        spec = self._spec
+        why = not_partitioned_so(version.partition_by, spec) or why_not_changes(version.changes, spec)
+        why = why or self._why_not_columns(version)
         if why:
             raise ConfigurationError(f"sink {self._spec.name!r} cannot append to {self._what}: {why[0]}", why[1])
 
@@ -239,7 +253,7 @@ class OpenParquetTable(AppendingState):
                     self._storage.put(path, lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
             return _described(path, footer, os.path.getsize(staged), values)
         except FileNotFoundError as error:
-            raise gone(staged) from error
+            raise missing(staged) from error
 
     def _linked(self, staged: str, path: str) -> bool:
         if not self._storage.is_local:
@@ -248,10 +262,10 @@ class OpenParquetTable(AppendingState):
         make_folder(os.path.dirname(target))
         return linked(staged, target)
 
-    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile:
+    def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq
 
-        path, footers = f"{DATA}/{file_name(ticket)}", list[Any]()
+        path, footers = f"{DATA}/{name}", list[Any]()
         size = self._storage.put(
             path, lambda file: pq.write_table(table, file, compression="zstd", metadata_collector=footers)
         )
@@ -260,11 +274,26 @@ class OpenParquetTable(AppendingState):
     def _required(self) -> set[str]:
         return set()
 
-    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+    def _files_of(self, known: Known) -> list[OldFile]:
+        assert isinstance(known, _KnownVersion)
+        version = known.version
+        return [
+            OldFile(path=one.path, bytes=one.bytes, values=values_of(version, one), entry=one)
+            for one in self._versions.files(version)
+        ]
+
+    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+        assert isinstance(known, _KnownVersion)
+        names = None if columns is None else list(columns)
+        return dataset_of(self._storage, known.version, [file.entry]).to_table(columns=names)
+
+    def _commit(
+        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+    ) -> None:
         assert isinstance(known, _KnownVersion)
         last, commit, made = known.version, secrets.randbits(62), list[str]()
         tried[commit] = partial(self._storage.remove, made)
-        following = self._without_replaced(last, new, made)
+        following = self._without(last, {one.path for one in gone}, made)
         files = (*following.files, *(one.entry for one in new))
         if len(files) > INLINE:
             made.append(self._versions.put_list(files))
@@ -293,27 +322,26 @@ class OpenParquetTable(AppendingState):
                 "Run the task again: the table knows what is applied.",
             ) from None
 
-    def _without_replaced(self, last: ParquetVersion, new: Sequence[NewFile], made: list[str]) -> ParquetVersion:
-        """The version without what goes where a batch overwrites its partitions: all that is there, whoever wrote it.
+    def _without(self, last: ParquetVersion, gone: AbstractSet[str], made: list[str]) -> ParquetVersion:
+        """The version without these files.
 
         :param made: gets the list that is written instead of those with such files.
         """
-        if not self._spec.overwrites or not new:
+        if not gone:
             return replace(last, removed=())
-        partitions = {one.entry.partition for one in new}
         removed, lists, left = list[str](), list[str](), list[TableFile]()
         for path in last.lists:
             files = self._versions.listed(last, path)
-            if not any(one.partition in partitions for one in files):
+            if not any(one.path in gone for one in files):
                 lists.append(path)
                 continue
-            removed += [path, *(one.path for one in files if one.partition in partitions)]
-            left += [one for one in files if one.partition not in partitions]
+            removed += [path, *(one.path for one in files if one.path in gone)]
+            left += [one for one in files if one.path not in gone]
         if left:
             made.append(self._versions.put_list(left))
             lists.append(made[-1])
-        removed += [one.path for one in last.files if one.partition in partitions]
-        files = tuple(one for one in last.files if one.partition not in partitions)
+        removed += [one.path for one in last.files if one.path in gone]
+        files = tuple(one for one in last.files if one.path not in gone)
         return replace(last, files=files, lists=tuple(lists), removed=tuple(removed))
 
     def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
@@ -327,22 +355,6 @@ class OpenParquetTable(AppendingState):
 
     def _delete(self, path: str) -> None:
         self._storage.remove([path])
-
-    # ---- reading -----------------------------------------------------------------------------------------------
-
-    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """((), row) for each row of the table, those of others too."""
-        version, target = self._known().version, arrow_schema(self._spec.staged)
-        for batch in dataset_of(self._storage, version, list(self._versions.files(version))).to_batches(
-            columns=list(names_of(self._spec.staged))
-        ):
-            yield from (((), row) for row in table_to_rows(_table(batch).select(target.names)))
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_batches([batch])
 
 
 def _described(path: str, footer: Any, size: int, values: PartitionValues) -> NewFile:

@@ -56,7 +56,7 @@ class AppliedState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetVersion:
     """`fields`: as ``word string, n long``. `files`: the newest; older ones are in `lists`. `removed`: paths dropped
-    here."""
+    here. `changes`: of a table of upserts, by which keys, and whose."""
 
     version: int
     fields: str
@@ -65,6 +65,7 @@ class ParquetVersion:
     lists: tuple[str, ...] = ()
     states: Mapping[str, AppliedState] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
+    changes: str | None = None
 
     @property
     def schema(self) -> Schema:

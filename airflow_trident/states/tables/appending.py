@@ -1,7 +1,8 @@
 """Rows appended to a table that everybody may read and write: staged files become files of the table.
 
 One commit of the table adds the batch's files and the marker. What decides about a batch was read from one version of
-the table; the commit is the next one, or none, and then all is decided anew.
+the table; the commit is the next one, or none, and then all is decided anew. A compaction commits so, too; it changes
+neither the marker nor what counts.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.contracts.state import Applied, Marker, StagedFiles, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
-from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.tables.new_files import NewFile, footer_of
+from airflow_trident.states.tables.compaction import Compaction
+from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of
 from airflow_trident.states.tables.overtaken import decided_anew
+from airflow_trident.states.tables.upserts import latest_changes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
+T = TypeVar("T")
 Tried: TypeAlias = dict[int, Callable[[], object]]
 """Commits by their id, with what removes all that was written for each besides the batch's files."""
 
@@ -67,16 +71,27 @@ class AppendingState(AdmittingState):
         """
 
     @abstractmethod
-    def _write(self, ticket: CommitTicket, table: pa.Table, values: PartitionValues) -> NewFile: ...
+    def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile: ...
+
+    @abstractmethod
+    def _files_of(self, known: Known) -> list[OldFile]:
+        """Of the version that `known` is of."""
+
+    @abstractmethod
+    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """:param columns: None: all that the table has."""
 
     @abstractmethod
     def _required(self) -> set[str]:
         """Columns that take no nulls."""
 
     @abstractmethod
-    def _commit(self, known: Known, marker: Marker, new: Sequence[NewFile], tried: Tried) -> None:
+    def _commit(
+        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+    ) -> None:
         """One commit of these files and the marker, on what `_known` looked at.
 
+        :param gone: what is not the table's any more.
         :param tried: it is put there before it can be the table's, and taken out when it is.
         :raises Overtaken: it is not the next version of the table.
         :raises OutcomeUnknownError: nobody said whether it is.
@@ -104,7 +119,7 @@ class AppendingState(AdmittingState):
     def _written(self, ticket: CommitTicket, rows: pa.Table) -> Iterator[NewFile]:
         table = rows.select([one.name for one in self._spec.staged]).cast(arrow_schema(self._spec.staged))
         for values, part in split_by(table, self._spec.partition_by):
-            yield self._write(ticket, part, values)
+            yield self._write(file_name(ticket), part, values)
 
     def _brought(self, ticket: CommitTicket, files: StagedFiles) -> Iterator[NewFile]:
         """A file with rows of several partitions is written again: a script has staged it, or an older definition."""
@@ -142,16 +157,85 @@ class AppendingState(AdmittingState):
             marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=False)
             if verdict is Verdict.SKIP:
                 if marker != known.marker:
-                    self._commit(known, marker, [], tried)
+                    self._commit(known, marker, [], [], tried)
                 return Applied.ALREADY
             if not is_made:
                 new.extend(make())  # what came before an error is in it
                 is_made = True
             self._require_no_nulls(new)
-            self._commit(known, marker, new, tried)
+            self._commit(known, marker, new, self._replaced(known, new), tried)
             new.clear()  # they are the table's now
             return Applied.APPLIED
 
+        return self._decided(once, new, tried)
+
+    def compact(self) -> bool:
+        """Writes the latest rows of an upsert's keys anew, without what they replaced, in a commit of its own; small
+        files become larger ones. What others append meanwhile stays as it is. Needs memory for the keys of all rows.
+
+        A row that says that its key is deleted stays as long as a transaction that was skipped may still bring an older
+        one.
+
+        :return: was there anything to do?
+        :raises ConfigurationError: it is no table of upserts.
+        """
+        if not self._spec.upserts:
+            raise ConfigurationError(
+                f"{self._what} has no changes by key, so no row of it is replaced",
+                'Leave it as it is; persist_table(..., mode="upsert", keys=...) writes changes.',
+            )
+        new: list[NewFile] = []
+        gone: list[OldFile] = []
+        tried: Tried = {}
+
+        def once() -> bool:
+            known = self._known()
+            if known.commit is not None and known.commit in tried:
+                tried.pop(known.commit)
+                new.clear()
+                return True
+            if known.marker is None:
+                return False
+            files = self._files_of(known)
+            now = {one.path: one for one in files}
+            if gone and all(one.path in now for one in gone):  # others have only appended
+                gone[:] = [now[one.path] for one in gone]
+            else:
+                for one in new:
+                    self._delete(one.path)
+                new.clear()
+                made = Compaction(self._spec, self._require_partitions(files), partial(self._read, known))
+                gone[:] = made.chosen(known.marker)
+                for values, table in made.tables(gone):
+                    new.append(self._write(file_name(None), table, values))
+            if not gone:
+                return False
+            self._require_no_nulls(new)
+            self._commit(known, known.marker, new, gone, tried)
+            new.clear()
+            return True
+
+        return self._decided(once, new, tried)
+
+    def _replaced(self, known: Known, new: Sequence[NewFile]) -> list[OldFile]:
+        """What goes where a batch overwrites its partitions: all that is there, whoever wrote it."""
+        if not self._spec.overwrites or not new:
+            return []
+        values = {one.values for one in new}
+        return [one for one in self._require_partitions(self._files_of(known)) if one.values in values]
+
+    def _require_partitions(self, files: list[OldFile]) -> list[OldFile]:
+        """:raises ConfigurationError: a file has rows of several partitions, from before the table had these."""
+        for one in files:
+            if one.values is None:
+                raise ConfigurationError(
+                    f"{self._what} has files of another partitioning ({one.path})",
+                    "Rewrite its files, as by rewrite_data_files of Spark.",
+                )
+        return files
+
+    def _decided(self, once: Callable[[], T], new: list[NewFile], tried: Tried) -> T:
+        """Until nobody is faster; what was made in vain is removed."""
         cure = "See who else writes, and run the task again. Nothing was applied."
         try:
             return decided_anew(self._what, once, cure)
@@ -185,6 +269,23 @@ class AppendingState(AdmittingState):
         raise ConfigurationError(
             f"rows of sink {self._spec.name!r} are not looked up by key", "Ask the table itself, or use a DeltaState."
         )
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """((), row) for each row of the table, those of others too; of an upsert (key, values) of those that count."""
+        known, target = self._known(), arrow_schema(self._spec.staged)
+        parts = (
+            self._read(known, one, target.names).select(target.names).cast(target) for one in self._files_of(known)
+        )
+        if not self._spec.upserts:
+            yield from (((), row) for part in parts for row in table_to_rows(part))
+            return
+        import pyarrow as pa
+
+        keys = self._spec.key_names
+        whole = pa.concat_tables([target.empty_table(), *parts])
+        latest = latest_changes(whole, keys, self._spec.deleted)
+        for row in table_to_rows(latest.select([*keys, *self._spec.value_names])):
+            yield row[: len(keys)], row[len(keys) :]
 
     def close(self) -> None:
         """Nothing is held open."""

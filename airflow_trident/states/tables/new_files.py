@@ -1,4 +1,5 @@
-"""Files that become a table's: a staged one as it is, linked where that can be, else copied in pieces."""
+"""Files that become a table's: a staged one as it is, linked where that can be, else copied in pieces; and those that
+it has."""
 
 from __future__ import annotations
 
@@ -28,9 +29,24 @@ class NewFile:
     entry: Any
 
 
-def file_name(ticket: CommitTicket) -> str:
-    """A name that is unique and not hidden: the clean-up of uncommitted files passes over a leading underscore."""
-    return f"trident-{ticket.txid:019d}-{ticket.attempt}-{uuid.uuid4().hex}.parquet"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldFile:
+    """One that a version of a table has. `values`: of the partition columns; None: it has other ones. `entry`: what the
+    table's log says of it."""
+
+    path: str
+    bytes: int
+    values: PartitionValues | None
+    entry: Any
+
+
+def file_name(ticket: CommitTicket | None) -> str:
+    """A name that is unique and not hidden: the clean-up of uncommitted files passes over a leading underscore.
+
+    :param ticket: None: it has rows of several transactions.
+    """
+    of = "compacted" if ticket is None else f"{ticket.txid:019d}-{ticket.attempt}"
+    return f"trident-{of}-{uuid.uuid4().hex}.parquet"
 
 
 def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
@@ -45,7 +61,7 @@ def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
             with open(staged, "rb") as source, opened() as target:
                 shutil.copyfileobj(source, target, _PIECE_BYTES)
     except FileNotFoundError as error:
-        raise gone(staged) from error
+        raise missing(staged) from error
 
 
 def footer_of(staged: str) -> Any:
@@ -59,10 +75,10 @@ def footer_of(staged: str) -> Any:
         with open(staged, "rb") as file:
             return pq.read_metadata(file)
     except FileNotFoundError as error:
-        raise gone(staged) from error
+        raise missing(staged) from error
 
 
-def gone(staged: str) -> StagingError:
+def missing(staged: str) -> StagingError:
     return StagingError(f"the staged file {staged!r} is missing", "Run the commit again: the batch is emitted again.")
 
 

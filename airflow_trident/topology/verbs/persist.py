@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.contracts.state import StateFactory, StateSpec, Updater
+from airflow_trident.contracts.state import TXID, StateFactory, StateSpec, Updater
 from airflow_trident.errors import PlanError
+from airflow_trident.operations.changes import TxidOfKeys
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
@@ -14,7 +15,7 @@ from airflow_trident.operations.stateful_bolts import BaseStatefulBolt, Stateful
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
-from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
+from airflow_trident.plan.nodes import AggregateNode, Aggregation, EachNode, PersistNode
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import (
     bolt_outputs,
@@ -22,11 +23,20 @@ from airflow_trident.topology.signatures import (
     require_factory,
     require_stateful,
 )
-from airflow_trident.topology.stream_base import S, named, some, then
+from airflow_trident.topology.stream_base import S, append, named, some, then
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
 from airflow_trident.topology.verbs.each import keeping
-from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, parse_names, require_distinct, select
+from airflow_trident.types import (
+    Field,
+    FieldSpec,
+    Schema,
+    names_of,
+    parse_declared,
+    parse_names,
+    require_distinct,
+    select,
+)
 
 
 def partition_persist(
@@ -87,13 +97,13 @@ def _put(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> PersistNode:
                 "or give one.",
             )
     put = MapPut(state=spec.name, staged=names_of(spec.staged), keys=spec.key_names, values=spec.value_names)
-    newest = _newest(stream, spec, order_by) if order_by else stream
+    newest = _newest(stream, spec, order_by, "partition_persist") if order_by else stream
     return persist(keeping(newest, names_of(spec.staged)), replace(spec, updater=put))
 
 
-def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> S:
+def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...], verb: str) -> S:
     """One tuple of each key."""
-    groupable("partition_persist keys", spec.keys)
+    groupable(f"{verb} keys", spec.keys)
     for field in select(stream.schema, order_by, "order_by"):
         comparable("order_by", field)
     rest = tuple(name for name in names_of(spec.staged) if name not in spec.key_names)
@@ -116,23 +126,88 @@ def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> S:
     )
 
 
-def persist_table(stream: S, table: Any, mode: str, name: str | None) -> PersistNode:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMode:
+    """How a stream goes to a table: what `persist_table` was given."""
+
+    mode: str
+    keys: FieldSpec | None = None
+    order_by: FieldSpec | None = None
+    deleted: str | None = None
+
+    def require(self, table: StateFactory) -> None:
+        """:raises PlanError: they do not go together."""
+        if self.mode not in ("append", "overwrite", "upsert"):
+            raise PlanError(
+                f"persist_table got mode={self.mode!r}", 'There are mode="append", mode="overwrite" and mode="upsert".'
+            )
+        if self.mode == "overwrite" and not getattr(table, "partition_by", ()):
+            raise PlanError(
+                f"persist_table got mode='overwrite' and {table.describe()}, which has no partitions",
+                "Name the columns whose values say what a batch replaces: DeltaTable(..., partition_by='day').",
+            )
+        of_upserts = {"keys": self.keys, "order_by": self.order_by, "deleted": self.deleted}
+        given = [name for name, value in of_upserts.items() if value is not None]
+        if self.mode != "upsert" and given:
+            raise PlanError(
+                f"persist_table got mode={self.mode!r} and {', '.join(given)}",
+                f'Say mode="upsert", or leave {"them" if len(given) > 1 else "it"} out.',
+            )
+        if self.mode == "upsert" and self.keys is None:
+            raise PlanError(
+                "persist_table got mode='upsert' and no keys", 'Name the fields whose row is replaced, as in keys="id".'
+            )
+
+
+def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> PersistNode:
     if not isinstance(table, StateFactory) or not table.capabilities.by_reference:
         raise PlanError(
             f"persist_table got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
             'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
         )
-    if mode not in ("append", "overwrite"):
+    how.require(table)
+    if how.mode == "upsert":
+        return _persist_changes(stream, table, how, name)
+    return _persist_rows(stream, table, stream.schema, name, overwrites=how.mode == "overwrite")
+
+
+def _persist_changes(stream: S, table: StateFactory, how: TableMode, name: str | None) -> PersistNode:
+    """One tuple of each key, with its transaction: what is wrong with keys is found where the batch is processed."""
+    keys = select(stream.schema, some(stream, "persist_table keys", how.keys or (), "Name one."), "persist_table keys")
+    deleted = how.deleted
+    if deleted is not None and Field(deleted, "boolean") not in stream.schema:
         raise PlanError(
-            f"persist_table got mode={mode!r}",
-            'There are mode="append" and mode="overwrite"; for upserts use partition_persist().',
+            f"persist_table got deleted={deleted!r}, and the stream has no such boolean field",
+            f"Its fields are {', '.join(map(str, stream.schema))}.",
         )
-    if mode == "overwrite" and not getattr(table, "partition_by", ()):
+    if TXID in stream.fields or deleted in names_of(keys):
         raise PlanError(
-            f"persist_table got mode='overwrite' and {table.describe()}, which has no partitions",
-            "Name the columns whose values say what a batch replaces: DeltaTable(..., partition_by='day').",
+            f"persist_table got mode='upsert' and a stream with the field {TXID}, which the table's own column has"
+            if TXID in stream.fields
+            else f"persist_table got deleted={deleted!r}, which is a key, too",
+            "Rename or leave out the field." if TXID in stream.fields else "Name another field.",
         )
-    return _persist_rows(stream, table, stream.schema, name, overwrites=mode == "overwrite")
+    rest = tuple(field for field in stream.schema if field not in keys)
+    numbered = append(
+        stream,
+        EachNode,
+        "change",
+        reads=names_of(keys),
+        outputs=(Field(TXID, "long"),),
+        function=TxidOfKeys(keys=names_of(keys), state=name or "rows"),
+    )
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or "rows",
+        keys=keys,
+        values=(*rest, Field(TXID, "long")),
+        staged=numbered.schema,
+        factory=table,
+        partition_by=parse_names(getattr(table, "partition_by", ())),
+        deleted=deleted,
+    )
+    order_by = () if how.order_by is None else some(stream, "order_by", how.order_by, "Leave it out.")
+    return persist(keeping(_newest(numbered, spec, order_by, "persist_table"), numbered.fields), spec)
 
 
 def _persist_rows(

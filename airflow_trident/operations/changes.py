@@ -1,0 +1,50 @@
+"""What makes a row of a stream a change in a table: the transaction that it came with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import UserCodeError
+from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.vectors import VectorFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(kw_only=True)
+class TxidOfKeys(VectorFunction):
+    """The id of the transaction, for rows whose keys have no nulls.
+
+    :param keys: the names of the columns that it gets.
+    :param state: whose changes they are, for the error.
+    """
+
+    keys: tuple[str, ...]
+    state: str
+    _txid: int = field(default=0, init=False)
+
+    def prepare(self, context: OperationContext) -> None:
+        self._txid = context.txid
+
+    def execute(self, *columns: pa.Array) -> Any:
+        """:raises UserCodeError: a key is null."""
+        import pyarrow as pa
+
+        for name, column in zip(self.keys, columns, strict=True):
+            if column.null_count:
+                row = column.is_null().index(True).as_py()
+                shown = ", ".join(
+                    f"{key}={one[row].as_py()!r:.60}" for key, one in zip(self.keys, columns, strict=True)
+                )
+                raise UserCodeError(
+                    f"a tuple of transaction {self._txid} has no {name!r}, a key of the table of state {self.state!r} "
+                    f"({shown})",
+                    f'Leave such tuples out, as in filter(col("{name}").is_not_null()), or give them a key before.',
+                    node=self.state,
+                    fields=", ".join(self.keys),
+                    row=shown,
+                    txid=self._txid,
+                )
+        return pa.repeat(pa.scalar(self._txid, pa.int64()), len(columns[0]))

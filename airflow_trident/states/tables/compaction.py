@@ -1,0 +1,93 @@
+"""Which rows of a table of changes still count, and the files without the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.state import TXID, Marker, StateSpec
+from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.states.tables.new_files import OldFile
+from airflow_trident.states.tables.upserts import latest_places
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SMALL_BYTES = 32 << 20
+"""Two files of a partition below that become one."""
+_PIECE_BYTES = 128 << 20
+"""Bytes of rows in memory from which on they are written as a file."""
+
+
+class Compaction:
+    """Of one version of a table.
+
+    :param read: a file's rows, in columns that are named or, with None, in all that the table has.
+    """
+
+    def __init__(
+        self, spec: StateSpec, files: Sequence[OldFile], read: Callable[[OldFile, Sequence[str] | None], pa.Table]
+    ) -> None:
+        self._spec = spec
+        self._files = files
+        self._read = read
+        self._kept: dict[str, pa.Array] = {}
+
+    def chosen(self, marker: Marker) -> list[OldFile]:
+        """The files that are to be written anew: those with rows that count no more, and small ones.
+
+        :param marker: what is applied.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        spec, rows = self._spec, list[int]()
+        names = [*spec.key_names, TXID, *([spec.deleted] if spec.deleted else [])]
+        parts = []
+        for one in self._files:
+            parts.append(self._read(one, names).select(names))
+            rows.append(parts[-1].num_rows)
+        if not parts:
+            return []
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        places = latest_places(whole, spec.key_names)
+        if spec.deleted:
+            latest = whole.take(places)
+            gone = latest.column(spec.deleted).fill_null(False)
+            if marker.holes:  # what comes late is older than what deleted its key
+                gone = pc.and_(gone, pc.less(latest.column(TXID).fill_null(0), marker.holes[0][0]))
+            places = places.filter(pc.invert(gone))
+        first = 0
+        for one, count in zip(self._files, rows, strict=True):
+            within = pc.and_(pc.greater_equal(places, first), pc.less(places, first + count))
+            self._kept[one.path] = pc.subtract(places.filter(within), first)
+            first += count
+        touched = {one.path for one, count in zip(self._files, rows, strict=True) if len(self._kept[one.path]) < count}
+        return [one for one in self._files if one.path in touched | self._small()]
+
+    def _small(self) -> set[str]:
+        small = [one for one in self._files if one.bytes < _SMALL_BYTES]
+        together = [list(group) for _, group in groupby(sorted(small, key=_partition), _partition)]
+        return {one.path for group in together if len(group) > 1 for one in group}
+
+    def tables(self, chosen: Sequence[OldFile]) -> Iterator[tuple[PartitionValues, pa.Table]]:
+        """What is left of them, a file's worth at a time."""
+        import pyarrow as pa
+
+        for _, files in groupby(sorted(chosen, key=_partition), _partition):
+            held = list[pa.Table]()
+            values: PartitionValues = ()
+            for one in files:
+                values = one.values or ()
+                if len(self._kept[one.path]):
+                    held.append(self._read(one, None).take(self._kept[one.path]))
+                if sum(table.nbytes for table in held) >= _PIECE_BYTES:
+                    yield values, pa.concat_tables(held)
+                    held = []
+            if held:
+                yield values, pa.concat_tables(held)
+
+
+def _partition(file: OldFile) -> str:
+    return repr(file.values)

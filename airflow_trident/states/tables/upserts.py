@@ -1,0 +1,118 @@
+"""A table of changes: each row came with a transaction, and of the rows of a key that of the highest one counts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import TXID, StateSpec
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.types import FieldSpec, parse_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEPT = "changes"
+_PLACE = "_place"
+_OLDEST = -(2**63)
+
+
+def said_of(spec: StateSpec) -> str | None:
+    """What a table says of itself that gets changes, for who reads it, and against who would write others."""
+    if not spec.upserts:
+        return None
+    said = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "keys": list(spec.key_names)}
+    return json.dumps({**said, **({"deleted": spec.deleted} if spec.deleted else {})})
+
+
+def why_not_changes(found: str | None, spec: StateSpec) -> tuple[str, str] | None:
+    """What is wrong and the cure, if the rows of `spec` do not go with what a table says of itself.
+
+    :param found: what it says.
+    """
+    known, wanted = _changes(found), _changes(said_of(spec))
+    if known == wanted:
+        return None
+    if known is None:
+        return (
+            "it was not made for changes by key",
+            f"Let the topology make a table; or have this one say {said_of(spec)}, if its rows are such changes.",
+        )
+    whose = f"state {known.get('state')!r} of topology {known.get('topology')!r}"
+    if wanted is None or (known.get("topology"), known.get("state")) != (spec.topology, spec.name):
+        return f"it has the changes of {whose}, by the keys {known.get('keys')}", "Write to another table."
+    return (
+        f"it has changes by the keys {known.get('keys')}, deleted where {known.get('deleted')}, and not by "
+        f"{list(spec.key_names)}, deleted where {spec.deleted}",
+        "Give the state another table.",
+    )
+
+
+def changes_of(found: str | None, what: str) -> tuple[tuple[str, ...], str | None]:
+    """Keys, and the field that says what is deleted.
+
+    :param what: the table, for the error.
+    :raises ConfigurationError: it says nothing of changes.
+    """
+    known = _changes(found)
+    if known is None:
+        raise ConfigurationError(
+            f"{what} has no changes by key, so no row of it is the latest one",
+            'Read it as it is; persist_table(..., mode="upsert", keys=...) writes changes.',
+        )
+    return tuple(known["keys"]), known.get("deleted")
+
+
+def _changes(found: str | None) -> dict[str, Any] | None:
+    try:
+        known = json.loads(found or "null")
+    except ValueError:
+        return None  # a description that a person wrote
+    return known if isinstance(known, dict) and known.get("kept") == _KEPT and known.get("keys") else None
+
+
+def latest_rows(rows: Any, keys: FieldSpec, deleted: str | None = None) -> Any:
+    """The rows of a table of changes that count: of each key the one of the highest ``_txid``, unless it is deleted.
+
+    :param rows: all of the table's, as a `pyarrow.Table`, or a DataFrame of Spark, classic or Connect.
+    :param deleted: a boolean column.
+    :return: of the same kind, without the column ``_txid``. Rows that others wrote with no ``_txid`` are the oldest.
+    """
+    import pyarrow as pa
+
+    names = parse_names(keys)
+    if isinstance(rows, pa.Table):
+        return latest_changes(rows, names, deleted).drop_columns([TXID])
+    return _of_spark(rows, names, deleted)
+
+
+def latest_changes(rows: pa.Table, keys: tuple[str, ...], deleted: str | None) -> pa.Table:
+    """The rows that count, as they are."""
+    import pyarrow.compute as pc
+
+    latest = rows.take(latest_places(rows, keys))
+    return latest if deleted is None else latest.filter(pc.invert(latest.column(deleted).fill_null(False)))
+
+
+def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:
+    """Where the latest row of each key is, in rising order; deleted ones, too."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not rows.num_rows:
+        return pa.array([], pa.int64())
+    order = pc.sort_indices(rows.column(TXID).fill_null(_OLDEST))  # equal ones stay in their order
+    sorted_keys = rows.select(keys).take(order).append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
+    last = sorted_keys.group_by(list(keys), use_threads=False).aggregate([(_PLACE, "max")])
+    places = order.take(last.column(f"{_PLACE}_max").combine_chunks())
+    return places.take(pc.sort_indices(places)).cast(pa.int64())
+
+
+def _of_spark(rows: Any, keys: tuple[str, ...], deleted: str | None) -> Any:
+    """By texts alone: classic sessions and Connect have columns of their own classes."""
+    by = ", ".join(f"`{key}`" for key in keys)
+    newest = f"row_number() OVER (PARTITION BY {by} ORDER BY `{TXID}` DESC NULLS LAST) AS {_PLACE}"
+    latest = rows.selectExpr("*", newest).where(f"{_PLACE} = 1")
+    if deleted is not None:
+        latest = latest.where(f"NOT coalesce(`{deleted}`, false)")
+    return latest.drop(TXID, _PLACE)
