@@ -10,8 +10,9 @@ import os
 from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.object_stores import require_place
+from airflow_trident.io.object_stores import is_object_uri, require_place
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
 from airflow_trident.staging.storage import absolute_root
 
 SECTION = "trident"
@@ -44,6 +45,14 @@ STAGING_DIR = Option(
     "Folder of staged batches. Every worker and Spark executor must see it under the same path. "
     "Empty: {AIRFLOW_HOME}/trident/staging.",
     "/mnt/shared/trident/staging",
+)
+STAGING_IN_LEDGER = Option(
+    "staging_in_ledger",
+    "string",
+    "auto",
+    "Where staged batches of up to 256 KB are kept. auto: in the ledger, if staging_dir is in an object store, and "
+    "rows_in_errors is True; on: always in the ledger; off: never.",
+    "on",
 )
 MAX_PENDING = Option(
     "max_pending", "integer", str(DEFAULT_MAX_PENDING), "Transactions of a topology that may be uncommitted at once."
@@ -91,6 +100,7 @@ OPTIONS: tuple[Option, ...] = (
     ZOOKEEPER_CONN_ID,
     ROOT,
     STAGING_DIR,
+    STAGING_IN_LEDGER,
     MAX_PENDING,
     RETENTION,
     TURN_WAIT_S,
@@ -147,6 +157,24 @@ def staging_root(given: str | None = None) -> str:
         return absolute_root(require_place("staging_dir", configured))
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
     return os.path.join(os.path.abspath(home), "trident", "staging")
+
+
+def chunk_bytes(staging_dir: str | None = None) -> int:
+    """Staged batches of up to so many bytes are kept in the ledger.
+
+    :param staging_dir: as given to the task.
+    :raises ConfigurationError: the option is none of its values.
+    """
+    value = text(STAGING_IN_LEDGER).strip().lower()
+    if value not in ("auto", "on", "off"):
+        raise ConfigurationError(
+            f"[{SECTION}] {STAGING_IN_LEDGER.name} = {value!r} is none of auto, on and off",
+            f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{STAGING_IN_LEDGER.name.upper()}.",
+        )
+    root = (staging_dir or text(STAGING_DIR)).strip()
+    in_objects = is_object_uri(root) and not root.lower().startswith("file:")
+    automatic = value == "auto" and in_objects and flag(ROWS_IN_ERRORS)
+    return CHUNK_BYTES if value == "on" or automatic else 0
 
 
 def turn_wait_s(given: float | None) -> float:

@@ -166,7 +166,8 @@ def open_ledger(args: Namespace) -> ZNodeLedger:
     """The ledger of ``args.topology``; the caller closes it."""
     from airflow_trident.tasks import metrics
 
-    ledger = open_hook(args).get_ledger(args.topology)
+    staging_dir = getattr(args, "staging_dir", None)
+    ledger = open_hook(args).get_ledger(args.topology, staging_dir=staging_dir)
     metrics.initialize()
     ledger.listener = metrics.listen
     return ledger

@@ -50,7 +50,8 @@ class Job:
     `staging_root`: folder of staged batches. `progress` gets lines for people. `trial`: not the attempt's own work but
     a run beside it (a dry replay), which must neither end what the attempt runs in Spark nor be taken for it.
     `shaken`: of a trial, run under other settings that mean nothing: partitions, order of splits, ways that Spark goes.
-    `time_ms`: the transaction's, see `TxRecord.time_ms`.
+    `time_ms`: the transaction's, see `TxRecord.time_ms`. `chunk_bytes`: a staged file of up to so many bytes may be
+    given back with its content, and not written: a ledger keeps it; 0: none may.
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class Job:
     trial: bool = False
     shaken: bool = False
     time_ms: int = 0
+    chunk_bytes: int = 0
 
 
 class Engine(Closing):

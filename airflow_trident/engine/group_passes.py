@@ -68,7 +68,9 @@ def stage_each(job: Job, sink: SinkNode, parts: Sequence[pa.Table]) -> StagedFil
 
     schema = arrow_schema(sink.schema)
     whole = pa.concat_tables([part.cast(schema) for part in parts])
-    return StagingArea(job.staging_root).write(job.slot, sink.name, whole) if whole.num_rows else None
+    if not whole.num_rows:
+        return None
+    return StagingArea(job.staging_root).write(job.slot, sink.name, whole, kept_bytes=job.chunk_bytes)
 
 
 def manifest_of_each(

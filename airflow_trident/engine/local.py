@@ -56,7 +56,7 @@ class LocalEngine(Engine):
             area = StagingArea(job.staging_root)
             split = {sink.name: sink.split_by for sink in job.plan.staged}
             files = [
-                area.write(job.slot, name, part)
+                area.write(job.slot, name, part, kept_bytes=job.chunk_bytes)
                 for name, table in self.tables(job, rows_read)
                 for part in [part for _, part in split_by(table, split[name])] or [table]
             ]

@@ -65,15 +65,21 @@ class ZooKeeperHook(BaseHook):
 
         return ZooKeeperZNodes(self.zookeeper_settings())
 
-    def get_ledger(self, topology_name: str, *, incarnation: str = "") -> ZNodeLedger:
+    def get_ledger(self, topology_name: str, *, incarnation: str = "", staging_dir: str | None = None) -> ZNodeLedger:
         """The ledger of a topology below ``[trident] root``; the caller closes it.
 
         :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
+        :param staging_dir: of who stages batches, if it is not the configured one.
         """
         from airflow_trident.ledger.open import open_ledger
 
-        root = settings.text(settings.ROOT)
-        return open_ledger(self.zookeeper_settings(), topology_name, root=root, incarnation=incarnation)
+        return open_ledger(
+            self.zookeeper_settings(),
+            topology_name,
+            root=settings.text(settings.ROOT),
+            incarnation=incarnation,
+            chunk_bytes=settings.chunk_bytes(staging_dir),
+        )
 
     def get_ledgers(self, *, deadline_s: float | None = None) -> Ledgers:
         """All ledgers below ``[trident] root`` through one client; the caller closes it.

@@ -52,6 +52,7 @@ from airflow_trident.ledger.creating import new_topology
 from airflow_trident.ledger.group_answers import CommittedAndBegun
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
 from airflow_trident.ledger.snapshot import Snapshot
+from airflow_trident.ledger.staged_chunks import KeepsStaged
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
 from airflow_trident.ledger.verb import LedgerListener, Prefetch, Verb
 from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pairs, pruning, topology
@@ -110,7 +111,7 @@ def _after_both(ledger: Ledger, result: CommittedAndBegun) -> None:
     _after_commits(ledger, result.committed)
 
 
-class Ledger(Closing):
+class Ledger(Closing, KeepsStaged):
     """The ledger of one topology, over any :class:`~airflow_trident.ledger.znodes.ZNodes`. Not for sharing between
     threads; use as a context manager.
 
@@ -150,7 +151,7 @@ class Ledger(Closing):
     begin = Verb(begin.begin, read_ahead.of_claim, then=_after_begin)
     start_attempt = Verb(attempts.start_attempt, read_ahead.one_transaction)
     restart_attempt = Verb(attempts.restart_attempt, read_ahead.of_ticket)
-    processed = Verb(attempts.processed, read_ahead.one_transaction)
+    processed = Verb(attempts.processed, read_ahead.one_staged)
     attempt_failed = Verb(attempts.attempt_failed, read_ahead.one_transaction)
     fail = Verb(attempts.fail, read_ahead.one_transaction)
     gate = Verb(commits.gate, read_ahead.one_and_what_is_kept)

@@ -56,14 +56,22 @@ class Ledgers(Closing):
 
 
 def open_ledger(
-    settings: ZooKeeperSettings, topology: str, *, root: str = DEFAULT_ROOT, incarnation: str = ""
+    settings: ZooKeeperSettings,
+    topology: str,
+    *,
+    root: str = DEFAULT_ROOT,
+    incarnation: str = "",
+    chunk_bytes: int = 0,
 ) -> ZNodeLedger:
     """The ledger of one topology in ZooKeeper; connects when first used. Close it, or use it as a context manager.
 
     :param root: the folder of all ledgers, below the settings' chroot.
     :param incarnation: of the topology, if known: see :class:`ZNodeLedger`.
+    :param chunk_bytes: staged batches of up to so many bytes are kept in the ledger; none by default.
     """
-    return ZNodeLedger(ZooKeeperZNodes(settings), topology, root, incarnation=incarnation)
+    ledger = ZNodeLedger(ZooKeeperZNodes(settings), topology, root, incarnation=incarnation)
+    ledger.chunk_bytes = chunk_bytes
+    return ledger
 
 
 def list_topologies(settings: ZooKeeperSettings, *, root: str = DEFAULT_ROOT) -> list[str]:

@@ -12,6 +12,7 @@ Layout below a root::
                                /tx/<19 digits> transactions
                                /run/<2hex>/<sha1>  claim keys
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata
+                               /m/<19 digits>-staged-<attempt>  small staged batches
                                /workers        ephemeral nodes of those who work
     deployments/<topology>                     Deployment
     deployments/<topology>/<worker>            Acknowledgement

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.verb import Prefetch, RunsVerbs
-from airflow_trident.protocol.records import Claim, CommitTicket
+from airflow_trident.protocol.records import Claim, CommitTicket, StagedRef
 
 
 def the_topology(*_: Any, **__: Any) -> Prefetch:
@@ -29,6 +29,10 @@ def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
 
 def one_transaction(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
     return _about(ledger, [txid])
+
+
+def one_staged(ledger: RunsVerbs, txid: int, _attempt: int, staged: StagedRef) -> Prefetch:
+    return _and_chunks(ledger, _about(ledger, [txid]), [staged])
 
 
 def one_and_what_is_kept(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
@@ -56,11 +60,12 @@ def members(ledger: RunsVerbs, members: Sequence[int | CommitTicket], *_: Any, *
 
 
 def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
-    return _about(ledger, [one.txid for one in done])
+    return _and_chunks(ledger, _about(ledger, [one.txid for one in done]), [one.staged for one in done])
 
 
 def staged_and_what_is_kept(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
-    return _and_what_is_kept(ledger, [one.txid for one in done])
+    ahead = _and_what_is_kept(ledger, [one.txid for one in done])
+    return _and_chunks(ledger, ahead, [one.staged for one in done])
 
 
 def several_and_what_is_kept(ledger: RunsVerbs, txids: Sequence[int], *_: Any, **__: Any) -> Prefetch:
@@ -105,3 +110,11 @@ def _about(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
 
 def _and_what_is_kept(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
     return Prefetch(_about(ledger, txids).paths, ledger.paths().pruned())
+
+
+def _and_chunks(ledger: RunsVerbs, ahead: Prefetch, staged: Iterable[StagedRef]) -> Prefetch:
+    """The chunks that the step creates: that they are created finds out whether they are there."""
+    chunks = list(dict.fromkeys(ledger.paths().chunk(one.chunk) for one in staged if one.content))
+    for path in chunks:
+        ledger.transactor.cache.assume_missing(path)
+    return Prefetch([*ahead.paths, *chunks], ahead.folders)

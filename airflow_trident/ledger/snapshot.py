@@ -13,13 +13,21 @@ from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import BlobRef, ClaimKey, Positions
-from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import (
+    CommitPointer,
+    Exceptions,
+    LedgerView,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
 
 T = TypeVar("T")
 Write: TypeAlias = Create | Set | Delete
 _CACHED_NODES = 2_000
 """Beyond this the cache is dropped: a long-lived process would else keep every transaction it ever saw."""
 
+_CACHED_NODE_BYTES = 32 * 2**20
 _CACHED_BLOB_BYTES = 16 * 2**20
 
 
@@ -138,6 +146,11 @@ class Snapshot:
             self._cache.remember(ref, (record.metadata, record.carried))
         return ref, chunks
 
+    def staged_chunk(self, staged: StagedRef) -> list[Create]:
+        """What creates the chunk of a staged batch that is to be kept here; nothing if a step before has."""
+        path = self.paths.chunk(staged.chunk)
+        return [Create(path, staged.content)] if staged.content and self._node(path) is None else []
+
     def _decoded(self, path: str, decode: Callable[[bytes, str], T]) -> T:
         return self._cache.decoded(path, self._require(path).data, decode)
 
@@ -201,6 +214,8 @@ class Cache:
     def __init__(self, znodes: ZNodes) -> None:
         self._znodes = znodes
         self._nodes: dict[str, ZNode | None] = {}
+        self._node_bytes = 0
+        """At most: what was written over counts until all is forgotten."""
         self._folders: dict[str, FolderNames] = {}
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._blobs: dict[BlobRef, Positions] = {}
@@ -251,11 +266,12 @@ class Cache:
         unread = [path for path in dict.fromkeys(folders) if path not in self._folders]
         if not missing and not unread:
             return
-        if len(self._nodes) > _CACHED_NODES:
+        if len(self._nodes) > _CACHED_NODES or self._node_bytes > _CACHED_NODE_BYTES:
             self.forget()
             missing, unread = list(dict.fromkeys(paths)), list(dict.fromkeys(folders))
         reading = self._znodes.read(missing, unread)
         self._nodes.update(reading.nodes)
+        self._node_bytes += sum(len(node.data) for node in reading.nodes.values() if node is not None)
         for path, names in reading.folders.items():
             self._folders[path] = FolderNames(names or ())
 
@@ -270,10 +286,12 @@ class Cache:
                 self._nodes[write.path] = None
             else:
                 self._nodes[write.path] = ZNode(write.data, write.version + 1 if isinstance(write, Set) else 0)
+                self._node_bytes += len(write.data)
         for folder, names in _below(written).items():
             if folder in self._folders:
                 self._folders[folder].change(names)
 
     def forget(self) -> None:
         self._nodes.clear()
+        self._node_bytes = 0
         self._folders.clear()

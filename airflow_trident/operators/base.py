@@ -126,7 +126,8 @@ class LedgerTask:
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
 
         hook = ZooKeeperHook(self.zookeeper_conn_id or None)
-        ledger = hook.get_ledger(self.topology_name, incarnation=incarnation)
+        staging_dir = getattr(self, "staging_dir", None)
+        ledger = hook.get_ledger(self.topology_name, incarnation=incarnation, staging_dir=staging_dir)
         ledger.listener = metrics.listen
         return ledger
 

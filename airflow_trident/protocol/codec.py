@@ -132,6 +132,10 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     body |= {"metadata": record.metadata, "carried": record.carried}
     del body["claim"]["former"]
     # What is not said need not be written: most transactions have none of these.
+    if body["staged"]:
+        del body["staged"]["content"]
+        if not body["staged"]["chunk"]:
+            del body["staged"]["chunk"]
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
     for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows"):
         if not body[name]:
@@ -290,6 +294,11 @@ def op_of(data: bytes, path: str) -> str:
 def chunk_name(txid: int, ref: BlobRef, index: int) -> str:
     """Name of a chunk of metadata below `m/`; the digest in it keeps chunks immutable."""
     return f"{txid:019d}-{ref.sha256[:8]}-{index}"
+
+
+def staged_chunk_name(txid: int, attempt: int) -> str:
+    """Name of the chunk below `m/` with what an attempt staged, of a group the last one's: no two attempts share it."""
+    return f"{txid:019d}-staged-{attempt}"
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the ledger holds, as frozen records. Plain data: every field survives JSON.
+"""What the ledger holds, as frozen records. Plain data: what is recorded survives JSON.
 
 Times are Unix milliseconds (`*_ms`), for people only: no decision of the protocol reads a clock.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
@@ -164,18 +165,24 @@ def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int
     return f"{dag_id}:{task_id}:{map_index}:{index}:{run_id}"
 
 
+Content: TypeAlias = bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRef:
     """Where the current attempt's staged batch is, and what is in it.
 
     `manifest`: path of the published manifest; `rows_read`: rows from the sources; `rows`: rows staged per state;
-    `bytes`: size of the staged files.
+    `bytes`: size of the staged files. `chunk`: name of the ledger's chunk that has manifest and files, "" where they
+    are in the staging area. `content`: of that chunk, on its way into the ledger; no record has it.
     """
 
     manifest: str
     rows_read: int
     rows: dict[str, int]
     bytes: int
+    chunk: str = ""
+    content: Content = field(default=b"", compare=False, repr=False)
 
 
 NOTHING_STAGED = StagedRef(manifest="", rows_read=-1, rows={}, bytes=0)

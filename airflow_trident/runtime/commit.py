@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.base import Engine, quiet
@@ -59,14 +58,20 @@ from airflow_trident.runtime.phases import (
     require_not_late,
     run_attempt,
 )
-from airflow_trident.runtime.staged_batches import apply_batch, gone_again, needed_whole, staged_batch, tell_other_code
+from airflow_trident.runtime.staged_batches import (
+    Batch,
+    apply_batch,
+    gone_again,
+    manifest_of,
+    needed_whole,
+    remove_old,
+    staged_batch,
+    tell_other_code,
+)
 from airflow_trident.runtime.waiting_runs import MOST_TOGETHER, first_group
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TAKEOVER_S = 60.0
 """A commit of somebody who is not known to be alive is taken over when its gate was opened so long ago."""
@@ -297,18 +302,17 @@ class Committer:
             self._note(ticket, error)
             raise
         reached(Milestone.COMMITTED, txid)
-        area = StagingArea(self.staging_root)
-        area.remove_before(holds.topology, holds.incarnation, holds.txid - self.retention)
+        remove_old(StagingArea(self.staging_root), [holds], self.retention)
         return True
 
     def _note(self, ticket: CommitTicket | None, error: BaseException) -> None:
         if ticket is not None:
             note_error(self.ledger, ticket.txid, error, rows=self.attempts.rows_in_errors)
 
-    def _staged(self, ticket: CommitTicket) -> dict[str, pa.Table]:
+    def _staged(self, ticket: CommitTicket) -> dict[str, Batch]:
         """:raises StagingError: it cannot be read."""
         area = StagingArea(self.staging_root)
-        manifest, plan = area.load(ticket.staged), self.topology.compile()
+        manifest, plan = manifest_of(area, self.ledger, ticket.staged), self.topology.compile()
         tell_other_code(manifest, plan, self.progress)
         whole = needed_whole(plan)
         return {sink.name: staged_batch(area, manifest, ticket, sink, whole=sink.name in whole) for sink in plan.staged}
@@ -332,12 +336,12 @@ class Committer:
             tries += 1
             ticket = self._emit_again(ticket)
 
-    def _into_states(self, ticket: CommitTicket, batches: dict[str, pa.Table], states: OpenStates) -> dict[str, int]:
+    def _into_states(self, ticket: CommitTicket, batches: dict[str, Batch], states: OpenStates) -> dict[str, int]:
         plan = self.topology.compile()
         require_distinct_keys(plan, batches)
         opened, fed, late_rows = states.opened(), set[str](), dict[str, int]()
 
-        def apply(name: str, batch: pa.Table) -> None:
+        def apply(name: str, batch: Batch) -> None:
             fed.add(name)
             applied = apply_batch(opened[name], ticket, with_commit_time(self.topology.states[name], ticket, batch))
             already = " (it had them already)" if applied is Applied.ALREADY else ""

@@ -32,7 +32,7 @@ from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, Progress
-from airflow_trident.runtime.staged_batches import tell_other_code
+from airflow_trident.runtime.staged_batches import manifest_of, remove_old, tell_other_code
 from airflow_trident.runtime.waiting_runs import first_group, waiting_run
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
@@ -133,7 +133,7 @@ class GroupCommitter:
                 break
             if record.staged.manifest not in found:
                 try:
-                    found[record.staged.manifest] = area.load(record.staged)
+                    found[record.staged.manifest] = manifest_of(area, self.ledger, record.staged)
                 except (StagingError, NewerRecordError):
                     break  # whoever commits it alone emits it again, or says what is wrong
         return first_group(waiting, found), found
@@ -195,7 +195,7 @@ class GroupCommitter:
         for ticket in tickets:
             parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
         staged = {one.staged.manifest: one.staged for one in tickets}
-        known = {path: manifests.get(path) or area.load(staged[path]) for path in parts}
+        known = {path: manifests.get(path) or manifest_of(area, self.ledger, staged[path]) for path in parts}
         for manifest in known.values():
             tell_other_code(manifest, self.topology.compile(), self.progress)
 
@@ -216,9 +216,7 @@ class GroupCommitter:
         while left:
             done = self.ledger.committed_many(left, retention=self.retention)
             left = left[len(done) :]
-        last = tickets[-1]
-        area = StagingArea(self.staging_root)
-        area.remove_before(last.topology, last.incarnation, last.txid - self.retention)
+        remove_old(StagingArea(self.staging_root), tickets, self.retention)
 
 
 def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -> None:

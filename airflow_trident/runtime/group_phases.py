@@ -133,11 +133,14 @@ def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], attempts: 
     return records
 
 
-def publish_group(manifest: Manifest, staging_root: str) -> dict[int, StagedRef]:
-    """Make the result of a pass visible: what each of its transactions has staged."""
+def publish_group(manifest: Manifest, staging_root: str, chunk_bytes: int) -> dict[int, StagedRef]:
+    """Make the result of a pass visible: what each of its transactions has staged.
+
+    :param chunk_bytes: see :meth:`StagingArea.publish`.
+    """
     for one in manifest.members:
         reached(Milestone.STAGED, one.txid)
-    staged = StagingArea(staging_root).publish_group(manifest)
+    staged = StagingArea(staging_root).publish_group(manifest, chunk_bytes=chunk_bytes)
     for txid in staged:
         reached(Milestone.PUBLISHED, txid)
     return staged

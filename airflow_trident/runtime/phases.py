@@ -267,8 +267,8 @@ def run_attempt(
     txid, attempt = record.txid, record.attempt
     reached(Milestone.ATTEMPT_STARTED, txid)
     try:
-        job = job_of(ledger.view(0, remembered=True).topology.incarnation, topology, record, staging_root, progress)
-        staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root, job.plan)
+        job = job_of(ledger, topology, record, staging_root, progress)
+        staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root, job.plan, ledger.chunk_bytes)
     except (*USER_ERRORS, KeyboardInterrupt) as error:
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):
@@ -278,8 +278,9 @@ def run_attempt(
     return staged
 
 
-def job_of(incarnation: str, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
+def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
     """What an engine is to do for the current attempt of a transaction."""
+    incarnation = ledger.view(0, remembered=True).topology.incarnation
     return Job(
         plan=topology.compile(),
         slot=Slot(topology=topology.name, incarnation=incarnation, txid=record.txid, attempt=record.attempt),
@@ -287,13 +288,17 @@ def job_of(incarnation: str, topology: Topology, record: TxRecord, staging_root:
         staging_root=staging_root,
         progress=progress,
         time_ms=record.time_ms,
+        chunk_bytes=ledger.chunk_bytes,
     )
 
 
-def publish(manifest: Manifest, staging_root: str, plan: Plan) -> StagedRef:
-    """Make an attempt's result visible, with the code that made it as this process knows it."""
+def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> StagedRef:
+    """Make an attempt's result visible, with the code that made it as this process knows it.
+
+    :param chunk_bytes: see :meth:`StagingArea.publish`.
+    """
     reached(Milestone.STAGED, manifest.slot.txid)
-    staged = StagingArea(staging_root).publish(replace(manifest, code=code_of(plan.sinks)))
+    staged = StagingArea(staging_root).publish(replace(manifest, code=code_of(plan.sinks)), chunk_bytes=chunk_bytes)
     reached(Milestone.PUBLISHED, manifest.slot.txid)
     return staged
 

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, StagedFiles, State
 from airflow_trident.errors import ConfigurationError, StagingError
+from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import changed_code, code_of
-from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Batch: TypeAlias = "pa.Table | StagedBatch | StagedFiles"
 
-def staged_batch(
-    area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode, *, whole: bool
-) -> pa.Table | StagedBatch | StagedFiles:
+
+def manifest_of(area: StagingArea, ledger: Ledger, staged: StagedRef) -> Manifest:
+    """What was staged, wherever it is: in a chunk of the ledger, or in the staging area.
+
+    :raises StagingError: it is not there, or damaged.
+    :raises NewerRecordError: a newer version of the package wrote it.
+    """
+    if not staged.chunk:
+        return area.load(staged)
+    content = ledger.staged_content(staged)
+    if content is None:
+        raise StagingError(
+            f"the staged batch {staged.chunk!r} is not in the ledger of topology {ledger.topology_name!r}",
+            "Run the processing phase of this transaction again: it stages under a new attempt.",
+        )
+    return area.load(staged, content)
+
+
+def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode, *, whole: bool) -> Batch:
     """The rows of one transaction. Where nobody else's are in its files: those files, if the state takes them and they
     are on a file system, else what reads them when the state asks for it.
 
@@ -33,7 +51,7 @@ def staged_batch(
     alone = not manifest.group and (slot.txid, slot.attempt) == (ticket.txid, ticket.attempt)
     if not alone or not isinstance(sink, PersistNode):
         return area.read_each(manifest, {ticket.txid: ticket.attempt}, sink.name, sink.schema)[0]
-    if sink.state.factory.capabilities.by_reference and area.storage.is_local:
+    if sink.state.factory.capabilities.by_reference and area.has_paths(manifest):
         files = area.files(manifest, sink.name, sink.schema)
         return StagedFiles(paths=tuple(file.path for file in files), num_rows=sum(file.rows for file in files))
     batch = area.batch(manifest, sink.name, sink.schema)
@@ -58,7 +76,7 @@ def needed_whole(plan: Plan) -> frozenset[str]:
     return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
 
 
-def apply_batch(state: State, ticket: CommitTicket, batch: pa.Table | StagedBatch | StagedFiles) -> Applied:
+def apply_batch(state: State, ticket: CommitTicket, batch: Batch) -> Applied:
     if isinstance(batch, StagedFiles):
         return state.apply_files(ticket, batch)
     return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
@@ -71,3 +89,11 @@ def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> Configu
         "Look who empties the staging folder ([trident] staging_dir), and whether all workers, drivers and executors "
         "have the same one.",
     )
+
+
+def remove_old(area: StagingArea, tickets: Sequence[CommitTicket], retention: int) -> None:
+    """Clean up behind what was just committed. The ledger prunes what it keeps; the staging area is only asked if
+    something of this was there, and what is left till then goes with the next batch that is."""
+    last = tickets[-1]
+    if not all(one.staged.chunk for one in tickets):
+        area.remove_before(last.topology, last.incarnation, last.txid - retention)

@@ -31,7 +31,8 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     job = group[-1]
 
     def run() -> Manifest:
-        storage_at(job.staging_root).require_usable()
+        if not job.chunk_bytes:  # else it may not be needed, and is asked before anything is published there
+            storage_at(job.staging_root).require_usable()
         return engine.run(job) if len(group) == 1 else engine.run_group(group)
 
     if limit_s is None:

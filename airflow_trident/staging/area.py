@@ -5,6 +5,7 @@ See :mod:`airflow_trident.staging.manifest` for the layout and why nothing is ev
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import socket
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.files import make_folder, stays_inside
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
+from airflow_trident.staging.packed import pack, unpack
 from airflow_trident.staging.storage import Storage, absolute_root, storage_at
 from airflow_trident.types import Schema, ddl, names_of
 
@@ -35,10 +38,16 @@ _BEHIND_NUMBERS = ":"
 _NAME = re.compile(r"[^/\\\0]+\Z")
 _PIECE_ROWS = 16_384
 """Of a batch that is not read at once."""
+_PACKS_AT_MOST = 8
+"""Rows of more times the bytes that a file may have are not packed to see whether they fit."""
 
 
-def write_part(storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
+def write_part(
+    storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch], *, kept_bytes: int = 0
+) -> StagedFile:
     """Write one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
+
+    :param kept_bytes: a file of up to so many bytes is given back with its content, and not written.
 
     A plain function of picklable arguments, so that a worker elsewhere can call it. The file counts only if its
     `StagedFile` comes into the published manifest. Record batches must be at least one, for their schema.
@@ -52,6 +61,12 @@ def write_part(storage: Storage, slot: Slot, state: str, table: pa.Table | Seque
     _require_names(slot.topology, slot.incarnation, state)
     whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
     relative = f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
+    if whole.nbytes <= _PACKS_AT_MOST * kept_bytes:
+        buffer = io.BytesIO()
+        pq.write_table(whole, buffer, compression="zstd")
+        if (size := buffer.tell()) <= kept_bytes:
+            content = buffer.getvalue()
+            return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
     size = storage.put(relative, lambda file: pq.write_table(whole, file, compression="zstd"))
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
 
@@ -82,12 +97,17 @@ class StagingArea:
 
     # ---- the processing phase ----------------------------------------------------------------------------------
 
-    def write(self, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch]) -> StagedFile:
+    def write(
+        self, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch], *, kept_bytes: int = 0
+    ) -> StagedFile:
         """See :func:`write_part`."""
-        return write_part(self.storage, slot, state, table)
+        return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes)
 
-    def publish(self, manifest: Manifest) -> StagedRef:
+    def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
         """Make the staged batch of an attempt visible, once.
+
+        :param chunk_bytes: of up to so many bytes it is not: the reference has it as a chunk for the ledger, and the
+            step that says PROCESSED makes it visible. The files of a larger one are written now.
 
         Publishing the same manifest again is a success: the answer of the first time may have been lost. Its files are
         looked at first: what this process cannot see, no committer will.
@@ -99,7 +119,13 @@ class StagingArea:
         _require_names(manifest.slot.topology, manifest.slot.incarnation)
         if why := manifest.damage():
             raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", _AGAIN)
+        if (small := as_chunk(manifest, chunk_bytes)) is not None:
+            return small
         storage, name = self.storage, f"{manifest.slot.path}/{MANIFEST}"
+        storage.require_usable()
+        for file in manifest.files:
+            if content := file.content:
+                storage.put(file.path, lambda target, content=content: target.write(content))  # type: ignore[misc]
         self._require_seen(manifest)
         if not storage.put_if_absent(name, encode(manifest)):
             raise StagingError(
@@ -109,14 +135,15 @@ class StagingArea:
             )
         return reference(manifest)
 
-    def publish_group(self, manifest: Manifest) -> dict[int, StagedRef]:
+    def publish_group(self, manifest: Manifest, *, chunk_bytes: int = 0) -> dict[int, StagedRef]:
         """As :meth:`publish`, of a group: what the ledger keeps for each of its transactions.
 
-        What cannot be told apart (bytes of files, rows of a group that is inseparable) is with the last one.
+        What cannot be told apart (bytes of files, rows of a group that is inseparable) is with the last one. They share
+        a chunk: whichever is PROCESSED first brings it.
 
         :raises UnseenFilesError, StagingError: as :meth:`publish`.
         """
-        whole = self.publish(manifest)
+        whole = self.publish(manifest, chunk_bytes=chunk_bytes)
         parts = {one.txid: {state: many for state, (_, many) in one.rows.items()} for one in manifest.members}
         found = {
             one.txid: replace(whole, rows_read=one.rows_read, rows=parts[one.txid], bytes=0) for one in manifest.members
@@ -143,13 +170,16 @@ class StagingArea:
 
     # ---- the commit phase --------------------------------------------------------------------------------------
 
-    def load(self, what: StagedRef | Slot) -> Manifest:
+    def load(self, what: StagedRef | Slot, content: bytes | None = None) -> Manifest:
         """The published manifest.
 
+        :param content: of its chunk, where that has it, and its files with it.
         :raises StagingError: it is missing or damaged.
         :raises NewerRecordError: a newer version of the package wrote it.
         """
         relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
+        if content is not None:
+            return unpack(content, relative, _AGAIN)
         storage, name = self.storage, self._inside(relative)
         try:
             content = storage.get(name)
@@ -214,7 +244,7 @@ class StagingArea:
 
         :raises StagingError: as :meth:`read`. From the batch's pieces: a file is damaged, or gone meanwhile.
         """
-        if not self.storage.is_local:  # an object is in memory as it is opened, and each look is a request
+        if not self.has_paths(manifest):  # an object is in memory as it is opened, and each look is a request
             return StagedBatch.of(schema, self.read(manifest, state, schema))
         _require_staged(manifest, state, schema)
         files = [file for file in manifest.files if file.state == state]
@@ -230,6 +260,10 @@ class StagingArea:
                         yield piece.select(target.names).cast(target)
 
         return StagedBatch(schema=schema, num_rows=sum(file.rows for file in files), pieces=pieces)
+
+    def has_paths(self, manifest: Manifest) -> bool:
+        """Are its files on a file system?"""
+        return self.storage.is_local and not any(file.content for file in manifest.files)
 
     def files(self, manifest: Manifest, state: str, schema: Schema) -> tuple[StagedFile, ...]:
         """What is staged for one state, by absolute paths on a file system; only the files' sizes are looked at.
@@ -259,7 +293,7 @@ class StagingArea:
         storage, name = self.storage, self._inside(file.path)
         path = storage.at(name)
         try:
-            with storage.open(name) as source:
+            with io.BytesIO(file.content) if file.content else storage.open(name) as source:
                 _require_size(file, path, source.seek(0, os.SEEK_END))
                 with pq.ParquetFile(source) as parquet:
                     _require_content(file, path, parquet, schema)
@@ -353,3 +387,14 @@ def _require_names(*names: str) -> None:
     for name in names:
         if not _NAME.match(name) or name in (".", ".."):
             raise ConfigurationError(f"{name!r} cannot be part of a staging path", "Use letters, digits, '-' and '_'.")
+
+
+def as_chunk(manifest: Manifest, chunk_bytes: int) -> StagedRef | None:
+    """What the ledger keeps of a batch of up to so many bytes, and the batch itself; None if it is larger, or some of
+    it was written elsewhere."""
+    if not chunk_bytes or not all(file.content for file in manifest.files):
+        return None
+    content, slot = pack(manifest), manifest.slot
+    if len(content) > chunk_bytes:
+        return None
+    return replace(reference(manifest), chunk=staged_chunk_name(slot.txid, slot.attempt), content=content)

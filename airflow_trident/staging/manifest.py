@@ -24,6 +24,7 @@ from typing import Any
 
 from airflow_trident.errors import StagingError
 from airflow_trident.protocol.durable_format import Format, short
+from airflow_trident.protocol.records import Content
 
 VERSION = 3
 """Version 1 did not name the sinks, version 2 knew no groups; it is written still for what is no group."""
@@ -54,12 +55,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """`path` is relative to the staging root."""
+    """`path` is relative to the staging root. `content`: of a small file that is not there, and so comes with it; no
+    manifest has it."""
 
     state: str
     path: str
     rows: int
     bytes: int
+    content: Content = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,9 +46,10 @@ def make_worker(
     :raises PlanError: the name cannot be one.
     """
     where, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
+    chunk_bytes = settings.chunk_bytes(staging_dir)
 
     def ledger_of(topology: str, incarnation: str) -> Ledger:
-        return open_ledger(where, topology, root=root, incarnation=incarnation)
+        return open_ledger(where, topology, root=root, incarnation=incarnation, chunk_bytes=chunk_bytes)
 
     means = Means(
         code_of=code_of,

@@ -182,6 +182,7 @@ class SubmittedDrain:
                 limits=limits,
                 retention=retention,
                 connections=connections_of(self.topology),
+                chunk_bytes=settings.chunk_bytes(self.staging_root),
             )
         )
         tags = DriverTags(topology=self.topology.name, order=files.name)

@@ -105,13 +105,14 @@ def _staged(world: World, ledger: ZNodeLedger, started: Sequence[TxRecord]) -> N
             plan=world.topology.compile(),
             metadata=one.metadata,
             staging_root="",
+            chunk_bytes=ledger.chunk_bytes,
         )
         for one in started
     ]
     engine = replace(world.engine(), merges=world.random.random() < MERGED)
     manifest = engine.run_group(jobs) if len(jobs) > 1 else engine.run(jobs[0])
     area = world.area()
-    staged = area.publish_group(manifest)
+    staged = area.publish_group(manifest, chunk_bytes=ledger.chunk_bytes)
     reached(Milestone.STAGED, started[-1].txid)
     done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in started]
     if world.random.random() < 0.3:

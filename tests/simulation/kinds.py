@@ -17,7 +17,8 @@ class Kind:
     topology is deleted and created again. `versions`: some processes are of a later version of the package, whose
     records have a field more. `elsewhere`: what an engine writes does not reach the staging folder. `taken_back`:
     committers fall asleep, or die, in the middle of commits, which people take back meanwhile. `groups`: several
-    transactions are begun, processed and committed together.
+    transactions are begun, processed and committed together. `chunks`: some processes keep small staged batches in
+    the ledger, others do not.
     """
 
     opaque: bool = False
@@ -30,6 +31,7 @@ class Kind:
     elsewhere: bool = False
     taken_back: bool = False
     groups: bool = False
+    chunks: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -41,6 +43,9 @@ KINDS: dict[str, Kind] = {
     "elsewhere": Kind(elsewhere=True),
     "taken-back": Kind(taken_back=True),
     "groups": Kind(groups=True),
+    "chunks": Kind(chunks=True),
+    "chunks-opaque": Kind(chunks=True, opaque=True),
+    "groups-chunks": Kind(groups=True, chunks=True),
     "groups-taken-back": Kind(groups=True, taken_back=True),
     "groups-restored": Kind(groups=True, restores=True),
     "tasks": Kind(tasks=True),

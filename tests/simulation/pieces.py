@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Spout
@@ -21,8 +22,9 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znodes import Create, Op, ReadResult, Set, WriteRefusedError, require_sizes
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.staging.area import StagingArea, reference
+from airflow_trident.staging.area import StagingArea, as_chunk, reference
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
+from airflow_trident.staging.packed import unpack
 from airflow_trident.types import Field, Json, Schema, ddl
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.stores import Rows
@@ -158,10 +160,13 @@ class SimArea:
     staging: Staging
     scheduler: Scheduler
 
-    def write(self, slot: Slot, state: str, rows: Rows) -> StagedFile:
+    def write(self, slot: Slot, state: str, rows: Rows, *, kept_bytes: int = 0) -> StagedFile:
         self.scheduler.step()
         self.staging.number += 1
         path = f"{slot.path}/{state}-{self.staging.number}"
+        content = json.dumps(rows.records).encode()
+        if len(content) <= kept_bytes:
+            return StagedFile(state=state, path=path, rows=rows.num_rows, bytes=rows.num_rows, content=content)
         if not self.staging.away:
             self.staging.files[path] = rows
         return StagedFile(state=state, path=path, rows=rows.num_rows, bytes=rows.num_rows)
@@ -170,17 +175,23 @@ class SimArea:
     read = StagingArea.read
     read_each = StagingArea.read_each
 
-    def publish(self, manifest: Manifest) -> StagedRef:
+    def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
         if why := manifest.damage():
             raise StagingError(f"{manifest.slot.path} contradicts itself: {why}", "")
+        if (small := as_chunk(manifest, chunk_bytes)) is not None:
+            return small
         self.scheduler.step()
+        self.staging.files.update({file.path: _rows(file) for file in manifest.files if file.content})
+        manifest = replace(manifest, files=tuple(replace(file, content=b"") for file in manifest.files))
         found = self.staging.manifests.setdefault(f"{manifest.slot.path}/manifest.json", manifest)
         if found != manifest:
             raise StagingError(f"{manifest.slot.path} has published another staged batch already", "")
         return reference(manifest)
 
-    def load(self, what: StagedRef) -> Manifest:
+    def load(self, what: StagedRef, content: bytes | None = None) -> Manifest:
         self.scheduler.step()
+        if content is not None:
+            return unpack(content, what.chunk, "")
         if what.manifest not in self.staging.manifests:
             raise StagingError(f"{what.manifest} is not there", "")
         return self.staging.manifests[what.manifest]
@@ -193,16 +204,21 @@ class SimArea:
         )
 
     def _read(self, manifest: Manifest, state: str, schema: Schema) -> Rows:
-        files = [file.path for file in manifest.files if file.state == state]
-        if any(path not in self.staging.files for path in files):
+        files = [file for file in manifest.files if file.state == state]
+        if any(not file.content and file.path not in self.staging.files for file in files):
             raise StagingError(f"a file of {manifest.slot.path} is missing", "")
-        return Rows(tuple(record for path in files for record in self.staging.files[path].records))
+        parts = (_rows(file) if file.content else self.staging.files[file.path] for file in files)
+        return Rows(tuple(record for part in parts for record in part.records))
 
     def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
         old = [path for path, manifest in self.staging.manifests.items() if manifest.slot.txid < txid]
         for path in old:
             del self.staging.manifests[path]
         return len(old)
+
+
+def _rows(file: StagedFile) -> Rows:
+    return Rows(tuple(json.loads(file.content)))
 
 
 # ---- source and engine -----------------------------------------------------------------------------------------
@@ -273,7 +289,8 @@ class SimEngine(Engine):
         if scheduler.random.random() < self.poison:
             raise UserCodeError("poison", "Mend it.")
         rows = Rows(batch_of(job.metadata))
-        files = tuple(self.area.write(job.slot, sink.name, rows) for sink in job.plan.sinks)
+        write = partial(self.area.write, kept_bytes=job.chunk_bytes)
+        files = tuple(write(job.slot, sink.name, rows) for sink in job.plan.sinks)
         return Manifest(slot=job.slot, files=files, rows_read=rows.num_rows)
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
@@ -286,7 +303,8 @@ class SimEngine(Engine):
         batches = [batch_of(job.metadata) for job in jobs]
         begins = [sum(map(len, batches[:number])) for number in range(len(batches))]
         rows = Rows(tuple(record for batch in batches for record in batch))
-        files = tuple(self.area.write(last.slot, sink.name, rows) for sink in last.plan.sinks)
+        write = partial(self.area.write, kept_bytes=last.chunk_bytes)
+        files = tuple(write(last.slot, sink.name, rows) for sink in last.plan.sinks)
 
         def rows_of(number: int) -> dict[str, tuple[int, int]]:
             return {} if self.merges else {file.state: (begins[number], len(batches[number])) for file in files}

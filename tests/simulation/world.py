@@ -29,6 +29,8 @@ from tests.simulation.stores import Rows, SimStates, Store
 MAX_STEPS = 20_000
 MOST_TOGETHER = 4
 """Transactions of a group."""
+CHUNK_BYTES = (0, 300, 10_000)
+"""None; files, but not with their manifest; all batches of a history."""
 
 
 class Log(ReducerAggregator[str]):
@@ -182,9 +184,12 @@ class World:
             while len(self._followers) < 2:
                 self._followers.append(Follower(self.tree))
             client = FollowerZNodes(self.random.choice(self._followers), znodes)
-        return ZNodeLedger(
+        ledger = ZNodeLedger(
             client, "simulated", incarnation=incarnation, step_deadline_s=deadline_s, clock_ms=self.clock.time_ms
         )
+        if self.kind.chunks:
+            ledger.chunk_bytes = self.random.choice(CHUNK_BYTES)
+        return ledger
 
     def stores_here(self) -> dict[str, Store]:
         return self.stores[self.judge.two and self.process.place == 1]

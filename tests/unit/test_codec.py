@@ -39,6 +39,7 @@ from tests.fixtures.record import (
     EXCEPTIONS,
     GOLDEN,
     GOLDEN_RECORDS,
+    IN_LEDGER,
     LARGE,
     POINTER,
     TOPOLOGY,
@@ -63,13 +64,18 @@ def test_every_golden_record_is_loaded_here_or_where_deployments_and_events_are(
         text = Path(__file__).with_name(file).read_text(encoding="utf-8")
         assert [name for name in names if name not in text] == []
     others = set().union(*elsewhere.values())
-    assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "v1-tx-large.chunk-0"} | others
+    assert {path.name for path in GOLDEN.iterdir()} == {
+        *GOLDEN_RECORDS,
+        "v1-tx-large.chunk-0",
+        "v2-staged.chunk",
+    } | others
 
 
 def test_version_2_is_still_what_is_written() -> None:
     written = {
         "v2-topology.json": codec.encode_topology(TOPOLOGY_2, op="aaaaaaaaaaaaaaaa"),
         "v2-tx-committed.json": codec.encode_tx(COMMITTED_2),
+        "v2-tx-in-ledger.json": codec.encode_tx(IN_LEDGER),
         "v2-tx-begun.json": codec.encode_tx(BEGUN),
         "v2-head.json": codec.encode_head(45),
         "v2-commit.json": codec.encode_pointer(POINTER),

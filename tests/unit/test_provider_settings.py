@@ -91,3 +91,30 @@ def test_staging_is_where_the_task_says_else_as_configured_else_in_the_home(monk
     monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", "/shared/staging")
     assert settings.staging_root() == "/shared/staging"
     assert settings.staging_root("/mine") == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("value", "root", "rows_in_errors", "kept"),
+    [
+        ("auto", "s3://bucket/staging", "True", 262_144),
+        ("auto", "/shared/staging", "True", 0),
+        ("auto", "file:/shared/staging", "True", 0),
+        ("auto", "s3://bucket/staging", "False", 0),
+        ("on", "/shared/staging", "False", 262_144),
+        ("off", "s3://bucket/staging", "True", 0),
+    ],
+)
+def test_small_batches_are_kept_in_the_ledger_where_the_option_says_so(
+    value: str, root: str, rows_in_errors: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_IN_LEDGER", value)
+    monkeypatch.setenv("AIRFLOW__TRIDENT__ROWS_IN_ERRORS", rows_in_errors)
+    assert settings.chunk_bytes(root) == kept
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", root)
+    assert settings.chunk_bytes() == kept
+
+
+def test_another_value_of_staging_in_ledger_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_IN_LEDGER", "sometimes")
+    with pytest.raises(ConfigurationError, match="none of auto, on and off"):
+        settings.chunk_bytes()

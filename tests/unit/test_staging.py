@@ -28,6 +28,7 @@ EVERY_TYPE = parse_declared(
     "s string, l long, i int, d double, f float, b boolean, y binary, day date, at timestamp, p decimal(10,2), "
     "a array<string>, aa array<array<long>>, c time, took interval day to second, m map<time,array<date>>"
 )
+GOLDEN = Path(__file__).parents[1] / "golden" / "records"
 SLOT = Slot(topology="words", incarnation="i1", txid=7, attempt=2)
 
 
@@ -301,3 +302,35 @@ def test_only_lower_transactions_of_the_same_topology_are_removed(area: StagingA
         gone = (slot.topology, slot.incarnation) == ("words", "i1") and slot.txid < 3
         assert (Path(area.root) / slot.path).exists() is not gone
     assert (Path(area.root) / "words" / "i1" / "notes").exists()
+
+
+# ---- small batches, which a ledger keeps -----------------------------------------------------------------------
+
+
+def test_a_small_batch_comes_back_from_its_chunk_and_leaves_nothing_in_the_folder(area: StagingArea) -> None:
+    tables = (words(("a", 1)), words((None, None)))
+    files = tuple(area.write(SLOT, "counts", table, kept_bytes=10_000) for table in tables)
+    manifest = Manifest(slot=SLOT, files=files, rows_read=11, sinks={"counts": ddl(WORDS)})
+    ref = area.publish(manifest, chunk_bytes=10_000)
+    assert (ref.chunk, ref.rows) == ("0000000000000000007-staged-2", {"counts": 2})
+    found = table_to_rows(area.read(area.load(ref, ref.content), "counts", WORDS))
+    assert sorted(found, key=repr) == [("a", 1), (None, None)]
+    assert not Path(area.root).exists()
+
+
+def test_rows_that_are_large_in_memory_are_not_packed_to_see(area: StagingArea) -> None:
+    file = area.write(SLOT, "counts", words(*[("a", 1)] * 10_000), kept_bytes=10_000)
+    assert file.content == b""
+    assert path_of(area, file).stat().st_size == file.bytes < 10_000
+
+
+def test_what_version_2_kept_in_a_ledger_is_read(area: StagingArea) -> None:
+    content = (GOLDEN / "v2-staged.chunk").read_bytes()
+    manifest = area.load(SLOT, content)
+    assert table_to_rows(area.read(manifest, "counts", WORDS)) == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"x" * 500])
+def test_a_damaged_chunk_is_refused(area: StagingArea, content: bytes) -> None:
+    with pytest.raises(StagingError, match="is damaged"):
+        area.load(SLOT, content)

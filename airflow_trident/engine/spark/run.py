@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 
 _TOLD = 300
+_MOST_KEPT = 16
+"""So many times the bytes of a small staged batch may come to the driver, from all partitions of a state together."""
 """Characters of a job's description."""
 
 
@@ -347,7 +349,7 @@ class PlanRun:
                 raise
             return self._write_parts(sink, flow)
         area = StagingArea(self._job.staging_root)
-        return [area.write(self._job.slot, sink.name, plain(table, sink.schema))]
+        return [area.write(self._job.slot, sink.name, plain(table, sink.schema), kept_bytes=self._job.chunk_bytes)]
 
     def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
         write = WriteParts(
@@ -356,13 +358,14 @@ class PlanRun:
             state=sink.name,
             schema=sink.schema,
             split_by=sink.split_by,
+            kept_bytes=min(self._job.chunk_bytes, _MOST_KEPT * self._job.chunk_bytes // max(flow.partitions, 1)),
         )
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
 
     def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         parts = to_arrow(self._parts(sink, flow)).to_pylist()
-        return [StagedFile(state=sink.name, path=row["path"], rows=row["rows"], bytes=row["bytes"]) for row in parts]
+        return [StagedFile(state=sink.name, **row) for row in parts]
 
     def _so_far(self) -> str:
         """How far it is, for people."""

@@ -86,7 +86,7 @@ class SubmitEngine(Engine):
         require_known(last.plan, SPARK_NODES)
         root = absolute_root(last.staging_root)
         plan = _without_stores(last.plan)
-        travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet) for job in jobs)
+        travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet, chunk_bytes=0) for job in jobs)
         what = f"Spark application of topology {last.slot.topology!r}, {about}"
         content = ship(travelling, f"the plan of topology {last.slot.topology!r}")
         folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex

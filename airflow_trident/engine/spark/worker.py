@@ -9,6 +9,7 @@ import pickle
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.staging.storage import Storage
-from airflow_trident.types import Field, Schema, has_times
+from airflow_trident.types import Field, Schema, has_times, names_of
 from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ FEW_PARTITIONS = 32
 PARTITION_BYTES = 32 * 2**20
 """Small splits are read together until a partition has about so many bytes, or there are few partitions."""
 
-PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
+PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"), Field("content", "binary"))
+"""The fields of `StagedFile`, but the state."""
 """What :class:`WriteParts` gives: one row per file."""
 
 MARKER = "is a row"
@@ -214,6 +216,7 @@ class WriteParts:
     state: str
     schema: Schema
     split_by: tuple[str, ...] = ()
+    kept_bytes: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []
@@ -232,7 +235,9 @@ class WriteParts:
         import pyarrow as pa
 
         table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
-        files = [write_part(self.storage, self.slot, self.state, part) for _, part in split_by(table, self.split_by)]
+        write = partial(write_part, self.storage, self.slot, self.state, kept_bytes=self.kept_bytes)
+        files = [write(part) for _, part in split_by(table, self.split_by)]
+        names = names_of(PARTS)
         return pa.RecordBatch.from_pylist(
-            [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in files], schema=arrow_schema(PARTS)
+            [{name: getattr(file, name) for name in names} for file in files], schema=arrow_schema(PARTS)
         )

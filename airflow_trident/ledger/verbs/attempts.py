@@ -124,15 +124,17 @@ def _new_attempt(
 
 
 def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """PROCESSING -> PROCESSED."""
+    """PROCESSING -> PROCESSED, and in the same step the chunk with what was staged, where the ledger is to keep it."""
     tx = parts.of_attempt(snap, txid, attempt)
     if attempt == NO_ATTEMPT or tx.invalidated:
         raise never_attempted(txid)
     if tx.staged == staged:
         return Unchanged(tx)
-    record = parts.moved(snap, tx, Status.PROCESSED, staged=staged, error="", first_error="")
+    kept = replace(staged, content=b"")
+    record = parts.moved(snap, tx, Status.PROCESSED, staged=kept, error="", first_error="")
     listed = txid in snap.exceptions().replaying
-    writes = (snap.set_tx(record), *(parts.exceptions_write(snap, txid, "") if listed else ()))
+    off = parts.exceptions_write(snap, txid, "") if listed else ()
+    writes = (snap.set_tx(record), *off, *snap.staged_chunk(staged))
     # Only a newer attempt could put it on the list, and that changes its record.
     unchecked = frozenset() if listed else frozenset({snap.paths.exceptions})
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record, unchecked=unchecked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from airflow_trident.ledger.paths import BUCKETS, tx_name
 from airflow_trident.ledger.snapshot import Snapshot, Write
@@ -42,7 +42,10 @@ def prune(
     if not gone:
         return []
     kept_apart = snap.names(snap.paths.chunks)
-    chunks = (chunk for name in gone for chunk in kept_apart.starting_with(f"{name}-"))
+    chunks = {chunk: True for name in gone for chunk in kept_apart.starting_with(f"{name}-")}
+    # An emitter's chunk may have come after this process looked, and outlived its transaction.
+    lowest = next(iter(names))
+    chunks |= dict.fromkeys(islice(takewhile(lambda chunk: chunk < lowest, kept_apart), PRUNED_PER_COMMIT), True)
     return [*(Delete(snap.paths.tx(int(name))) for name in gone), *(Delete(snap.paths.chunk(name)) for name in chunks)]
 
 

@@ -105,7 +105,7 @@ def _drain(order: DrainOrder) -> DrainResult:
     connections.install(lambda conn_id: _known(order, conn_id))
     name = order.topology.name
     with (
-        open_ledger(order.zookeeper, name, root=order.root) as ledger,
+        open_ledger(order.zookeeper, name, root=order.root, chunk_bytes=order.chunk_bytes) as ledger,
         DriverEngine(ApplicationSessions()) as engine,
     ):
         if Owner.of(order.attempts.owner).is_task:

@@ -169,8 +169,7 @@ class Passes:
     def _submit(self, records: Sequence[TxRecord]) -> None:
         if len(records) == 1:
             self._tries[records[0].txid] += 1
-        incarnation = self.ledger.view(0, remembered=True).topology.incarnation
-        jobs = [job_of(incarnation, self.topology, one, self.staging_root, self.progress) for one in records]
+        jobs = [job_of(self.ledger, self.topology, one, self.staging_root, self.progress) for one in records]
         self._running[self._pool.submit(run_pass, self.engine, jobs, self.attempts.timeout_s)] = list(records)
 
     # ---- end one ---------------------------------------------------------------------------------------------------
@@ -204,7 +203,8 @@ class Passes:
         manifest = passed.manifest
         try:
             if len(records) == 1:
-                staged = {records[0].txid: publish(manifest, self.staging_root, self.topology.compile())}
+                plan, chunk_bytes = self.topology.compile(), self.ledger.chunk_bytes
+                staged = {records[0].txid: publish(manifest, self.staging_root, plan, chunk_bytes)}
                 if not (alone and self._gated(records, manifest, staged)):
                     record_processed(self.ledger, records[0], staged[records[0].txid])
             else:
@@ -229,7 +229,7 @@ class Passes:
 
     def _record_group(self, records: Sequence[TxRecord], manifest: Manifest, *, alone: bool) -> None:
         """What of it is in other hands by now is left there. Merged by key it counts for nobody then."""
-        staged = publish_group(manifest, self.staging_root)
+        staged = publish_group(manifest, self.staging_root, self.ledger.chunk_bytes)
         try:
             if not (alone and self._gated(records, manifest, staged)):
                 record_processed_many(self.ledger, records, staged)

@@ -50,6 +50,7 @@ class DrainOrder:
 
     :param root: the folder of all ledgers.
     :param connections: those that the topology's spouts and states name, by id.
+    :param chunk_bytes: staged batches of up to so many bytes are kept in the ledger.
     """
 
     topology: Topology
@@ -61,6 +62,7 @@ class DrainOrder:
     limits: DrainLimits
     retention: int
     connections: Mapping[str, Connection]
+    chunk_bytes: int = 0
 
 
 def connections_of(topology: Topology) -> dict[str, Connection]:

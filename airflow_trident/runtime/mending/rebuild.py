@@ -34,6 +34,7 @@ from airflow_trident.runtime.downstream import apply_downstream, with_commit_tim
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress
+from airflow_trident.runtime.staged_batches import manifest_of
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.staging.storage import temporary_root
@@ -175,7 +176,7 @@ class Rebuild:
 
     def _is_staged(self, record: TxRecord) -> bool:
         try:
-            StagingArea(self.staging_root).load(_staged(record))
+            manifest_of(StagingArea(self.staging_root), self.ledger, _staged(record))
         except StagingError:
             return False
         return True
@@ -255,7 +256,7 @@ class Rebuild:
         downstream = bool(set(into) - {sink.name for sink in plan.staged})
         wanted = [sink for sink in plan.staged if downstream or sink.name in into]
         try:
-            manifest = area.load(_staged(record))
+            manifest = manifest_of(area, self.ledger, _staged(record))
             return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in wanted}
         except StagingError:
             self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")

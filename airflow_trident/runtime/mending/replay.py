@@ -16,7 +16,7 @@ from airflow_trident.errors import StagingError, TransitionError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.runtime.phases import Progress, kept_record
-from airflow_trident.runtime.staged_batches import tell_other_code
+from airflow_trident.runtime.staged_batches import manifest_of, tell_other_code
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.topology.topology import Topology
@@ -69,7 +69,7 @@ def dry_replay(
     if record.staged is None:
         raise TransitionError(f"transaction {txid} has no staged batch to compare with", "Let it be processed first.")
     area = StagingArea(staging_root)
-    manifest = area.load(record.staged)
+    manifest = manifest_of(area, ledger, record.staged)
     tell_other_code(manifest, topology.compile(), progress)
     slot = Slot(topology=topology.name, incarnation=view.topology.incarnation, txid=txid, attempt=record.attempt)
     with tempfile.TemporaryDirectory(prefix="trident-replay-") as folder:
