@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.transact import Transactor
 from airflow_trident.protocol.records import StagedRef
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.paths import LedgerPaths
+    from airflow_trident.ledger.transact import Transactor
 
 CHUNK_BYTES = 256 * 1024
 """A staged batch of more bytes goes to the staging area: a request of ZooKeeper takes 1 MB, a step of groups 450 KB."""
