@@ -32,6 +32,7 @@ from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
 from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.own_table import open_table
+from airflow_trident.states.delta.published import publish
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.states.delta.table_rules import require_delta_columns
 from airflow_trident.states.tables.overtaken import decided_anew
@@ -320,6 +321,29 @@ class OpenDeltaState(AdmittingState):
             hours = self._factory.keep_removed_h
             # All: what killed committers wrote and never committed is in no log.
             self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def publish(self) -> bool:
+        """Write the value of each key to the Delta table ``<table>_latest``, one row for a key, which others read as it
+        is: one version of that table, whole. It reads and writes all of the state.
+
+        :return: False if nothing was committed since the last time.
+        :raises ConfigurationError: that table is another one's.
+        """
+        return bool(self._again(self._publish))
+
+    def _publish(self) -> bool:
+        runs, _ = self._snapshot()
+        last = runs[-1].commit if runs else 0
+        return publish(self.place, self._spec, last, partial(self._latest, runs), self._factory.keep_removed_h)
+
+    def _latest(self, runs: Sequence[Run]) -> pa.Table:
+        import pyarrow.compute as pc
+
+        with self.place.errors():
+            table = self._runs.fold(self._runs.read(self._files, runs))
+        if not self._runs.adds:
+            table = table.filter(pc.invert(table.column(DELETED.name))).drop_columns([DELETED.name])
+        return table
 
     # ---- reading -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,98 @@
+"""What a Delta state has of each key, as a table of its own, which everybody reads as it is.
+
+Each time it is written whole, as one version of the table. An application transaction says up to which commit of the
+state it goes: who comes later with less writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.delta import EXTRA, DeltaPlace
+from airflow_trident.io.extras import require_extra
+from airflow_trident.states.delta.add_actions import described, old_files, removed
+from airflow_trident.states.delta.next_version import next_version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEPT = "latest"
+
+
+def publish(place: DeltaPlace, spec: StateSpec, commit: int, rows: Callable[[], pa.Table], keep_h: int) -> bool:
+    """
+    :param place: of the state's own table.
+    :param commit: the state's last one that `rows` is of.
+    :param keep_h: hours for which files of older versions stay for who still reads them.
+    :return: was it new?
+    :raises ConfigurationError: the table is another one's.
+    :raises Overtaken: somebody else was faster.
+    """
+    import pyarrow.parquet as pq
+
+    transaction: Any = require_extra("deltalake.transaction", EXTRA)
+    errors: Any = require_extra("deltalake.exceptions", EXTRA)
+    place = replace(place, uri=f"{place.uri.rstrip('/')}_{_KEPT}")
+    app = f"airflow-trident/{spec.topology}/{spec.name}/{_KEPT}"
+    with place.errors():
+        table = _open(place, spec)
+        if (table.transaction_version(app) or 0) >= commit:
+            return False
+        files, name = place.files(), f"{uuid.uuid4().hex}.parquet"
+        with files.open_output_stream(name) as file:
+            pq.write_table(rows(), file, compression="zstd")
+            size = file.tell()
+        with files.open_input_file(name) as file:
+            new = described(pq.read_metadata(file), name, size, [one.name for one in table.schema().fields], {})
+
+        def forget() -> None:
+            with contextlib.suppress(OSError):
+                files.delete_file(name)
+
+        with next_version(place, forget):
+            table.create_write_transaction(
+                [new.entry, *map(removed, old_files(table))],
+                mode="append",
+                schema=table.schema(),
+                commit_properties=transaction.CommitProperties(
+                    app_transactions=[transaction.Transaction(app, commit)], max_commit_retries=0
+                ),
+            )
+        with contextlib.suppress(errors.CommitFailedError):  # somebody published more
+            table.update_incremental()
+            table.vacuum(keep_h, dry_run=False, enforce_retention_duration=False, full=True)
+    return True
+
+
+def _open(place: DeltaPlace, spec: StateSpec) -> Any:
+    module: Any = require_extra("deltalake", EXTRA)
+    errors: Any = require_extra("deltalake.exceptions", EXTRA)
+    fields = (*spec.keys, *spec.values)
+    said = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "fields": ", ".join(map(str, fields))}
+    try:
+        table = place.table()
+    except errors.TableNotFoundError:
+        place.make_folder()
+        with contextlib.suppress(errors.DeltaError):  # another process was first
+            module.DeltaTable.create(
+                place.where,
+                schema=arrow_schema(fields),
+                description=json.dumps(said),
+                storage_options=dict(place.options) or None,
+            )
+        table = place.table()
+    if table.metadata().description != json.dumps(said):
+        raise ConfigurationError(
+            f"the Delta table {place.where!r} is not what state {spec.name!r} of topology {spec.topology!r} was "
+            "published as",
+            "Give the state another table, as in DeltaState(path, table=...).",
+        )
+    return table
