@@ -7,8 +7,6 @@ import datetime
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -36,6 +34,7 @@ from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, Obje
 from airflow_trident.types import parse_declared
 from tests.contracts.test_sinks import CLOCK, OTHER, ROWS, TOOK, batch, expected, rows_of, spec_of
 from tests.fixtures.object_store import CONN_ID, Bucket
+from tests.fixtures.program import run_code
 from tests.fixtures.state import ticket
 
 WORKER = """
@@ -76,7 +75,7 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
     spec = spec_of("files", tmp_path)
     with spec.factory.make_state(spec) as state:
         state.apply(ticket(1), batch(spec, *ROWS))
-    killed = subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), where], check=False)
+    killed = run_code(WORKER, tmp_path, where)
     assert killed.returncode == -signal.SIGKILL
     # Whoever looks at the folder meanwhile sees whole transactions only.
     for path in (tmp_path / "out").glob("*.parquet"):
@@ -137,7 +136,7 @@ def test_a_committer_killed_between_record_and_object_is_finished_by_the_next(
     with spec.factory.make_state(spec) as state:
         assert isinstance(state, OpenFileSink)
         state.apply(ticket(1), batch(spec, *ROWS))
-        killed = subprocess.run([sys.executable, "-c", WORKER_ON_S3, str(tmp_path), where], check=False)
+        killed = run_code(WORKER_ON_S3, tmp_path, where)
         assert killed.returncode == -signal.SIGKILL
         assert rows_of(state) in (expected(spec, ROWS), expected(spec, ROWS, OTHER)), "whole transactions only"
         answer = state.apply(ticket(2), batch(spec, *OTHER))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from airflow_trident.errors import (
     StagingError,
 )
 from airflow_trident.runtime.local import LocalRunner
+from tests.fixtures.program import run_code
 from tests.fixtures.state import SINKS, ticket
 from tests.fixtures.table import TABLES, ForeignTable, after_the_commit, before_the_commit, staged
 
@@ -106,7 +105,7 @@ def test_a_committer_killed_anywhere_leaves_all_or_nothing(tmp_path: Path, kind:
     with table.opened() as state:
         for txid in (1, 2):
             state.apply_files(ticket(txid), staged(tmp_path, ("a", txid)))
-    dead = subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), kind, when, step], check=False)
+    dead = run_code(WORKER, tmp_path, kind, when, step)
     assert dead.returncode == -signal.SIGKILL
     steps = list(table.steps)
     is_applied = steps.index(step) + (when == "after") > steps.index(table.decisive)

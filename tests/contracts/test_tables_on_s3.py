@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import ConfigurationError, FencedError, OutcomeUnknownError
 from tests.faults.http_proxy import Verdict
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket, Lake, connection
+from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, content, counts, ticket
 from tests.fixtures.table import TABLES, ForeignDeltaTable, before_the_commit, staged
 
@@ -123,8 +122,7 @@ def test_a_committer_killed_around_its_commit_leaves_all_or_nothing(
 ) -> None:
     (kind,) = (name for name, made in TABLES.items() if isinstance(table, made))
     table.opened().close()
-    command = [sys.executable, "-c", WORKER, kind, lake.name, str(tmp_path), when]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert run_code(WORKER, kind, lake.name, tmp_path, when).returncode == -signal.SIGKILL
     assert rows_of(table.spec) == ([("a", 1)] if when == "after" else [])
     with table.opened() as state:
         answer = state.apply_files(ticket(1, fence=50), staged(tmp_path, ("a", 1)))

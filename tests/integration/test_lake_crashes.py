@@ -3,10 +3,6 @@ once."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,11 +16,11 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.milestones import Milestone
 from tests.fixtures.kafka import Topic
 from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.program import run_program
 from tests.fixtures.redis import settings_of_a_new_database, shared_server
 from tests.programs.lake import KINDS, REDIS, topology
 from tools.kills import VARIABLE
 
-REPOSITORY = Path(__file__).parent.parent.parent
 VALUES = [f"v{number % 7}" for number in range(20)]
 """Of each of three partitions."""
 ORDERS = [(customer, cents) for a_cents in (1, 10, 100) for customer, cents in (("a", a_cents), ("b", 2))]
@@ -76,11 +72,7 @@ def test_p9_killed_at_every_point_one_after_the_other_each_record_counts_once(
     points = ",".join(f"{point}@2:{tmp_path}/{point}" for point in Milestone)
 
     def run() -> int:
-        program = [sys.executable, "-m", "tests.programs.lake", *where]
-        options = {**os.environ, VARIABLE: points}
-        done = subprocess.run(program, env=options, cwd=REPOSITORY, check=False, capture_output=True, text=True)
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        return done.returncode
+        return run_program("lake", *where, **{VARIABLE: points})
 
     kills = 0
     while run() != 0:

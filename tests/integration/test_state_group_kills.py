@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.sql.sqlite import SqliteState
 from tests.fixtures.postgres import postgres_state, sql_state
+from tests.fixtures.program import run_code
 from tests.fixtures.runtime import ALL, World
 from tests.fixtures.state import Product, batch, combined, content, counts, product, redis_state, sql_on_sqlite, ticket
 
@@ -69,8 +68,8 @@ def killed(folder: Path, spec: StateSpec, tickets: Sequence[CommitTicket], given
     """
     order = folder / "order"
     order.write_bytes(pickle.dumps((spec, list(tickets), list(given), at)))
-    done = subprocess.run([sys.executable, "-c", WORKER, str(order)], check=False, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    done = run_code(WORKER, order)
+    assert done.returncode == -signal.SIGKILL, done.stdout
 
 
 def rows(spec: StateSpec, txid: int) -> pa.Table:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures.program import Waiting, run_code
 from tests.fixtures.state import Product, batch, content, counts, product, ticket
 
 SPECS = {"added by the store": counts, "merged by us": product}
@@ -47,22 +46,9 @@ print(answer.value, flush=True)
 """
 
 
-def start(path: Path, kind: str, where: str, txid: int, attempt: int = 0) -> subprocess.Popen[str]:
+def start(path: Path, kind: str, where: str, txid: int, attempt: int = 0) -> Waiting:
     """A process that has opened the state and waits for its turn; it dies at `where`."""
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(path), kind, where, str(txid), str(attempt)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert worker.stdout is not None
-    assert worker.stdout.readline() == "ready\n"
-    return worker
-
-
-def finish(worker: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = worker.communicate(input="")
-    return worker.returncode, said.strip()
+    return Waiting(WORKER, path, kind, where, txid, attempt)
 
 
 def spec_of(kind: str, path: Path | str) -> StateSpec:
@@ -81,7 +67,7 @@ def test_a_committer_killed_at_any_statement_and_run_again_ends_as_one_that_was_
             state.apply(ticket(1), batch(spec, *ROWS[:500], ("only here", 7)))
             before = state.marker(), content(state)
 
-    assert finish(start(killed, kind, where, 2))[0] == -signal.SIGKILL
+    assert start(killed, kind, where, 2).ended()[0] == -signal.SIGKILL
     spec = spec_of(kind, killed)
     with spec.factory.make_state(spec) as state:
         if where != "after":
@@ -90,7 +76,7 @@ def test_a_committer_killed_at_any_statement_and_run_again_ends_as_one_that_was_
         assert answer is (Applied.ALREADY if where == "after" else Applied.APPLIED)
         after_kill = state.marker(), content(state)
 
-    assert finish(start(whole, kind, "nowhere", 2)) == (0, "applied")
+    assert start(whole, kind, "nowhere", 2).ended() == (0, "applied")
     spec = spec_of(kind, whole)
     with spec.factory.make_state(spec) as state:
         assert (state.marker(), content(state)) == after_kill
@@ -108,7 +94,7 @@ def test_a_committer_killed_while_it_replaces_a_batch_leaves_the_old_batch_or_th
         state.apply(ticket(2), batch(spec, *ROWS[:300], ("only in the old batch", 7)))
         before = state.marker(), content(state)
 
-    assert finish(start(path, kind, where, 2, attempt=1))[0] == -signal.SIGKILL
+    assert start(path, kind, where, 2, attempt=1).ended()[0] == -signal.SIGKILL
     with spec.factory.make_state(spec) as state:
         if where != "after":
             assert (state.marker(), content(state)) == before, "all or nothing"
@@ -131,15 +117,10 @@ def test_of_many_processes_at_once_exactly_one_applies_a_txid(tmp_path: Path, ki
         state.apply(ticket(1), batch(spec, ("w0", 5)))
     workers = [start(path, kind, "nowhere", 2) for _ in range(3)]
     for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.close()
-    said = []
-    for worker in workers:
-        assert worker.stdout is not None
-        said.append(worker.stdout.read().strip())
-        worker.stdout.close()
-        assert worker.wait() == 0
-    assert sorted(said) == ["already applied", "already applied", "applied"]
+        worker.go_on()
+    ends = [worker.ended() for worker in workers]
+    assert [code for code, _ in ends] == [0] * len(workers)
+    assert sorted(said for _, said in ends) == ["already applied", "already applied", "applied"]
     with spec.factory.make_state(spec) as state:
         assert state.marker() is not None
         expected = {(word,): (n,) for word, n in ROWS}
@@ -158,25 +139,12 @@ def test_a_state_that_does_not_exist_yet_is_made_by_many_processes_at_once(tmp_p
         "    print(state.apply(ticket(1), batch(spec, ('a', 1))).value)\n"
     )
     path = tmp_path / "new" / "folder" / "states.db"
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(4)
-    ]
+    workers = [Waiting(script, path) for _ in range(4)]
     for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.close()
-    said = []
-    for worker in workers:
-        assert worker.stdout is not None
-        said.append(worker.stdout.read().strip())
-        worker.stdout.close()
-        assert worker.wait() == 0
-    assert sorted(said) == ["already applied"] * 3 + ["applied"]
+        worker.go_on()
+    ends = [worker.ended() for worker in workers]
+    assert [code for code, _ in ends] == [0] * len(workers)
+    assert sorted(said for _, said in ends) == ["already applied"] * 3 + ["applied"]
 
 
 class Dying(Product):
@@ -203,7 +171,7 @@ def test_a_committer_killed_inside_the_users_combiner_leaves_nothing(tmp_path: P
         "spec = combined(SqliteState(sys.argv[1]), 'word string', 'n long', Dying())\n"
         "spec.factory.make_state(spec).apply(ticket(2), batch(spec, ('new', 1), ('b', 5)))\n"
     )
-    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == -signal.SIGKILL
+    assert run_code(script, path).returncode == -signal.SIGKILL
     with spec.factory.make_state(spec) as state:
         assert (state.marker(), content(state)) == before
         assert state.apply(ticket(2), batch(spec, ("new", 1), ("b", 5))) is Applied.APPLIED

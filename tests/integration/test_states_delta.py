@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.operations.aggregators import Max, Sum
 from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
+from tests.fixtures.program import run_code
 from tests.fixtures.state import (
     appended,
     batch,
@@ -289,8 +288,7 @@ def test_a_kill_at_any_point_leaves_all_of_a_batch_or_nothing(tmp_path: Path, wh
     make, rows = counts, [("a", 2), ("b", 3)]
     state, spec = opened(tmp_path, make, fold_at=2)
     state.apply(ticket(1), batch(spec, *rows))
-    program = [sys.executable, "-c", PROGRAM, str(tmp_path), "counts", where, "2"]
-    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    assert run_code(PROGRAM, tmp_path, "counts", where, 2).returncode == -signal.SIGKILL
     nothing = where == "before the commit"
     assert content(state) == ({("a",): (2,), ("b",): (3,)} if nothing else {("a",): (4,), ("b",): (6,)})
     again = state.apply(ticket(2, fence=21), batch(spec, *rows))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from airflow_trident.states.sql.postgres import PostgresState
 from airflow_trident.states.sql.store import SqlStore
 from tests.faults.postgres_proxy import PostgresProxy
 from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state
+from tests.fixtures.program import Waiting
 from tests.fixtures.state import Product, batch, combined, content, ticket
 from tests.integration.test_states_postgres import OPAQUE, ROWS, SPECS, spec_of
 
@@ -52,22 +51,9 @@ print(answer.value, flush=True)
 """
 
 
-def start(folder: Path, kind: str, where: str, txid: int, attempt: int = 0) -> subprocess.Popen[str]:
+def start(folder: Path, kind: str, where: str, txid: int, attempt: int = 0) -> Waiting:
     """A process that has opened the state and waits for its turn; it dies before the statement `where`."""
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(folder), kind, where, str(txid), str(attempt)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert worker.stdout is not None
-    assert worker.stdout.readline() == "ready\n"
-    return worker
-
-
-def finish(worker: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = worker.communicate(input="")
-    return worker.returncode, said.strip()
+    return Waiting(WORKER, folder, kind, where, txid, attempt)
 
 
 @pytest.mark.parametrize("kind", [*SPECS, *OPAQUE])
@@ -84,7 +70,7 @@ def test_a_committer_killed_at_any_statement_and_run_again_ends_as_one_that_was_
                 state.apply(ticket(2), batch(one, *ROWS[200:400], ("to be taken back", 3)))
             before = state.marker(), content(state)
     attempt = 1 if spec.opaque else 0
-    assert finish(start(tmp_path, kind, where, 2, attempt))[0] == -signal.SIGKILL
+    assert start(tmp_path, kind, where, 2, attempt).ended()[0] == -signal.SIGKILL
     with spec.factory.make_state(spec) as state:
         if where != "after":
             assert (state.marker(), content(state)) == before, "all or nothing"
@@ -100,15 +86,10 @@ def test_of_many_processes_at_once_exactly_one_applies_a_txid(tmp_path: Path) ->
     spec = spec_of("merged by us", tmp_path)
     workers = [start(tmp_path, "merged by us", "nowhere", 1) for _ in range(3)]
     for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.close()
-    said = []
-    for worker in workers:
-        assert worker.stdout is not None
-        said.append(worker.stdout.read().strip())
-        worker.stdout.close()
-        assert worker.wait() == 0
-    assert sorted(said) == ["already applied", "already applied", "applied"]
+        worker.go_on()
+    ends = [worker.ended() for worker in workers]
+    assert [code for code, _ in ends] == [0] * len(workers)
+    assert sorted(said for _, said in ends) == ["already applied", "already applied", "applied"]
     with spec.factory.make_state(spec) as state:
         assert content(state) == {(word,): (n,) for word, n in ROWS}
 

@@ -4,8 +4,6 @@ certain what was applied, and it was applied once."""
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +18,7 @@ from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
 from airflow_trident.states.redis.state import RedisState
 from tests.faults.redis_proxy import Cut, RedisProxy, once
+from tests.fixtures.program import run_code
 from tests.fixtures.redis import own_server, shared_server
 from tests.fixtures.state import apply, batch, content, counts, product, ticket
 
@@ -186,7 +185,7 @@ def test_a_committer_killed_at_any_request_and_run_again_ends_as_one_that_was_no
     with spec.factory.make_state(spec) as state:
         state.apply(ticket(1), batch(spec, *ROWS[:20], ("only here", 7)))
         before = state.marker(), content(state)
-        killed = subprocess.run([sys.executable, "-c", WORKER, repr(where), kind, die], check=False)
+        killed = run_code(WORKER, repr(where), kind, die)
         assert killed.returncode == -signal.SIGKILL
         if die != "after EVAL":
             assert (state.marker(), content(state)) == before, "all or nothing"

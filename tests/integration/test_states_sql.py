@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import parse_declared
 from tests.faults.postgres_proxy import PostgresProxy
 from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state, sql_state
+from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, combined, content, counts, keep_longest, product, sql_on_sqlite, ticket
 
 pytestmark = pytest.mark.usefixtures("postgres")
@@ -96,7 +95,7 @@ def test_a_committer_killed_while_it_replaces_a_batch_leaves_the_old_batch_or_th
         state.apply(ticket(1), batch(spec, *ROWS[:300], ("only here", 7)))
         state.apply(ticket(2), batch(spec, *ROWS[200:400], ("to be taken back", 3)))
         before = state.marker(), content(state)
-    killed = subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), database, where], check=False)
+    killed = run_code(WORKER, tmp_path, database, where)
     assert killed.returncode == -signal.SIGKILL
     with open_state(spec) as state:
         if where != "after":
