@@ -12,7 +12,7 @@ import pytest
 from airflow_trident.protocol.statuses import Status
 from tests.system.conftest import Scene
 
-pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
 
 def bring(scene: Scene, *numbers: int) -> None:
