@@ -26,6 +26,7 @@ from playwright.sync_api import Browser, BrowserContext, Request, sync_playwrigh
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.plugin.choosing import PAGE
+from tests.fixtures.airflow import empty_database
 from tests.fixtures.browser import NAMES
 from tests.fixtures.page import PageServer
 from tests.fixtures.page_ledgers import OTHERS, busy_page
@@ -154,7 +155,9 @@ def main() -> int:
         zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper", heap_mb=512)
         zookeeper.start()
         try:
-            with busy_page(zookeeper, Path(folder) / "page", "/page-measured") as page:
+            (Path(folder) / "database").mkdir()
+            database = empty_database(Path(folder) / "database")
+            with busy_page(zookeeper, Path(folder) / "page", "/page-measured", database) as page:
                 chromium = next(filter(None, map(shutil.which, NAMES)), None)
                 print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {ROUNDS} rounds each", flush=True)
                 for one in chain(asked(page), drawn(page, chromium) if chromium else ()):

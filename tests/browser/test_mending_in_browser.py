@@ -22,14 +22,14 @@ SLOW_MS = 240_000
 
 
 def test_a_failed_transaction_is_mended_and_replayed_from_the_browser_alone(
-    zookeeper: EmbeddedZooKeeper, tmp_path: Path, browser: Browser
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path, browser: Browser, airflow_database: Path
 ) -> None:
     """With a scheduler: the run that the button starts finds the topology's code and commits."""
     folder = tmp_path / "states"
     folder.mkdir()
     dags = {"words": WORDS.replace("FOLDER", str(folder)).replace("ARGUMENTS", ""), "mending": MENDING}
     root = "/page-in-browser-whole"
-    with page_server(tmp_path / "page", zookeeper.hosts, root, dags, scheduler=True) as server:
+    with page_server(tmp_path / "page", zookeeper.hosts, root, dags, airflow_database, scheduler=True) as server:
         (folder / "fail-1").touch()
         body = {"dag_run_id": "first", "logical_date": None}
         server.ask("ada", "POST", "/api/v2/dags/words/dagRuns", body, below="").raise_for_status()

@@ -24,6 +24,7 @@ from airflow_trident.protocol.deployment import Acknowledgement, Registration, W
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from tests.fixtures.airflow import give_database
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
 from tools.local_airflow.services import LocalAirflow
@@ -70,7 +71,9 @@ def begin_two(hosts: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+def airflow(
+    zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory, airflow_database: Path
+) -> Iterator[LocalAirflow]:
     begin_two(zookeeper.hosts)
     folder = Folder(tmp_path_factory.mktemp("plugin"))
     folder.make()
@@ -81,9 +84,9 @@ def airflow(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFacto
         "AIRFLOW__TRIDENT__ROOT": ROOT,
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": json.dumps(connection),
     }
+    give_database(folder, airflow_database)
     local = LocalAirflow(folder, zookeeper.hosts, extra)
     try:
-        local.migrate()
         port = local.environment["AIRFLOW__API__PORT"]
         command = local.command("api-server", "--host", "127.0.0.1", "--port", port, "--workers", "1")
         local.processes.start("api-server", command, local.environment)

@@ -19,6 +19,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures.airflow import give_database
 from tools import kills
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
@@ -102,7 +103,9 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(
+    zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory, airflow_database: Path
+) -> Iterator[Stage]:
     folder = Folder(tmp_path_factory.mktemp("triggerer"))
     folder.make()
     (folder.dags / "plays.py").write_text(
@@ -114,9 +117,9 @@ def stage(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
         "AIRFLOW__TRIDENT__POLL_S": "1",
         kills.VARIABLE: f"gate-opened@4:{folder.root}/crashed",
     }
+    give_database(folder, airflow_database)
     airflow = LocalAirflow(folder, zookeeper.hosts, extra)
     try:
-        airflow.migrate()
         airflow.start()
         airflow.wait_healthy()
         airflow.wait_for_dag("again")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +26,12 @@ numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def page(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+def page(
+    zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory, airflow_database: Path
+) -> Iterator[PageServer]:
     dags = {name: empty_dag(name) for name in ("words", "others")} | {"mending": MENDING}
-    with page_server(tmp_path_factory.mktemp("page"), zookeeper.hosts, "/page-actions", dags) as server:
+    folder = tmp_path_factory.mktemp("page")
+    with page_server(folder, zookeeper.hosts, "/page-actions", dags, airflow_database) as server:
         yield server
 
 

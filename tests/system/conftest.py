@@ -22,6 +22,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures.airflow import give_database
 from tests.system import batches
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import FINISHED_RUN, AirflowApi, wait_until
@@ -133,11 +134,12 @@ class Scene:
 
 
 @pytest.fixture(scope="package")
-def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+def local_airflow(tmp_path_factory: pytest.TempPathFactory, airflow_database: Path) -> Iterator[LocalAirflow]:
     """With a ZooKeeper of its own: the one of all other tests has seen their floods and faults by now."""
     root = tmp_path_factory.mktemp("system")
     folder = Folder(root)
     folder.make()
+    give_database(folder, airflow_database)
     server = EmbeddedZooKeeper(folder.zookeeper)
     for name in (*batches.NAMES, *batches.SCRIPTS):
         (root / name).mkdir()
@@ -151,7 +153,6 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAir
         stack.callback(server.stop)
         airflow = LocalAirflow(folder, server.start().hosts, extra)
         stack.callback(airflow.processes.stop)
-        airflow.migrate()
         airflow.start()
         airflow.wait_healthy()
         for name in (batches.NAMES[-1], batches.SCRIPTS[-1]):
