@@ -131,6 +131,38 @@ def test_columns_that_change_before_the_commit(
     assert len(table.data_files()) == 1, "what was brought in vain is removed"
 
 
+def partition(table: Any) -> None:
+    """By word, with all rows that are there."""
+    if isinstance(table, ForeignIcebergTable):
+        with table.table.update_spec() as update:
+            update.add_identity("word")
+        return
+    rows = table.read()
+    if isinstance(table, ForeignDeltaTable):
+        deltalake.write_deltalake(table.table, rows, mode="overwrite", schema_mode="overwrite", partition_by=["word"])
+        return
+    table.publish(partition_by=["word"], files=[])
+    table.publish(files=table.written(rows))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_another_partitioning_before_the_commit_is_refused_and_nothing_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table = TABLES[kind](tmp_path, FIELDS)
+    with table.opened() as state:
+        state.apply_files(ticket(1), files(tmp_path, "a", 1))
+        before_the_commit(table, state, monkeypatch, lambda: partition(table))
+        with pytest.raises(ConfigurationError, match=r"is partitioned by word.*partition_by=\['word'\]"):
+            state.apply_files(ticket(2), files(tmp_path, "b", 2))
+    assert table.rows() == [("a", 1)]
+    assert len(table.data_files()) == 1, "what was brought in vain is removed"
+    again = TABLES[kind](tmp_path, FIELDS, partition_by=("word",))
+    with again.opened() as state:
+        assert state.apply_files(ticket(2, fence=50), files(tmp_path, "b", 2)) is Applied.APPLIED
+    assert table.rows() == [("a", 1), ("b", 2)]
+
+
 def test_a_column_that_gets_its_name_back_takes_the_batch_that_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
