@@ -13,6 +13,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.object_stores import is_object_uri, require_place
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
+from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
 from airflow_trident.staging.storage import absolute_root
 
 SECTION = "trident"
@@ -96,6 +97,13 @@ ROWS_IN_ERRORS = Option(
     "may do so are in the logs of tasks alone.",
 )
 
+MAX_MERGE_ROWS = Option(
+    "max_merge_rows",
+    "integer",
+    str(DEFAULT_MAX_MERGE_ROWS),
+    "Rows of a batch that a state may get which takes its batch whole: whoever commits holds them in memory.",
+)
+
 OPTIONS: tuple[Option, ...] = (
     ZOOKEEPER_CONN_ID,
     ROOT,
@@ -108,6 +116,7 @@ OPTIONS: tuple[Option, ...] = (
     DEFERRABLE,
     POLL_S,
     ROWS_IN_ERRORS,
+    MAX_MERGE_ROWS,
 )
 
 
@@ -131,6 +140,11 @@ def number(option: Option, *, least: float) -> float:
             f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{option.name.upper()}; the default is {option.default}.",
         )
     return found
+
+
+def max_merge_rows() -> int:
+    """:raises ConfigurationError: no whole number from 1 up."""
+    return int(number(MAX_MERGE_ROWS, least=1))
 
 
 def flag(option: Option) -> bool:

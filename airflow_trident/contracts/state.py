@@ -307,6 +307,10 @@ class StateFactory(ABC):
         :raises StoreUnavailableError: it does not answer.
         """
 
+    def takes_pieces(self, spec: StateSpec) -> bool:
+        """May a batch be larger than the memory of who commits it? By default what appends rows says so."""
+        return self.capabilities.appends
+
     def lineage_dataset(self, spec: StateSpec) -> Dataset | None:
         """What a state writes, by the name that lineage knows it by; None where it has no such name. Asked in a task,
         after its work: it may look a connection up, and reads nothing. What it raises is taken for None."""

@@ -122,6 +122,7 @@ class EngineOperator(TridentOperator):
             on_failure=self.on_failure,
             timeout_s=self.attempt_timeout_s,
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+            max_merge_rows=settings.max_merge_rows(),
         )
 
     def note_ui(self, context: Context) -> None:

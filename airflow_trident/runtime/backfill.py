@@ -21,6 +21,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.runtime.drains.process_many import process_many
+from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
@@ -89,6 +90,7 @@ class Backfill:
     retention: int = DEFAULT_RETENTION
     attempt_timeout_s: float | None = None
     rows_in_errors: bool = True
+    max_merge_rows: int = DEFAULT_MAX_MERGE_ROWS
     progress: Progress = quiet
     group: int | str = AUTO
 
@@ -134,6 +136,7 @@ class Backfill:
             timeout_s=self.attempt_timeout_s,
             replays=True,
             rows_in_errors=self.rows_in_errors,
+            max_merge_rows=self.max_merge_rows,
         )
 
     def _committer(self, engine: Engine) -> Committer:

@@ -35,6 +35,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, telling
 from airflow_trident.runtime.timeouts import run_in_time
@@ -170,7 +171,8 @@ class ProcessResult:
 class Attempts:
     """Who tries (a text is the name of a program), and what a failure means. `last_try`: the caller will not try again
     by itself. `timeout_s`: how long one attempt may take. `replays`: a backfill tries: see
-    :meth:`Ledger.start_attempt`. `rows_in_errors`: may what the ledger keeps of errors quote rows?"""
+    :meth:`Ledger.start_attempt`. `rows_in_errors`: may what the ledger keeps of errors quote rows? `max_merge_rows`: so
+    many rows a commit may hold of a state at once."""
 
     owner: Owner | str
     last_try: bool = False
@@ -178,6 +180,7 @@ class Attempts:
     timeout_s: float | None = None
     replays: bool = False
     rows_in_errors: bool = True
+    max_merge_rows: int = DEFAULT_MAX_MERGE_ROWS
 
 
 def process(
@@ -268,7 +271,9 @@ def run_attempt(
     reached(Milestone.ATTEMPT_STARTED, txid)
     try:
         job = job_of(ledger, topology, record, staging_root, progress)
-        staged = publish(run_in_time(engine, job, attempts.timeout_s), staging_root, job.plan, ledger.chunk_bytes)
+        manifest = run_in_time(engine, job, attempts.timeout_s)
+        require_mergeable(manifest, job.plan, attempts.max_merge_rows)
+        staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes)
     except (*USER_ERRORS, KeyboardInterrupt) as error:
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):

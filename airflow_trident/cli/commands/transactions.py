@@ -36,7 +36,11 @@ def drain(args: Namespace) -> int | None:
     conf = spark_conf(args.spark_conf)
     topology = topology_of(args)
     owner = owner_of_this_process("airflow trident drain")
-    attempts = Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS))
+    attempts = Attempts(
+        owner=owner,
+        rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+        max_merge_rows=settings.max_merge_rows(),
+    )
     claim = Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
         max_transactions=args.max_transactions,
@@ -90,6 +94,7 @@ def backfill(args: Namespace) -> int | None:
             owner=owner_of_this_process("airflow trident backfill"),
             retention=settings.retention(),
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+            max_merge_rows=settings.max_merge_rows(),
             progress=say,
             group=group,
         ).run(selection)

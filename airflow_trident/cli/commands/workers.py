@@ -164,7 +164,11 @@ def _worker_of(args: Namespace) -> NamedWorker:
         engine_of=lambda topology: engine_of(args, conf, topology, one_shot=False),
         children_here=bolts_run_here(args.engine, args.spark_conn_id, conf),
         staging_dir=args.staging_dir,
-        attempts=Attempts(owner=owner, rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS)),
+        attempts=Attempts(
+            owner=owner,
+            rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+            max_merge_rows=settings.max_merge_rows(),
+        ),
         claim=Claim(key=f"worker/{owner.place}"),
         limits=DrainLimits(max_pending=args.max_pending),
         retention=None,

@@ -21,6 +21,7 @@ from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.group_phases import publish_group, record_processed_many, restart, size_of
+from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Attempts, Progress, job_of, note_failure, publish, record_processed
 from airflow_trident.runtime.timeouts import run_in_time
@@ -204,6 +205,7 @@ class Passes:
         try:
             if len(records) == 1:
                 plan, chunk_bytes = self.topology.compile(), self.ledger.chunk_bytes
+                require_mergeable(manifest, plan, self.attempts.max_merge_rows)
                 staged = {records[0].txid: publish(manifest, self.staging_root, plan, chunk_bytes)}
                 if not (alone and self._gated(records, manifest, staged)):
                     record_processed(self.ledger, records[0], staged[records[0].txid])
@@ -229,6 +231,7 @@ class Passes:
 
     def _record_group(self, records: Sequence[TxRecord], manifest: Manifest, *, alone: bool) -> None:
         """What of it is in other hands by now is left there. Merged by key it counts for nobody then."""
+        require_mergeable(manifest, self.topology.compile(), self.attempts.max_merge_rows)
         staged = publish_group(manifest, self.staging_root, self.ledger.chunk_bytes)
         try:
             if not (alone and self._gated(records, manifest, staged)):

@@ -59,6 +59,9 @@ class PostgresState(StateFactory):
         require_plain_keys(spec)
         PostgresLayout(Place("", ""), spec).require_columns()
 
+    def takes_pieces(self, spec: StateSpec) -> bool:
+        return PostgresLayout(Place("", ""), spec).merges_natively
+
     def make_state(self, spec: StateSpec) -> SqlStore:
         """
         :raises DefinitionChangedError: the state was made with other fields.

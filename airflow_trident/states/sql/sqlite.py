@@ -81,6 +81,9 @@ class SqliteState(StateFactory):
         self.validate(spec)
         return SqlStore(SqliteDialect(SqliteFile(self.path, self.busy_timeout_s), self._layout(spec)))
 
+    def takes_pieces(self, spec: StateSpec) -> bool:
+        return self._layout(spec).merges_natively
+
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return sqlite_dataset(self.path, self._layout(spec).table)
 

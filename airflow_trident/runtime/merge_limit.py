@@ -1,0 +1,43 @@
+"""Are there more rows for a state than whoever commits should hold at once? Counted before any state is touched."""
+
+from __future__ import annotations
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.plan.graph import SinkNode
+from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.stages import Plan
+from airflow_trident.runtime.staged_batches import needed_whole
+from airflow_trident.staging.manifest import Manifest
+
+DEFAULT_MAX_MERGE_ROWS = 10_000_000
+"""Some gigabytes as Python's rows."""
+
+
+def require_mergeable(manifest: Manifest, plan: Plan, most: int) -> None:
+    """:param most: rows that a commit may hold of a state at once.
+    :raises ConfigurationError: what was staged has more for a state that takes its batch whole. It names the
+        transaction, unless several were staged together: alone each may be small enough.
+    """
+    whole, rows = needed_whole(plan), manifest.rows
+    for sink in plan.staged:
+        many = rows.get(sink.name, 0)
+        if many > most and (sink.name in whole or not _goes_in_pieces(sink)):
+            error = ConfigurationError(
+                f"{_named(manifest)} {many:,} rows for state {sink.name}, which takes its batch whole: more than the "
+                f"{most:,} of [trident] max_merge_rows",
+                "Raise max_merge_rows if the committer has the memory, and run the task again. Smaller batches "
+                "(max_files, max_rows, max_bytes of the spout) help transactions that are not begun yet.",
+            )
+            error.txid = None if manifest.group else manifest.slot.txid
+            raise error
+
+
+def _goes_in_pieces(sink: SinkNode) -> bool:
+    return isinstance(sink, PersistNode) and sink.state.factory.takes_pieces(sink.state)
+
+
+def _named(manifest: Manifest) -> str:
+    txids = [member.txid for member in manifest.members]
+    if len(txids) == 1:
+        return f"transaction {txids[0]} has"
+    return f"transactions {txids[0]} to {txids[-1]} together have"
