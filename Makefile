@@ -92,6 +92,7 @@ compat: java venv
 bench: java venv
 	@$(RUN) python -m benchmarks $(ARGS)
 	@$(RUN) python -m benchmarks.commit_phase
+	@$(RUN) python -m benchmarks.whole_commit
 
 site:
 	@sh tools/bootstrap.sh site-venv
