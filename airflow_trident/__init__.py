@@ -152,6 +152,7 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
     from airflow_trident.spouts.sql.spout import JdbcSpout as JdbcSpout
     from airflow_trident.spouts.sql.spout import SqlSpout as SqlSpout
+    from airflow_trident.spouts.tables import TableSpout as TableSpout
     from airflow_trident.states.children.bolt_sink import BoltSink as BoltSink
     from airflow_trident.states.delta.state import DeltaState as DeltaState
     from airflow_trident.states.delta.table import DeltaTable as DeltaTable

@@ -73,9 +73,9 @@ class DeltaTable(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
 
     def __post_init__(self) -> None:
-        self._place()  # refuses what is no place
+        self.place()  # refuses what is no place
 
-    def _place(self) -> DeltaPlace:
+    def place(self) -> DeltaPlace:
         return DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
 
     def validate(self, spec: StateSpec) -> None:
@@ -88,14 +88,14 @@ class DeltaTable(StateFactory):
         :raises ConfigurationError: the table has other columns, or something that a file by reference would break.
         """
         self.validate(spec)
-        return OpenDeltaTable(self._place().resolved(), spec)
+        return OpenDeltaTable(self.place().resolved(), spec)
 
     def latest(self) -> pa.Table:
         """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
 
         :raises ConfigurationError: the table has no changes by key.
         """
-        place = self._place().resolved()
+        place = self.place().resolved()
         with place.errors():
             table = place.table()
             keys, deleted = changes_of(table.metadata().description, self.describe())
@@ -110,7 +110,7 @@ class DeltaTable(StateFactory):
 
     def __getstate__(self) -> dict[str, Any]:
         """Where this is sent to, nobody may know the connection."""
-        found = self._place().resolved(required=False)
+        found = self.place().resolved(required=False)
         return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
 
 

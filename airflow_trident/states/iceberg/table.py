@@ -70,9 +70,9 @@ class IcebergTable(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
 
     def __post_init__(self) -> None:
-        self._place()  # refuses what is no name
+        self.place()  # refuses what is no name
 
-    def _place(self) -> IcebergPlace:
+    def place(self) -> IcebergPlace:
         return IcebergPlace(
             name=self.name, catalog=self.catalog, conn_id=self.conn_id, properties=self.properties or {}
         )
@@ -88,14 +88,14 @@ class IcebergTable(StateFactory):
             by reference would break.
         """
         self.validate(spec)
-        return OpenIcebergTable(self._place().resolved(), spec)
+        return OpenIcebergTable(self.place().resolved(), spec)
 
     def latest(self) -> pa.Table:
         """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
 
         :raises ConfigurationError: the table has no changes by key.
         """
-        place = self._place().resolved()
+        place = self.place().resolved()
         catalog = place.open_catalog()
         try:
             with place.errors():
@@ -107,14 +107,14 @@ class IcebergTable(StateFactory):
             catalog.close()
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return self._place().dataset
+        return self.place().dataset
 
     def describe(self) -> str:
         return f"IcebergTable({self.name}, {self.catalog})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Where this is sent to, nobody may know the connection."""
-        found = self._place().resolved(required=False)
+        found = self.place().resolved(required=False)
         return {**self.__dict__, "conn_id": found.conn_id, "properties": dict(found.properties)}
 
 

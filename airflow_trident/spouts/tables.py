@@ -1,0 +1,44 @@
+"""The tables that streams go to, as sources: the same object says where one is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.state import StateFactory
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.delta import DeltaPlace
+from airflow_trident.io.iceberg import IcebergPlace
+from airflow_trident.spouts.delta.spout import DeltaSpout
+from airflow_trident.spouts.iceberg.spout import IcebergSpout
+from airflow_trident.types import FieldSpec
+
+
+def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spout:  # noqa: N802 - as what it gives
+    """Reads the rows that are appended to a table: the :class:`DeltaSpout` or :class:`IcebergSpout` of its place.
+
+    :param table: as `persist_table` takes it: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
+    :param fields: the columns with their types; one that a file lacks is null.
+    :param options: `start`, `changes`, `max_files`, `max_bytes`, `max_rows`, as of those spouts.
+    :raises ConfigurationError: it is no table, or of a format that has no numbered rows to follow.
+    """
+    place = getattr(table, "place", lambda: None)()
+    match place:
+        case DeltaPlace():
+            return DeltaSpout(
+                place.uri, fields=fields, conn_id=place.conn_id, storage_options=place.options or None, **options
+            )
+        case IcebergPlace():
+            return IcebergSpout(
+                place.name,
+                fields=fields,
+                catalog=place.catalog,
+                conn_id=place.conn_id,
+                properties=place.properties or None,
+                **options,
+            )
+    raise ConfigurationError(
+        f"TableSpout got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
+        "Give a DeltaTable or an IcebergTable. Versions of a ParquetTable are read by a DataFrameSpout, whose "
+        "positions are their numbers.",
+    )
