@@ -157,6 +157,29 @@ def test_a_compaction_that_got_no_answer_is_there_or_not(
     assert table.read().num_rows == 2
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_of_others_without_a_transaction_are_the_oldest_and_what_they_delete_uncovers_older_ones(
+    tmp_path: Path, kind: str
+) -> None:
+    table = changes_table(TABLES[kind], tmp_path)
+    with table.opened() as state:
+        three(state, tmp_path)
+        foreign: Any = table.table  # type: ignore[attr-defined]
+        row = {"id": [1, 9], "word": ["old", "theirs"], "gone": [None, None], "_txid": [None, None]}
+        rows = pa.table(row, schema=pq.read_schema(next(tmp_path.glob("staged-*"))))
+        if kind == "delta":
+            deltalake.write_deltalake(foreign, rows, mode="append")
+        else:
+            foreign.append(rows)
+        assert latest(table) == {1: "c", 3: "d", 9: "theirs"}
+        table.delete("c")
+        assert latest(table) == {1: "a", 3: "d", 9: "theirs"}
+        assert state.compact()
+        assert latest(table) == {1: "a", 3: "d", 9: "theirs"}
+        state.apply_files(ticket(4), changes(tmp_path, 4, (9, "ours", None)))
+    assert latest(table) == {1: "a", 3: "d", 9: "ours"}
+
+
 WORKER = """
 import os, signal, sys
 from pathlib import Path
