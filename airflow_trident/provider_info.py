@@ -13,6 +13,10 @@ from airflow_trident.settings import OPTIONS, SECTION
 _INTEGRATION = "Trident"
 
 
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _INTEGRATION, "python-modules": [f"airflow_trident.{name}" for name in names]}]
+
+
 def get_provider_info() -> dict[str, Any]:
     """Keys as in ``airflow/provider_info.schema.json`` of Airflow 3.3."""
     return {
@@ -34,40 +38,21 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_trident.hooks.zookeeper"],
             }
         ],
-        "operators": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": [
-                    "airflow_trident.operators.coordinator",
-                    "airflow_trident.operators.emitter",
-                    "airflow_trident.operators.committer",
-                    "airflow_trident.operators.backfill",
-                    "airflow_trident.operators.drain",
-                    "airflow_trident.operators.mending",
-                    "airflow_trident.operators.query",
-                    "airflow_trident.operators.spark_submit",
-                    "airflow_trident.operators.named_worker",
-                    "airflow_trident.task_group",
-                    "airflow_trident.mending_dag",
-                ],
-            }
-        ],
-        "sensors": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_trident.sensors.ready", "airflow_trident.sensors.turn"],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": [
-                    "airflow_trident.triggers.turn",
-                    "airflow_trident.triggers.driver",
-                    "airflow_trident.triggers.batch",
-                ],
-            }
-        ],
+        "operators": _modules(
+            "operators.coordinator",
+            "operators.emitter",
+            "operators.committer",
+            "operators.backfill",
+            "operators.drain",
+            "operators.mending",
+            "operators.query",
+            "operators.spark_submit",
+            "operators.named_worker",
+            "task_group",
+            "mending_dag",
+        ),
+        "sensors": _modules("sensors.ready", "sensors.turn"),
+        "triggers": _modules("triggers.turn", "triggers.driver", "triggers.batch"),
         "extra-links": [
             "airflow_trident.links.transaction.TransactionLink",
             "airflow_trident.links.spark.SparkUiLink",

@@ -91,16 +91,6 @@ class TopologyDefinition:
     bolts: tuple[BoltDefinition, ...]
     notes: tuple[str, ...]
 
-    def of_worker(self, name: str) -> TopologyDefinition:
-        """The part that a worker of the file has: its spouts and its bolts."""
-        if name not in self.workers:
-            raise _error(self.file, f"there is no worker {name!r}", f"There are: {', '.join(self.workers) or 'none'}.")
-        return replace(
-            self,
-            spouts=tuple(spout for spout in self.spouts if spout.worker == name),
-            bolts=tuple(bolt for bolt in self.bolts if bolt.worker == name),
-        )
-
     def streams_of(self, source: str) -> tuple[str | None, ...]:
         """The stream ids of a node that somebody reads, each once; None is the default stream."""
         wires = (wire for bolt in self.bolts for wire in bolt.inputs if wire.source == source)

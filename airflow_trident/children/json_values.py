@@ -1,5 +1,5 @@
-"""What a child gives, as values: JSON has neither times nor bytes nor exact decimals, so those are texts, as we write
-them (ISO 8601, base64, digits)."""
+"""What a child gives, as values. JSON has no times, bytes or exact decimals: they are texts (ISO 8601, base64,
+digits)."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class MultilangTalk(MultilangWords, BoltTalk):
         self._system("__heartbeat", None, f"{_BEAT}{self._beats}", [])
 
     def still(self, *, last: bool) -> None:
-        """A heartbeat that is answered shows that it has taken in all that was sent before: what is not acknowledged
-        then is held back, and a tick may bring it out."""
+        """A heartbeat was answered: it has read all that was sent. What it has not acknowledged it holds back; a tick
+        may bring that out."""
         if self._syncs < self._beats:
             return
         if self._probed and self._ticks_left:

@@ -1,6 +1,4 @@
-"""A spout in another program, asked for one tuple after another. One thread: what is asked is answered before anything
-else is asked.
-"""
+"""A spout in another program, asked for one tuple after another, in one thread: each question waits for its answer."""
 
 from __future__ import annotations
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ARG_VERBOSE, Arg, GroupCommand, positive_int
+from airflow.cli.cli_config import ARG_VERBOSE, Arg, GroupCommand
 
-from airflow_trident.cli.parser_parts import command
+from airflow_trident.cli.parser_parts import command, count, repeated
 from airflow_trident.cli.query_parser import ARG_FORMAT
 
 ARG_FILE = Arg(("file",), help="Topology file of qtopology", metavar="FILE")
-ARG_SET = Arg(
-    ("--set",),
-    help="A variable that counts instead of the file's; may be repeated",
-    action="append",
-    default=[],
-    metavar="VAR=VALUE",
-)
-ARG_FIELDS_OF = Arg(
-    ("--fields-of",),
-    help='Fields of what a node emits (default: one field, "data string"); may be repeated',
-    action="append",
-    default=[],
-    metavar="NODE=FIELDS",
+ARG_SET = repeated("--set", "A variable that counts instead of the file's; may be repeated", "VAR=VALUE")
+ARG_FIELDS_OF = repeated(
+    "--fields-of", 'Fields of what a node emits (default: one field, "data string"); may be repeated', "NODE=FIELDS"
 )
 
 QTOPOLOGY = GroupCommand(
@@ -65,13 +55,7 @@ ARG_TUPLE = Arg(
 )
 ARG_INIT = Arg(("--init",), help="What it is initialized with, JSON (default: {})", default="{}", metavar="JSON")
 ARG_WORKING_DIR = Arg(("--working-dir",), help="Its folder (default: this one)", default=".", metavar="DIR")
-ARG_MAX_ROWS = Arg(
-    ("--max-rows",),
-    help="Tuples that a spout is asked for (default: 10)",
-    type=positive_int(allow_zero=False),
-    default=10,
-    metavar="N",
-)
+ARG_MAX_ROWS = count("--max-rows", "Tuples that a spout is asked for (default: 10)", default=10)
 
 CHILD = GroupCommand(
     name="child",

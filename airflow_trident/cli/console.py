@@ -28,9 +28,8 @@ class UsageError(Exception):
 
 
 def trident_command(handler: Handler) -> Callable[[Namespace], None]:
-    """Make a handler of ``airflow trident``: what it returns is the exit code (None: 0), and an error is one line on
-    standard error without a traceback. With ``--verbose`` logs and warnings are shown, and the traceback, too.
-    """
+    """Make a handler of ``airflow trident``. What it returns is the exit code (None: 0); an error is one line on
+    standard error. ``--verbose`` shows logs, warnings and the traceback."""
 
     @functools.wraps(handler)
     def command(args: Namespace) -> None:

@@ -13,16 +13,11 @@ from airflow_trident.cli.parser_parts import (
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
     command,
+    repeated,
 )
 
 ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
-ARG_STATES = Arg(
-    ("--state",),
-    help="The state to rebuild; may be repeated (default: all that lack something)",
-    action="append",
-    default=[],
-    metavar="NAME",
-)
+ARG_STATES = repeated("--state", "The state to rebuild; may be repeated (default: all that lack something)", "NAME")
 ARG_ACCEPT_LOSS = Arg(
     ("--accept-loss",),
     help="Go on without what cannot be replayed any more, for good; wants --reason",

@@ -19,14 +19,18 @@ from airflow_trident.cli.parser_parts import (
     CHOICE_ARGS,
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
+    count,
 )
 from airflow_trident.cli.parser_parts import command as _command
 from airflow_trident.cli.query_parser import PLAN, QUERY, STATE
 from airflow_trident.cli.workers_parser import DEPLOY, UNDEPLOY, WORKER, WORKERS
 
-ARG_OPTION_TXID = Arg(
-    ("--txid",), help="The transaction", type=positive_int(allow_zero=False), metavar="N", required=True
-)
+ARG_OPTION_TXID = count("--txid", "The transaction", required=True)
+
+
+def _port(usual: int) -> Arg:
+    told = f"Port of 127.0.0.1; 0 for any free one (default: {usual})"
+    return Arg(("--port",), help=told, type=positive_int(allow_zero=True), default=usual, metavar="PORT")
 
 
 # ---- zookeeper -------------------------------------------------------------------------------------------------
@@ -34,13 +38,7 @@ ARG_OPTION_TXID = Arg(
 ARG_DATA_DIR = Arg(
     ("--data-dir",), help="Folder of the server's data (default: {AIRFLOW_HOME}/trident/zookeeper)", metavar="DIR"
 )
-ARG_PORT = Arg(
-    ("--port",),
-    help="Port of 127.0.0.1; 0 for any free one (default: 2181)",
-    type=positive_int(allow_zero=True),
-    default=2181,
-    metavar="PORT",
-)
+ARG_PORT = _port(2181)
 
 ARG_ADD_CONNECTION = Arg(
     ("--add-connection",),
@@ -92,16 +90,8 @@ _ZOOKEEPER = _server(
 ARG_SERVER_DIR = Arg(
     ("--data-dir",), help="Folder of the server (default: {AIRFLOW_HOME}/trident/connect-server)", metavar="DIR"
 )
-ARG_CONNECT_PORT = Arg(
-    ("--port",),
-    help="Port of 127.0.0.1; 0 for any free one (default: 15002)",
-    type=positive_int(allow_zero=True),
-    default=15002,
-    metavar="PORT",
-)
-ARG_HEAP_MB = Arg(
-    ("--heap-mb",), help="Memory of its Java (default: 1024)", type=positive_int(allow_zero=False), default=1024
-)
+ARG_CONNECT_PORT = _port(15002)
+ARG_HEAP_MB = count("--heap-mb", "Memory of its Java (default: 1024)", "HEAP_MB", default=1024)
 ARG_MASTER = Arg(("--master",), help="Where its jobs run (default: local[*])", default="local[*]", metavar="URL")
 
 _CONNECT_SERVER = _server(
@@ -183,12 +173,8 @@ _LEDGER = GroupCommand(
 # ---- transactions ----------------------------------------------------------------------------------------------
 
 ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_true")
-ARG_MAX_TRANSACTIONS = Arg(
-    ("--max-transactions",), help="Begin at most so many", type=positive_int(allow_zero=False), metavar="N"
-)
-ARG_MAX_TIME_S = Arg(
-    ("--max-time-s",), help="Begin none after so many seconds", type=positive_int(allow_zero=False), metavar="S"
-)
+ARG_MAX_TRANSACTIONS = count("--max-transactions", "Begin at most so many")
+ARG_MAX_TIME_S = count("--max-time-s", "Begin none after so many seconds", "S")
 ARG_GROUP = Arg(
     ("--group",),
     help="Transactions that are processed and committed together: so many at most; 1: each by itself "

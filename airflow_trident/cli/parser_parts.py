@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.cli.cli_config import ARG_VERBOSE, ActionCommand, Arg, lazy_load_command, positive_int
 
 _COMMANDS = "airflow_trident.cli.commands"
+
+
+def count(flag: str, help: str, metavar: str = "N", **more: Any) -> Arg:
+    """A whole number of at least 1."""
+    return Arg((flag,), help=help, type=positive_int(allow_zero=False), metavar=metavar, **more)
+
+
+def repeated(flag: str, help: str, metavar: str, **more: Any) -> Arg:
+    return Arg((flag,), help=help, action="append", default=[], metavar=metavar, **more)
+
 
 ARG_CONN_ID = Arg(
     ("--zookeeper-conn-id",),
@@ -32,25 +44,18 @@ ARG_SPARK_CONN_ID = Arg(
     "machine)",
     metavar="CONN_ID",
 )
-ARG_SPARK_CONF = Arg(
-    ("--spark-conf",), help="A Spark setting; may be repeated", action="append", default=[], metavar="KEY=VALUE"
-)
+ARG_SPARK_CONF = repeated("--spark-conf", "A Spark setting; may be repeated", "KEY=VALUE")
 ARG_STAGING_DIR = Arg(
     ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
 )
-ARG_TXID = Arg(("txid",), help="Transaction", type=positive_int(allow_zero=False), metavar="TXID")
+ARG_TXID = count("txid", "Transaction", "TXID")
 ARG_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
 CHOICE_ARGS = (
-    Arg(("--txid",), help="One transaction", type=positive_int(allow_zero=False), metavar="N"),
-    Arg(("--from",), help="Lowest transaction", type=positive_int(allow_zero=False), metavar="N", dest="first"),
-    Arg(("--to",), help="Highest transaction", type=positive_int(allow_zero=False), metavar="M", dest="last"),
+    count("--txid", "One transaction"),
+    count("--from", "Lowest transaction", dest="first"),
+    count("--to", "Highest transaction", "M", dest="last"),
 )
-ARG_MAX_PENDING = Arg(
-    ("--max-pending",),
-    help="Uncommitted transactions at once (default: twice the group of a drain)",
-    type=positive_int(allow_zero=False),
-    metavar="N",
-)
+ARG_MAX_PENDING = count("--max-pending", "Uncommitted transactions at once (default: twice the group of a drain)")
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, Arg, positive_int
+from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, Arg
 
 from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
@@ -12,6 +12,8 @@ from airflow_trident.cli.parser_parts import (
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
     command,
+    count,
+    repeated,
 )
 
 ARG_WORKERS = Arg(
@@ -20,11 +22,8 @@ ARG_WORKERS = Arg(
     metavar="NAMES",
     default="",
 )
-ARG_WEIGHT = Arg(
-    ("--weight",),
-    help="Of its load, beside other topologies on the same workers (default: that of its topology file, or 1)",
-    type=positive_int(allow_zero=False),
-    metavar="N",
+ARG_WEIGHT = count(
+    "--weight", "Of its load, beside other topologies on the same workers (default: that of its topology file, or 1)"
 )
 ARG_AFFINITY = Arg(
     ("--affinity",),
@@ -32,12 +31,10 @@ ARG_AFFINITY = Arg(
     metavar="NAMES",
 )
 ARG_NAME = Arg(("name",), help="Name of the worker", metavar="NAME")
-ARG_TOPOLOGIES = Arg(
-    ("--topology",),
-    help="Serve this topology; may be repeated (default: all that are deployed on the name)",
-    action="append",
-    default=[],
-    metavar="TOPOLOGY",
+ARG_TOPOLOGIES = repeated(
+    "--topology",
+    "Serve this topology; may be repeated (default: all that are deployed on the name)",
+    "TOPOLOGY",
     dest="topologies",
 )
 ARG_POLL_S = Arg(

@@ -125,9 +125,8 @@ class Coordinator(ABC):
         return found
 
     def size_bytes(self, metadata: Json) -> int | None:
-        """About how much there is to read of a batch, from its metadata alone; None: that cannot be said. By it a drain
-        decides how many transactions it processes together; where it cannot be said, by what the last ones had to
-        read."""
+        """About how much a batch has, from its metadata alone; None: unknown. A drain decides by it how many
+        transactions go together, else by what the last ones read."""
         return None
 
     def success(self, txid: int, metadata: Json) -> None:
@@ -209,8 +208,8 @@ class Emitter(ABC):
         return None
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
-        """An emitter of the same splits that gives these fields only, in this order. An emitter to which that saves
-        nothing gives itself, and all fields."""
+        """An emitter of the same splits that gives only these fields, in this order. If that saves nothing it gives
+        itself, with all fields."""
         return self
 
     def push_filters(self, filters: tuple[Any, ...]) -> Emitter:

@@ -244,8 +244,8 @@ class StateSpec:
 
     @property
     def takes_groups(self) -> bool:
-        """May several transactions go into it in one step (T12)? Where a newer attempt may bring another batch, only
-        the highest could be taken back."""
+        """May several transactions go into it in one step (T12)? If a retry may bring another batch, only the highest
+        could be taken back."""
         return self.factory.capabilities.groups and not self.opaque
 
     @property

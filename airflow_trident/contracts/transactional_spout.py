@@ -21,23 +21,27 @@ from airflow_trident.types import Json
 X = TypeVar("X")
 
 
-class SpoutCoordinator(ABC, Generic[X]):
-    """Decides what a batch is (Storm: ITransactionalSpout.Coordinator)."""
+class _Opened:
+    def close(self) -> None:
+        """Release what was opened."""
 
+
+class _AnyCoordinator(_Opened):
     def is_ready(self) -> bool:
         """May another transaction begin? Asked before each one."""
         return True
+
+
+class SpoutCoordinator(_AnyCoordinator, ABC, Generic[X]):
+    """Decides what a batch is (Storm: ITransactionalSpout.Coordinator)."""
 
     @abstractmethod
     def initialize_transaction(self, txid: int, prev_metadata: X | None) -> X | None:
         """The metadata of the batch after `prev_metadata` (None: of the first). None: nothing is new, nothing
         begins."""
 
-    def close(self) -> None:
-        """Release what was opened."""
 
-
-class SpoutEmitter(ABC, Generic[X]):
+class SpoutEmitter(_Opened, ABC, Generic[X]):
     """Emits batches (Storm: ITransactionalSpout.Emitter)."""
 
     @abstractmethod
@@ -47,25 +51,15 @@ class SpoutEmitter(ABC, Generic[X]):
     def cleanup_before(self, txid: int) -> None:
         """All transactions below `txid` are committed."""
 
-    def close(self) -> None:
-        """Release what was opened."""
 
-
-class PartitionCoordinator(ABC):
+class PartitionCoordinator(_AnyCoordinator, ABC):
     """Knows how many partitions there are (Storm: IPartitionedTransactionalSpout.Coordinator)."""
 
     @abstractmethod
     def num_partitions(self) -> int: ...
 
-    def is_ready(self) -> bool:
-        """May another transaction begin?"""
-        return True
 
-    def close(self) -> None:
-        """Release what was opened."""
-
-
-class PartitionEmitter(ABC, Generic[X]):
+class PartitionEmitter(_Opened, ABC, Generic[X]):
     """Emits the parts of batches (Storm: IPartitionedTransactionalSpout.Emitter)."""
 
     @abstractmethod
@@ -83,22 +77,12 @@ class PartitionEmitter(ABC, Generic[X]):
     ) -> None:
         """Emit the part with this metadata again."""
 
-    def close(self) -> None:
-        """Release what was opened."""
 
-
-class OpaqueCoordinator:
+class OpaqueCoordinator(_AnyCoordinator):
     """Storm: IOpaquePartitionedTransactionalSpout.Coordinator."""
 
-    def is_ready(self) -> bool:
-        """May another transaction begin?"""
-        return True
 
-    def close(self) -> None:
-        """Release what was opened."""
-
-
-class OpaqueEmitter(ABC, Generic[X]):
+class OpaqueEmitter(_Opened, ABC, Generic[X]):
     """Emits parts that need not be the same another time (Storm: IOpaquePartitionedTransactionalSpout.Emitter)."""
 
     @abstractmethod
@@ -113,9 +97,6 @@ class OpaqueEmitter(ABC, Generic[X]):
 
     @abstractmethod
     def num_partitions(self) -> int: ...
-
-    def close(self) -> None:
-        """Release what was opened."""
 
 
 class _TransactionalComponent(Component, Generic[X]):

@@ -48,7 +48,7 @@ def _listed(jobs: Sequence[Job]) -> str:
 
 @contextmanager
 def blaming(txid: int) -> Iterator[None]:
-    """Inside, an error is one transaction's (E9), unless it says itself whose it is, or the fault is outside: a source
+    """An error inside belongs to one transaction (E9), unless it says whose it is, or the cause is outside: a source
     that does not answer, a setting."""
     try:
         yield

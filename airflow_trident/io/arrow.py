@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.errors import DamagedInputError
 from airflow_trident.types import INTERVAL, Field, Schema, has_times, members
 
 if TYPE_CHECKING:
@@ -124,3 +126,19 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def table_to_rows(table: pa.Table) -> list[tuple[object, ...]]:
     columns = [python_values(column) for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+@contextmanager
+def fitting(what: str, schema: Schema, cure: str) -> Iterator[None]:
+    """Around making a table of rows.
+
+    :param what: says that they do not fit, for the error text.
+    :raises DamagedInputError: they do not.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    # NotImplementedError: of a driver that cannot read what its database sends
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise DamagedInputError(f"{what} ({', '.join(map(str, schema))}): {error}", cure) from error

@@ -15,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -63,6 +63,7 @@ class BackgroundServer(ABC):
         self.host = host
         self.log = self.data_dir / self.log_name
         self._info = self.data_dir / "server.json"
+        self._stopped = ServerStatus(running=False, data_dir=str(self.data_dir), log=str(self.log))
 
     # ---- what a kind of server says ----------------------------------------------------------------------------
 
@@ -127,14 +128,8 @@ class BackgroundServer(ABC):
             except BaseException:
                 self._end(process.pid)
                 raise
-            status = ServerStatus(
-                running=True,
-                hosts=f"{self.host}:{port}",
-                pid=process.pid,
-                data_dir=str(self.data_dir),
-                log=str(self.log),
-                started_here=True,
-            )
+            hosts = f"{self.host}:{port}"
+            status = replace(self._stopped, running=True, hosts=hosts, pid=process.pid, started_here=True)
             self._write(self._info, json.dumps(asdict(status)))
             return status
 
@@ -157,14 +152,8 @@ class BackgroundServer(ABC):
             host, _, port = hosts.rpartition(":")
             alive = self._runs(pid, host, int(port))
         except (OSError, ValueError, KeyError, TypeError):
-            return ServerStatus(running=False, data_dir=str(self.data_dir), log=str(self.log))
-        return ServerStatus(
-            running=alive,
-            hosts=hosts if alive else "",
-            pid=pid if alive else 0,
-            data_dir=str(self.data_dir),
-            log=str(self.log),
-        )
+            return self._stopped
+        return replace(self._stopped, running=True, hosts=hosts, pid=pid) if alive else self._stopped
 
     def _runs(self, pid: int, host: str, port: int) -> bool:
         """Is it the server's process, or a later one with its number? The server works in its folder. Start times move

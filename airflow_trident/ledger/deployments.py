@@ -24,8 +24,8 @@ _REGISTER_TRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """All deployments below a root, as they are now. `rosters`: by topology; `unreadable`: topology -> why its records
-    cannot be read; `live`: all named workers there are."""
+    """All deployments below a root now. `rosters`: by topology; `unreadable`: topology -> why its records cannot be
+    read; `live`: all live named workers."""
 
     rosters: Mapping[str, Roster]
     unreadable: Mapping[str, str]

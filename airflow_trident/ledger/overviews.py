@@ -25,9 +25,8 @@ TOGETHER = 40
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A topology's view; `latest`: its last transactions, without metadata that are kept apart; `lowest`: the one that
-    was asked for by the view, if it is there; `workers`: who works on the topology now, asked only where there is a
-    lowest one."""
+    """A topology's view. `latest`: its last transactions, without metadata kept apart; `lowest`: the one that was asked
+    for, if it is there; `workers`: read only if there is a lowest one."""
 
     view: LedgerView
     outcome: CoordinatorOutcome | None

@@ -68,6 +68,16 @@ def tx_name(txid: int) -> str:
     return f"{txid:019d}"
 
 
+class _Below:
+    """A node below the base."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: LedgerPaths, owner: type[LedgerPaths]) -> str:
+        return f"{paths.base}/{self._name}"
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
     """Where the records of one incarnation of a topology are."""
@@ -84,45 +94,16 @@ class LedgerPaths:
         root, _, name = self.topology.rpartition("/v1/")
         return f"{deployments_folder(root)}/{name}"
 
-    @property
-    def head(self) -> str:
-        return f"{self.base}/head"
-
-    @property
-    def commit(self) -> str:
-        return f"{self.base}/commit"
-
-    @property
-    def exceptions(self) -> str:
-        return f"{self.base}/exceptions"
-
-    @property
-    def coordinator(self) -> str:
-        return f"{self.base}/coordinator"
-
-    @property
-    def plan(self) -> str:
-        return f"{self.base}/plan"
-
-    @property
-    def events(self) -> str:
-        return f"{self.base}/events"
-
-    @property
-    def transactions(self) -> str:
-        return f"{self.base}/tx"
-
-    @property
-    def claims(self) -> str:
-        return f"{self.base}/run"
-
-    @property
-    def chunks(self) -> str:
-        return f"{self.base}/m"
-
-    @property
-    def workers(self) -> str:
-        return f"{self.base}/workers"
+    head = _Below("head")
+    commit = _Below("commit")
+    exceptions = _Below("exceptions")
+    coordinator = _Below("coordinator")
+    plan = _Below("plan")
+    events = _Below("events")
+    transactions = _Below("tx")
+    claims = _Below("run")
+    chunks = _Below("m")
+    workers = _Below("workers")
 
     def about(self, txid: int) -> list[str]:
         """What decides about a transaction, in the order in which it is to be read: the head before the transaction,

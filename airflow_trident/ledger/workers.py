@@ -65,9 +65,8 @@ def workers_of(nodes: Mapping[str, ZNode | None]) -> list[Worker]:
 
 
 def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
-    """Is the owner of an attempt, or of a commit, at work as far as is known? A killed worker is listed until its
-    session ends, but on this very machine it is seen that its process is gone.
-    """
+    """Is the owner of an attempt or a commit at work? A killed worker is listed until its session ends, but on this
+    machine its process is looked for."""
     listed = [
         one
         for one in workers

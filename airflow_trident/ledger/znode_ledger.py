@@ -1,5 +1,5 @@
-"""The ledger with what a person does beside its transactions: bring it back from its states or from a back-up, and
-deploy the topology on named workers."""
+"""The ledger, with what a person does: bring it back from its states or a back-up, and deploy the topology on named
+workers."""
 
 from __future__ import annotations
 

@@ -68,9 +68,8 @@ class StatefulFunction(Operation, ABC, Generic[K, V]):
 
 @dataclass(frozen=True, kw_only=True)
 class Stateful:
-    """A function as a topology uses it: tuples are spread over `partitions` by their key fields; each partition has a
-    state of its own. The number of partitions is part of the topology's definition: it says which state holds a key.
-    """
+    """A function as a topology uses it. Tuples go to one of `partitions` by their key fields; each partition has its
+    own state. The number of partitions is part of the definition: it decides which state holds a key."""
 
     function: StatefulFunction[Any, Any]
     partitions: int = 1

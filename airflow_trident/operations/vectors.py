@@ -90,8 +90,8 @@ def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
 
 
 def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """May it be cast? As values may: a whole number becomes a real one, but neither a real a whole one nor a number a
-    text. The cast itself refuses values that do not fit."""
+    """May it be cast? As values may: a whole number to a real one, but no real to a whole one, and no number to text.
+    The cast itself refuses values that do not fit."""
     from pyarrow import types
 
     if types.is_null(given):

@@ -215,8 +215,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return given or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
 
     def _runs_at_once(self) -> int:
-        """How many runs the DAG itself lets be active at once; 1 where that is only Airflow's default, which is large
-        and says nothing about this DAG."""
+        """How many active runs the DAG itself allows. 1 if that is only Airflow's default, which says nothing about
+        this DAG."""
         from airflow.providers.common.compat.sdk import conf
 
         if not self.has_dag():  # type: ignore[no-untyped-call]
@@ -225,8 +225,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
 
     def _claims(self, context: Context) -> Iterator[Claim]:
-        """One per transaction of this run. The key holds what identifies this task's run, so it survives retries,
-        clears, and another `max_transactions`."""
+        """One for each transaction of this run. The key identifies this task's run: it survives retries, clears, and
+        another `max_transactions`."""
         ti, dag_run = context["ti"], context["dag_run"]
         own_index = ti.map_index if ti.map_index is not None else -1
         tasks = self._tasks_behind()

@@ -327,8 +327,8 @@ class FinalAggregateNode(_Aggregating, ProcessorNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionAggregateNode(_Aggregating, ProcessorNode):
-    """Aggregates each partition by `groups` for itself. Without groups every partition gives a result, also an empty
-    one (Trident: partitionAggregate)."""
+    """Aggregates each partition by `groups` on its own. Without groups each partition gives a result, even if empty
+    (Trident: partitionAggregate)."""
 
     @property
     def whole_partitions(self) -> bool:

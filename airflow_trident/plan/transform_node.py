@@ -68,9 +68,9 @@ class TransformNode(BeginNode):
 
 
 def code_of(sinks: Iterable[Node]) -> dict[str, str]:
-    """Transform -> a digest of its function's source text, as this process has it: a hint, by which people are told
-    that a batch was made by other code. No part of the definition: mending a function makes no new topology. Functions
-    whose source is nowhere are left out."""
+    """Transform -> a digest of its function's source text in this process: it tells people that other code made a
+    batch. Not part of the definition: a mended function makes no new topology. Functions without source are left
+    out."""
     found = {}
     for node in ordered(sinks):
         if isinstance(node, TransformNode) and not isinstance(node.function, SqlQuery):

@@ -24,9 +24,8 @@ _AT_WORK = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """`statuses`: none means all; `text`: in the run, DAG, owner or error, or the txid itself, or two of them and what
-    is between (``5 to 24``); `from_ms`, `to_ms`: begun then; `after`: go on behind this txid, in the order of the list;
-    `oldest_first`: the order."""
+    """`statuses`: none means all; `text`: in the run, DAG, owner or error, or a txid, or a range (``5 to 24``);
+    `from_ms`, `to_ms`: when it was begun; `after`: begin after this txid; `oldest_first`: the order."""
 
     statuses: frozenset[Status] = frozenset()
     text: str = ""

@@ -29,9 +29,8 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedEvents:
-    """`<incarnation>/events`: `settled`: the transactions that need no event any more: they have one, were committed
-    before events were asked for, or were closed; `announced`: by whom the others are brought, in the order in which
-    they said so."""
+    """`<incarnation>/events`. `settled`: transactions that need no event any more: they have one, were committed before
+    events were asked for, or were closed. `announced`: who brings the others, in order."""
 
     settled: Txids = NO_TXIDS
     announced: tuple[Announcement, ...] = ()

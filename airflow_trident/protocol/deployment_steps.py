@@ -134,16 +134,6 @@ def _has_stopped(roster: Roster, worker: str) -> bool:
     return answered or worker not in roster.live
 
 
-def problems(roster: Roster) -> dict[str, str]:
-    """Worker -> why it cannot go on."""
-    found = {one: roster.acknowledged[one] for one in roster.deployment.workers if one in roster.acknowledged}
-    return {
-        worker: said.error
-        for worker, said in found.items()
-        if said.error and (roster.status(worker) is not None or said.epoch == roster.deployment.epoch)
-    }
-
-
 def duty(roster: Roster, worker: str, doing: Doing) -> Duty:
     """What `worker`, which is registered, has to do next."""
     command = roster.deployment.command

@@ -58,8 +58,8 @@ class CoordinatorOutcome:
         return self.kind in (OutcomeKind.BLOCKED, OutcomeKind.ERROR)
 
     def now(self, next_txid: int) -> CoordinatorOutcome:
-        """What it says at a later moment: transactions that were begun since by those who say nothing are known all the
-        same, though not when, and by whom."""
+        """The outcome as it looks later: transactions begun since then, by those who note nothing, are known, but not
+        when and by whom."""
         if next_txid <= self.next_txid:
             return self
         return CoordinatorOutcome(kind=OutcomeKind.BEGUN, next_txid=next_txid, lag=self.lag, lag_ms=self.lag_ms)

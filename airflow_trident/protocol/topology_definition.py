@@ -30,9 +30,9 @@ class SpoutDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
-    """`text`: place, fields and how they are merged; `notes`: what it falls short of, such as exactly once; `inputs`:
-    what its aggregators, its updater or its function read of the stream, None if that was not recorded; `transforms`:
-    the texts of queries and the versions of DataFrame functions that its rows come from."""
+    """`text`: place, fields and merge; `notes`: what it does not promise, such as exactly once; `inputs`: the stream
+    fields that its functions read, None if not recorded; `transforms`: query texts and function versions behind its
+    rows."""
 
     text: str
     notes: tuple[str, ...] = ()

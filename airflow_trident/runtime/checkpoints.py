@@ -16,8 +16,8 @@ from airflow_trident.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """One stateful node. `partitions`: namespace -> its marks. Read one after the other: while a commit is under way,
-    they may be of different moments."""
+    """One stateful node. `partitions`: namespace -> its marks. They are read one by one: during a commit they may be of
+    different moments."""
 
     state: str
     record: CheckpointRecord

@@ -83,9 +83,8 @@ often it takes up what it left unfinished itself: two tries of one task at once 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """`committed`: txids that this call committed, in order. `own`: what is to be said about the caller's own
-    transaction: AlreadyCommitted when it is committed, by this call or another's; else what it waits for. `view`: what
-    that was decided on."""
+    """`committed`: txids that this call committed, in order. `own`: the caller's transaction: AlreadyCommitted, by
+    whomever; else what it waits for. `view`: what that was decided on."""
 
     committed: tuple[int, ...]
     own: AlreadyCommitted | Wait | Blocked
@@ -253,8 +252,8 @@ class Committer:
         return end
 
     def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
-        """Emit again, now that its turn has come, what lost its batch, and what the caller left unfinished; None if
-        that fails. What is in other hands stays as it is."""
+        """Its turn has come: emit again what lost its batch, and what the caller left unfinished; None if that fails.
+        What others have in hand stays."""
         decision, tx = decide_commit(view, txid), view.tx
         unfinished = isinstance(decision, Wait) and decision.on == txid and tx is not None and self.takes_up(tx)
         if isinstance(decision, EmitAgain):
@@ -389,9 +388,9 @@ class Committer:
 
 
 def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
-    """The one rule about a commit that somebody else has begun: it is his while he is among the live workers of the
-    topology, and for :data:`TAKEOVER_S` in any case. Clocks that differ make that time another one: to take over too
-    early costs work, and nothing else, as the fence decides."""
+    """The one rule about a commit that somebody else began. It stays his while he is a live worker of the topology, and
+    for :data:`TAKEOVER_S` in any case. Clocks that differ change that time: a take-over too early only costs work, as
+    the fence decides."""
     if tx.status is not Status.COMMITTING:
         return False
     began_ms = tx.times_ms.get(Status.COMMITTING.value, 0)

@@ -85,8 +85,8 @@ def require_distinct_keys(plan: Plan, batches: dict[str, pa.Table]) -> None:
 
 
 def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
-    """What the batch changed: key and value fields of each of its keys that has a value now; of a window, the tuples of
-    the windows that it completed."""
+    """What the batch changed: key and value fields of each of its keys that has a value now; for windows, tuples of
+    completed windows."""
     if isinstance(spec.updater, WindowUpdater):
         return spec.updater.emitted(state.get_many)
     keys = list(dict.fromkeys(keys_of(spec, table_to_rows(batch))))

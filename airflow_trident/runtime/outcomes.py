@@ -1,5 +1,5 @@
-"""How a coordinator ended is noted in the ledger, for people. Without that, a topology that cannot begin anything looks
-like one that has nothing to do."""
+"""How a coordinator ended, noted in the ledger for people. Else a topology that cannot begin looks like one with
+nothing to do."""
 
 from __future__ import annotations
 

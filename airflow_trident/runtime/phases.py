@@ -169,10 +169,9 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Who tries (a text is the name of a program), and what a failure means. `last_try`: the caller will not try again
-    by itself. `timeout_s`: how long one attempt may take. `replays`: a backfill tries: see
-    :meth:`Ledger.start_attempt`. `rows_in_errors`: may what the ledger keeps of errors quote rows? `max_merge_rows`: so
-    many rows a commit may hold of a state at once."""
+    """Who tries (a text names a program), and what a failure means. `last_try`: the caller will not try again.
+    `timeout_s`: of one attempt. `replays`: it is a backfill: see :meth:`Ledger.start_attempt`. `rows_in_errors`: may
+    the ledger quote rows in errors? `max_merge_rows`: so many rows a commit may hold of a state at once."""
 
     owner: Owner | str
     last_try: bool = False

@@ -1,11 +1,8 @@
-"""What spouts ask of their parameters when they are built, and of rows when they are read."""
+"""What spouts ask of their parameters when they are built."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from airflow_trident.errors import ConfigurationError, DamagedInputError
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import Schema, is_nested
 
 
@@ -31,19 +28,3 @@ def require_simple_types(what: str, schema: Schema) -> None:
                 f"{what} cannot hold the field {field.name!r} of type {field.type}",
                 "Declare it as a string and take it apart with each().",
             )
-
-
-@contextmanager
-def fitting(what: str, schema: Schema, cure: str) -> Iterator[None]:
-    """Around making a table of rows.
-
-    :param what: says that they do not fit, for the error text.
-    :raises DamagedInputError: they do not.
-    """
-    import pyarrow as pa
-
-    try:
-        yield
-    # NotImplementedError: of a driver that cannot read what its database sends
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        raise DamagedInputError(f"{what} ({', '.join(map(str, schema))}): {error}", cure) from error

@@ -39,6 +39,8 @@ class DataFrameSpout(Spout):
     :raises ConfigurationError: something that must be called cannot be.
     """
 
+    schema = _POSITION
+
     def __init__(
         self,
         read: Callable[[Any, Any], Any],
@@ -54,10 +56,6 @@ class DataFrameSpout(Spout):
         self._read = read
         self._next_position = next_position
         self._fields = parse_declared(fields, [])
-
-    @property
-    def schema(self) -> Schema:
-        return _POSITION
 
     @property
     def spark_read(self) -> SparkRead:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.calls.infer import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import fitting
 from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
@@ -30,7 +28,7 @@ class FixedBatchSpout(Spout):
     :raises ConfigurationError: a row has not one value per field, or a number is below 1.
     """
 
-    kind = SpoutKind.TRANSACTIONAL
+    schema: Schema = ()
 
     def __init__(self, fields: FieldSpec, rows: Sequence[Any], max_batch_size: int = 1000, *, splits: int = 2) -> None:
         if max_batch_size < 1 or splits < 1:
@@ -39,19 +37,15 @@ class FixedBatchSpout(Spout):
             )
         width = len(split_spec(fields))
         self._rows = tuple(_row(row, index, width) for index, row in enumerate(rows))
-        self._schema = parse_declared(fields, [_type_of_column(self._rows, place) for place in range(width)])
+        self.schema = parse_declared(fields, [_type_of_column(self._rows, place) for place in range(width)])
         self._max_batch_size = max_batch_size
         self._splits = splits
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     def coordinator(self) -> FixedCoordinator:
         return FixedCoordinator(len(self._rows), self._max_batch_size)
 
     def emitter(self) -> FixedEmitter:
-        return FixedEmitter(self._schema, self._rows, self._splits)
+        return FixedEmitter(self.schema, self._rows, self._splits)
 
     def describe(self) -> str:
         return f"FixedBatchSpout({len(self._rows)} rows by {self._max_batch_size})"

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.calls.infer import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import fitting
 from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
@@ -30,6 +29,8 @@ class MemoryTransactionalSpout(PartitionedSpout):
     :raises ConfigurationError: a tuple has not one value per field, or the amount is below 1.
     """
 
+    schema: Schema = ()
+
     def __init__(self, partitions: Mapping[int, Sequence[Sequence[Any]]], fields: FieldSpec, take_amount: int) -> None:
         width = len(split_spec(fields))
         self._rows = {str(number): tuple(map(tuple, rows)) for number, rows in partitions.items()}
@@ -43,12 +44,8 @@ class MemoryTransactionalSpout(PartitionedSpout):
         if take_amount < 1:
             raise ConfigurationError(f"{type(self).__name__} takes {take_amount} tuples", "Take at least 1.")
         first = next((row for rows in self._rows.values() for row in rows), ())
-        self._schema = parse_declared(fields, [type_of_annotation(type(value)) for value in first])
+        self.schema = parse_declared(fields, [type_of_annotation(type(value)) for value in first])
         self._take = take_amount
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     def partitions(self) -> Collection[str]:
         return self._rows.keys()
@@ -68,8 +65,8 @@ class MemoryTransactionalSpout(PartitionedSpout):
                 "Give it the tuples that it had.",
             )
         what = f"tuples of partition {partition} of {self.describe()} do not fit its fields"
-        with fitting(what, self._schema, "Mend the tuples or the types."):
-            table = rows_to_table(self._schema, list(rows[begin:end]))
+        with fitting(what, self.schema, "Mend the tuples or the types."):
+            table = rows_to_table(self.schema, list(rows[begin:end]))
         yield from table.to_batches()
 
     def lag(self, last: Mapping[str, Json]) -> Lag:

@@ -85,8 +85,8 @@ def make_slot_folder(root: str, slot: Slot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagingArea:
-    """Staged batches, seen by every task. `root`: a folder, which may begin with ``~``, or the URI of an object store;
-    nothing is opened before use."""
+    """Staged batches, seen by every task. `root`: a folder (``~`` is allowed) or the URI of an object store. Opens
+    nothing before use."""
 
     root: str
 

@@ -43,10 +43,8 @@ class MendingAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendingOrder:
-    """`dag_id`: of the DAG that has the topology; `incarnation`: the life of the topology that is meant; `by`: the
-    user. `txid`: one transaction, with what was seen of it; or `first` and `last`, both included; neither: what is
-    unfinished.
-    """
+    """`dag_id`: of the topology's DAG; `incarnation`: its life; `by`: the user. `txid`: one transaction, with what was
+    seen of it; or `first` and `last`, both included; neither: all unfinished ones."""
 
     action: MendingAction
     topology: str

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Topologies and where each is, ``name -> (topology, place)``; `rivals`: where another one of the same name is;
-    `broken`: DAG files that could not be read, and why; `dags`: the ids of those that could; `tasks`: the tasks that
-    have the topology, where a DAG has it."""
+    """Topologies and their places, ``name -> (topology, place)``. `rivals`: the place of another one of the same name;
+    `broken`: unreadable DAG files, and why; `dags`: ids of the others; `tasks`: the tasks that have the topology."""
 
     topologies: dict[str, tuple[Topology, str]] = field(default_factory=dict)
     tasks: dict[str, list[Any]] = field(default_factory=dict)

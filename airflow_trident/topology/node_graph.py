@@ -108,9 +108,9 @@ class NodeGraph:
         return self
 
     def spark_conf(self) -> dict[str, str]:
-        """Settings of a Spark application that the loads of the largest stages ask for: whole cores per task, and
-        memory of the Python process beside it. Applications that tasks and commands start get them, below what their
-        own `spark_conf` says. A Connect server is an application already: give them to it."""
+        """Settings of a Spark application for the loads of the largest stages: cores per task, and memory of the Python
+        process. Applications of tasks and commands get them, below their own `spark_conf`. Give them to a Connect
+        server yourself."""
         stages = self.compile().stages
         conf = {}
         if cpu := max((stage.cpu_percent or 0 for stage in stages), default=0):

@@ -43,8 +43,8 @@ class Stream(TupleStream):
         return GroupedStream(self, aggregate.group_by(self, fields))
 
     def aggregate(self, *what: Any) -> Stream:
-        """Aggregate the whole batch, also when it is empty: ``aggregate(Count(), "n")``,
-        ``aggregate("price", Sum(), "total")``. Combiners and reducers give one tuple."""
+        """Aggregate the whole batch, even an empty one: ``aggregate(Count(), "n")``, ``aggregate("price", Sum(),
+        "total")``. Combiners and reducers give one tuple."""
         return aggregate.aggregate(self, Scope.ALL, (), what)
 
     def partition_aggregate(self, *what: Any) -> Stream:

@@ -153,9 +153,9 @@ class TupleStream(StreamBase):
         return repartition.partition(self, grouping)
 
     def parallelism_hint(self, partitions: int) -> Self:
-        """How many partitions this node has, and with it all nodes that no repartition divides from it; of several
-        hints the largest (Trident: parallelismHint, which says it about the node, as this does, and gives the same
-        stream back). A source has no more partitions than splits."""
+        """The number of partitions of this node, and of all nodes that no repartition divides from it; of several hints
+        the largest (Trident: parallelismHint, which also gives the same stream back). A source has no more partitions
+        than splits."""
         return repartition.parallelism_hint(self, partitions)
 
     def set_cpu_load(self, percent: float) -> Self:

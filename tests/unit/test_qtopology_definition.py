@@ -189,11 +189,7 @@ def test_a_file_of_the_first_generation_has_workers_and_programs_and_each_worker
     assert (found.generation, found.name, found.workers) == (Generation.SEED, "first", ("w1", "w2"))
     assert [one.type for one in (*found.spouts, *found.bolts)] == ["subproc", "subproc", "inproc"]
     assert found.notes == ("coordination_port is not used: workers meet in ZooKeeper",)
-    parts = {name: found.of_worker(name) for name in found.workers}
-    assert {name: [one.name for one in part.spouts] for name, part in parts.items()} == {"w1": ["s"], "w2": []}
-    assert {name: [one.name for one in part.bolts] for name, part in parts.items()} == {"w1": [], "w2": ["b", "c"]}
-    with pytest.raises(ConfigurationError, match=r"t.json: there is no worker 'w3'. There are: w1, w2."):
-        found.of_worker("w3")
+    assert {one.name: one.worker for one in (*found.spouts, *found.bolts)} == {"s": "w1", "b": "w2", "c": "w2"}
 
 
 def test_compiling_does_not_change_what_it_is_given() -> None:

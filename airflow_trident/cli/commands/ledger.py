@@ -124,10 +124,10 @@ _TOPOLOGY_COLUMNS = (
 
 
 def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[str, Any]:
-    """`next`: the next txid; `committed`: every txid up to it is committed or skipped; `failed`, `skipped`: txids;
-    `replayed`: those that a replay was begun of and not ended, late ones (passed already) marked so; `lost`:
-    what states were given up for; `coordinator`: how it ended last, and `coordinated` when (UTC); `lag`: what the
-    sources have and no transaction has claimed; `problem`: the coordinator's error."""
+    """`next`: the next txid; `committed`: all up to it are committed or skipped; `failed`, `skipped`: txids;
+    `replayed`: begun replays that have not ended, late ones marked; `lost`: what states go on without; `coordinator`:
+    how it ended last, at `coordinated` (UTC); `lag`: what sources have and no transaction took; `problem`: the
+    coordinator's error."""
     outcome = None if outcome is None else outcome.now(view.next_txid)
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby, repeat
 from typing import Any
 
@@ -84,14 +85,14 @@ class _Given:
         return frame.row(self._reads, row - start)
 
 
+@dataclass
 class _Made:
     """Emits as frames of the node's schema."""
 
-    def __init__(self, node: BoltNode, keep: frozenset[str], border: Border, given: _Given) -> None:
-        self._node = node
-        self._keep = keep
-        self._border = border
-        self._given = given
+    _node: BoltNode
+    _keep: frozenset[str]
+    _border: Border
+    _given: _Given
 
     def appended(self, emits: list[Emit]) -> Iterator[Frame]:
         """To the rows that they are of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.engine.fused.folds import Emitted, coercers, key_of_groups, shown_key
@@ -50,15 +51,13 @@ def multi_reduce(
             yield from calls.taken()
 
 
+@dataclass
 class _Calls:
     """One reducer, grouped or not."""
 
-    def __init__(
-        self, reducer: MultiReducer[Any] | GroupedMultiReducer[Any], emitted: Emitted, borders: Sequence[Border]
-    ) -> None:
-        self._reducer = reducer
-        self._emitted = emitted
-        self._borders = borders
+    _reducer: MultiReducer[Any] | GroupedMultiReducer[Any]
+    _emitted: Emitted
+    _borders: Sequence[Border]
 
     def init(self, group: Row) -> Any:
         if isinstance(self._reducer, GroupedMultiReducer):

@@ -1,7 +1,6 @@
-"""Column expressions as Spark columns. The meaning is that of `operations.expr.evaluate`, so wherever Spark has an idea
-of its own (coercions, lenient casts, division) it is not asked for one: types were made explicit before, and texts
-are held against the same patterns. Needs ANSI mode, UTC as session time zone and case-sensitive names.
-"""
+"""Column expressions as Spark columns. They mean what `operations.expr.evaluate` says. Spark's own rules (coercions,
+lenient casts, division) are kept out: types are made explicit before, and texts are checked with the same patterns.
+Needs ANSI mode, UTC as session time zone and case-sensitive names."""
 
 from __future__ import annotations
 

@@ -311,8 +311,8 @@ class GroupRun:
         return data if len(members) == len(self._jobs) else data.coalesce(1)
 
     def _shares(self, texts: Sequence[TextFiles | None]) -> list[list[int]]:
-        """Whose lines are read together. Apart from others where that spares moving them: then an aggregation by
-        transaction finds all of a group in one partition."""
+        """Whose lines are read together. They stay apart if that spares moving them: an aggregation by transaction then
+        finds each group in one partition."""
         whole = [list(range(len(texts)))]
         aggregations = [found for found in map(merged_by, self._plan.stages) if found is not None]
         if not self._member or not any(one.groups for one in aggregations):

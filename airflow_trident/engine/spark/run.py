@@ -63,9 +63,9 @@ _MOST_KEPT = 16
 
 @dataclass(frozen=True)
 class Flow:
-    """Rows on their way: a DataFrame, and the Python pass behind it that is not begun yet, because what comes next may
-    still be put into it. `schema` is that of what comes out, `partitions` in how many parts; `sized`: does Spark know
-    about how large it is? What Python reads it takes for as large as the numbers that say what to read."""
+    """Rows on their way: a DataFrame, and a Python pass after it that may still take in more nodes. `schema`: of the
+    result; `partitions`: how many; `sized`: does Spark know its size? For rows read by Python it only knows the split
+    numbers."""
 
     data: DataFrame
     schema: Schema

@@ -47,8 +47,8 @@ class Submitter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """What a run of the script is given. `helper`: the module that it imports, where the driver sees it, too.
-    `folders`: output -> where its runs write."""
+    """What a run of the script gets. `helper`: the module that it imports, where the driver sees it. `folders`: output
+    -> where its runs write."""
 
     job_path: str
     helper: str

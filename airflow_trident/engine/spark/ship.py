@@ -41,8 +41,8 @@ def ship(content: object, what: str) -> bytes:
 
 @contextmanager
 def modules_by_value() -> Iterator[None]:
-    """Inside, cloudpickle takes modules that workers cannot import by value. The registry is that of the process, so
-    only one thread pickles at a time."""
+    """Inside, cloudpickle takes modules by value that workers cannot import. The registry is the process's: one thread
+    pickles at a time."""
     from pyspark import cloudpickle
 
     with _LOCK:

@@ -163,9 +163,9 @@ def bounds_of(config: WindowConfig) -> Schema:
 
 @dataclass
 class _Book:
-    """How far the stream is. `mark`: below which place everything has come, None at first; `panes`: live pane -> number
-    of its chunks; `late`: tuples that came too late for all their windows; `windows`: how many have fired. `late_now`,
-    `ahead_now`: those of the highest transaction. `reopened`: the last time from which windows were opened again."""
+    """How far the stream is. `mark`: all before it has come, None at first; `panes`: live pane -> its chunks; `late`:
+    tuples too late for all their windows; `windows`: how many fired. `late_now`, `ahead_now`: of the highest
+    transaction. `reopened`: the last time from which windows were opened again."""
 
     mark: int | None = None
     panes: dict[int, int] = field(default_factory=dict)

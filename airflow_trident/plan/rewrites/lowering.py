@@ -25,7 +25,7 @@ TAG = "of stream"
 
 
 def lower(sinks: Sinks) -> Sinks:
-    """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and steps behind them; without
+    """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and later steps, without
     repartitions that move nothing."""
     return rebuilt(sinks, lambda _, node: _lowered(node))
 
@@ -44,9 +44,9 @@ def _lowered(node: Node) -> Node:
 
 
 def _aggregate(node: AggregateNode) -> Node:
-    """Combiners: partial aggregation in every partition, then bring the partial values of a group together, then the
-    final combination (Trident: Stream.aggregate, GroupedStream.aggregate). Anything else needs all tuples of a group
-    together, or what was chosen of them."""
+    """Combiners aggregate in each partition, then a group's partial values come together for the final step (Trident:
+    Stream.aggregate, GroupedStream.aggregate). Others need all tuples of a group together, or those chosen from
+    them."""
     before = node.input
     partial = tuple(one for one in map(_partial, node.aggregations) if one is not None)
     if len(partial) == len(node.aggregations):

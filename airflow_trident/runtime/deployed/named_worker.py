@@ -46,9 +46,8 @@ _ANSWERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Seconds. `poll_s`: between two looks at a source that has nothing new. `look_s`: between two looks at the
-    deployments where nothing is seen to change. `wait_s`: for a deployment that names the worker, and for its name.
-    `stop_s`: for what was begun, once the worker is to end."""
+    """Seconds. `poll_s`: between looks at a source without news. `look_s`: between looks at unchanged deployments.
+    `wait_s`: for a deployment that names the worker, and for its name. `stop_s`: for begun work when it is to end."""
 
     poll_s: float = 5.0
     look_s: float = 1.0

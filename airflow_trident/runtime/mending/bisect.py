@@ -85,15 +85,17 @@ def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progre
     return search.poison(stream, 0, search.rows_of(stream), whole, alone=False)
 
 
+@dataclass
 class _Search:
-    def __init__(self, plan: Plan, slot: Slot, metadata: dict[str, Json], engine: Engine, progress: Progress) -> None:
-        self._plan = plan
-        self._slot = slot
-        self._metadata = metadata
-        self._engine = engine
-        self._progress = progress
+    _plan: Plan
+    _slot: Slot
+    _metadata: dict[str, Json]
+    _engine: Engine
+    _progress: Progress
+
+    def __post_init__(self) -> None:
         self._runs = 0
-        self._sizes = {name: self._split_rows(name) for name in metadata}
+        self._sizes = {name: self._split_rows(name) for name in self._metadata}
 
     def rows_of(self, stream: str) -> int:
         return sum(rows for _, rows in self._sizes[stream])

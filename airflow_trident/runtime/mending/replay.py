@@ -26,9 +26,9 @@ EXAMPLES_ROWS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """How the replay of one state's batch differs. `missing`: rows staged and not replayed; `extra`: the reverse; at
-    most a few examples of each, with the numbers of all in `missing_rows` and `extra_rows`. `only_reals`: if they
-    differ in real numbers alone, by how much at most, as a part of the larger one; else None."""
+    """How one state's batch differs. `missing`: rows staged but not replayed; `extra`: the reverse: a few examples
+    each; `missing_rows`, `extra_rows`: how many. `only_reals`: if only real numbers differ, the largest difference as a
+    part of the larger number; else None."""
 
     state: str
     staged_rows: int

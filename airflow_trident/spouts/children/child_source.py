@@ -29,6 +29,8 @@ class ChildSource(SpoolSource):
     :param stream_field: the field that gets the stream id of a tuple; None: tuples come on the default stream only.
     """
 
+    schema: Schema = ()
+
     def __init__(
         self,
         spout: ChildSpout,
@@ -40,16 +42,16 @@ class ChildSource(SpoolSource):
         stream_field: str | None = None,
     ) -> None:
         self.spout = spout
-        self._schema = parse_declared(fields)
+        self.schema = parse_declared(fields)
         self._max_s, self._idle_s = max_s, idle_s
         self._stream_field = stream_field
         if max_s <= 0 or idle_s < 0:
             raise ConfigurationError(f"{spout} with max_s={max_s}, idle_s={idle_s}", "Give times above 0.")
-        if stream_field is not None and stream_field not in names_of(self._schema):
+        if stream_field is not None and stream_field not in names_of(self.schema):
             raise ConfigurationError(
                 f"{spout} has no field {stream_field!r} for the stream id", f"Add it: {stream_field} string."
             )
-        self._given_fields = tuple(field for field in self._schema if field.name != stream_field)
+        self._given_fields = tuple(field for field in self.schema if field.name != stream_field)
         if whole and [field.type for field in self._given_fields] != ["string"]:
             raise ConfigurationError(f"{spout} with the fields {fields!r}", "A whole tuple is one string field.")
         self._whole = whole
@@ -58,10 +60,6 @@ class ChildSource(SpoolSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_child": None, "_broken": None}
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     def poll(self, max_rows: int) -> Polled | None:
         """
@@ -161,7 +159,7 @@ class ChildSource(SpoolSource):
     def _row(self, one: Given, read: Reader) -> tuple[Any, ...]:
         values = read(one.values)
         if self._stream_field is not None:
-            at = names_of(self._schema).index(self._stream_field)
+            at = names_of(self.schema).index(self._stream_field)
             return (*values[:at], one.stream, *values[at:])
         if one.stream != DEFAULT_STREAM:
             raise ValueError(f"it came on stream {one.stream!r}: name a field for that, stream_field=")
@@ -172,13 +170,13 @@ class ChildSource(SpoolSource):
         import pyarrow as pa
 
         try:
-            rows_to_table(self._schema, rows)
+            rows_to_table(self.schema, rows)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             return str(error) or type(error).__name__
         return ""
 
     def _misfit(self, one: Given, why: str) -> DamagedInputError:
-        fields = ", ".join(map(str, self._schema))
+        fields = ", ".join(map(str, self.schema))
         return DamagedInputError(
             f"{self.spout} gave {json.dumps(one.values)[:200]}, which does not fit its fields ({fields}): {why}",
             "Declare the fields as they come. That tuple is not spooled; the others of its batch are.",
@@ -190,8 +188,8 @@ def _text_of(values: Any) -> tuple[Any, ...]:
 
 
 def _ids(given: Sequence[Given]) -> list[str]:
-    """One for each row. A ``next`` may give several tuples under one id; that id in another one is the same again. What
-    has no id is like nothing else."""
+    """One id for each row. A ``next`` may give several tuples under one id; the same id in another one means the same
+    tuple. A tuple without an id is like no other."""
     seen = Counter[tuple[int, str]]()
     ids = []
     for one in given:

@@ -1,6 +1,5 @@
-"""Spouts in other programs, unmodified. Each batch is a durable file before it gets its txid, as of every
-:class:`~airflow_trident.spouts.spool.spout.SpooledSpout`; attempts read the file, and never ask the child again.
-"""
+"""Spouts in other programs, unmodified. As in every :class:`~airflow_trident.spouts.spool.spout.SpooledSpout` a batch
+is a durable file before it gets its txid. Attempts read the file and never ask the child again."""
 
 from __future__ import annotations
 

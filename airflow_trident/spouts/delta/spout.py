@@ -13,7 +13,6 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.parquet import parquet_file
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.files.columns import fitted, from_text
 from airflow_trident.spouts.table_log import (
@@ -50,7 +49,7 @@ class DeltaSpout(Spout):
     :raises ConfigurationError: an argument is wrong.
     """
 
-    kind = SpoutKind.TRANSACTIONAL
+    schema: Schema = ()
 
     def __init__(
         self,
@@ -69,17 +68,13 @@ class DeltaSpout(Spout):
             "DeltaSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
         self._place = DeltaPlace(uri=path, conn_id=conn_id, options=storage_options or {})
-        self._schema = parse_declared(fields, [])
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
+        self.schema = parse_declared(fields, [])
 
     def coordinator(self) -> VersionsCoordinator:
-        return VersionsCoordinator(partial(_open, self._place), _span, self._schema, self._reading)
+        return VersionsCoordinator(partial(_open, self._place), _span, self.schema, self._reading)
 
     def emitter(self) -> DeltaEmitter:
-        return DeltaEmitter(self._place.resolved(), self._schema)
+        return DeltaEmitter(self._place.resolved(), self.schema)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         return (file_dataset(self._place.uri),)

@@ -19,9 +19,8 @@ class LateFiles(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """A batch has at least one file, and otherwise at most `max_files` and `max_bytes`. Files younger than
-    `min_age_ns` are left for later: somebody may be writing them.
-    """
+    """A batch has one file at least, else at most `max_files` and `max_bytes`. Files younger than `min_age_ns` wait:
+    they may still be written."""
 
     max_files: int
     max_bytes: int

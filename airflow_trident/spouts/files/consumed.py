@@ -64,10 +64,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """What has been read up to a transaction. See the module's text; hashes stand for names. `seen`: name -> what the
-    file looked like; `contents`: name -> its content, where that was recorded. `old`: None if an earlier version of the
-    package wrote this.
-    """
+    """What was read up to a transaction (see the module; hashes stand for names). `seen`: name -> how the file looked;
+    `contents`: name -> its content, if recorded. `old`: None if an earlier version of the package wrote this."""
 
     cursor: tuple[int, str] = (-1, "")
     window_ns: int = 0

@@ -72,8 +72,8 @@ class FileEmitter(Emitter):
         )
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
-        """Of Parquet files whose columns are of the declared types. Spark's readers of CSV and JSON take other values
-        than this one does, and are slower."""
+        """Parquet files whose columns have the declared types. For CSV and JSON Spark's readers accept other values
+        than this one, and are slower."""
         if self.reading.format is not FileFormat.PARQUET or not self.source.is_local:
             return None
         files = self._whole(metadata)

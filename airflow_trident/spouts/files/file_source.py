@@ -62,8 +62,8 @@ class FileSource(ABC):
 
     @abstractmethod
     def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
-        """Before several workers read parts of it: what all of them would have to find out. Never an error: who reads
-        it says what is wrong with it."""
+        """Look once at what all workers would have to find out, before they read parts of it. Never an error: the
+        reader raises it."""
 
     @abstractmethod
     def opened(self, where: str, file: RecordedFile) -> AbstractContextManager[BinaryIO]:

@@ -19,9 +19,8 @@ _TEMPORARY = (".tmp", ".part", "._COPYING_")
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """`path` is relative to the base, with ``/``. `ctime_ns`: when the system last changed the file's name or status;
-    unlike `mtime_ns` nobody can set it back. `etag`: of an object, what its store knows its content by.
-    """
+    """`path`: relative to the base, with ``/``. `ctime_ns`: the last change of the file's name or status, which nobody
+    can set back (`mtime_ns` can be). `etag`: of an object, its store's word for its content."""
 
     path: str
     size: int

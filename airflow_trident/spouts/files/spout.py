@@ -19,7 +19,6 @@ from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import require_simple_types
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.consumed import (
@@ -79,8 +78,6 @@ class FileSpout(Spout):
         read by more than `late_window_s`. Then a listing begins there, and batches are in the order of names.
     :raises ConfigurationError: an argument is wrong, or arguments do not go together.
     """
-
-    kind = SpoutKind.TRANSACTIONAL
 
     def __init__(
         self,
@@ -161,9 +158,8 @@ class FileSpout(Spout):
 
 
 class _Listings:
-    """The last listing of a large folder, for a drain, which begins one transaction after the other. It is used again
-    while it still gives a batch, and while it is not older than LISTING_AGE times what it took. So listing takes a
-    small part of the time, however many files there are."""
+    """The last listing of a large folder, for a drain. It is used again while it still gives a batch and is younger
+    than LISTING_AGE times its own duration: so listing takes a small part of the time."""
 
     def __init__(self, source: FileSource) -> None:
         self._source = source

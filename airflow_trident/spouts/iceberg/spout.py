@@ -13,7 +13,6 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.files.columns import fitted
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
 from airflow_trident.spouts.table_log import (
@@ -50,7 +49,7 @@ class IcebergSpout(Spout):
     :raises ConfigurationError: an argument is wrong.
     """
 
-    kind = SpoutKind.TRANSACTIONAL
+    schema: Schema = ()
 
     def __init__(
         self,
@@ -70,17 +69,13 @@ class IcebergSpout(Spout):
             "IcebergSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
         self._place = IcebergPlace(name=name, catalog=catalog, conn_id=conn_id, properties=properties or {})
-        self._schema = parse_declared(fields, [])
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
+        self.schema = parse_declared(fields, [])
 
     def coordinator(self) -> VersionsCoordinator:
-        return VersionsCoordinator(partial(_open, self._place), _span, self._schema, self._reading)
+        return VersionsCoordinator(partial(_open, self._place), _span, self.schema, self._reading)
 
     def emitter(self) -> IcebergEmitter:
-        return IcebergEmitter(self._place.resolved(), self._schema)
+        return IcebergEmitter(self._place.resolved(), self.schema)
 
     def describe(self) -> str:
         return f"IcebergSpout({self._place.name})"

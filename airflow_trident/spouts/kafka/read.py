@@ -40,19 +40,19 @@ class RecordedRange:
     """Whether missing records are an error (transactional) or are logged (opaque)."""
 
 
+@dataclass
 class RangeReader:
     """Reads one recorded range; see :meth:`batches`."""
 
-    def __init__(
-        self, cluster: KafkaCluster, what: str, recorded: RecordedRange, isolation: str, timeout_s: float
-    ) -> None:
-        self._cluster = cluster
-        self._what = what
-        self._recorded = recorded
-        self._isolation = isolation
-        self._timeout_s = timeout_s
+    _cluster: KafkaCluster
+    _what: str
+    _recorded: RecordedRange
+    _isolation: str
+    _timeout_s: float
+
+    def __post_init__(self) -> None:
         self._gaps: list[OffsetRange] = []
-        self._next = recorded.range.begin
+        self._next = self._recorded.range.begin
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the range in the order of offsets.

@@ -84,8 +84,9 @@ class KafkaSpout(Spout):
     :raises ConfigurationError: an argument is wrong, or arguments do not go together.
     """
 
-    kind = SpoutKind.TRANSACTIONAL
     default_on_data_loss = OnDataLoss.ERROR
+
+    schema: Schema = ()
 
     def __init__(
         self,
@@ -130,19 +131,15 @@ class KafkaSpout(Spout):
             ),
             timeout_s=timeout_s,
         )
-        self._schema = _declared(who, fields)
+        self.schema = _declared(who, fields)
         self._split_rows = split_rows
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     def coordinator(self) -> KafkaCoordinator:
         return KafkaCoordinator(self._reach, self._deciding)
 
     def emitter(self) -> KafkaEmitter:
         return KafkaEmitter(
-            self._reach.resolved(), self._schema, self._deciding, self._split_rows, self.kind is not SpoutKind.OPAQUE
+            self._reach.resolved(), self.schema, self._deciding, self._split_rows, self.kind is not SpoutKind.OPAQUE
         )
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:

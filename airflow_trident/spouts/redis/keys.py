@@ -52,8 +52,6 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     max_splits: int = 32
     resolved: RedisServer | None = field(default=None, repr=False)
 
-    kind = SpoutKind.TRANSACTIONAL
-
     def __post_init__(self) -> None:
         super().__post_init__()
         patterns = ("{n}", "{partition}") if self.num_partitions is not None else ("{n}",)

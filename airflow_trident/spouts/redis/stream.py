@@ -71,8 +71,6 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     max_splits: int = 32
     resolved: RedisServer | None = field(default=None, repr=False)
 
-    kind = SpoutKind.TRANSACTIONAL
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.partitions() or not self.schema:
@@ -219,8 +217,8 @@ class OpaqueRedisStreamSpout(RedisStreamSpout, OpaquePartitionedSpout):
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"begin": "after"}):
-    """`begin`: the id before the first entry; `added`: how many entries were ever added up to `to`; `lost`: how many
-    before the first one no transaction had."""
+    """`begin`: the id before the first entry; `added`: entries ever added up to `to`; `lost`: entries before the first
+    one that no transaction had."""
 
     begin: str
     to: str

@@ -88,6 +88,8 @@ class CallableSource(SpoolSource):
     :param ack: called with the token of a :class:`Polled`.
     """
 
+    schema: Schema = ()
+
     def __init__(
         self,
         poll: Callable[[int], Polled | Sequence[Any] | None],
@@ -96,11 +98,7 @@ class CallableSource(SpoolSource):
         ack: Callable[[Any], object] | None = None,
     ) -> None:
         self._poll, self._ack = poll, ack
-        self._schema = parse_declared(fields)
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
+        self.schema = parse_declared(fields)
 
     def poll(self, max_rows: int) -> Polled | None:
         given = _asked(self.describe(), self._poll, max_rows)
@@ -142,6 +140,8 @@ class CommandSource(SpoolSource):
     :param id_of: the id of a line, where the command prints lines again that were not acknowledged.
     """
 
+    schema: Schema = ()
+
     def __init__(
         self,
         command: Sequence[str],
@@ -153,18 +153,14 @@ class CommandSource(SpoolSource):
         id_of: Callable[[str], str] | None = None,
     ) -> None:
         self._command, self._ack = _arguments(command), None if ack is None else _arguments(ack)
-        self._schema = parse_declared(fields, ["string"])
-        if len(self._schema) != 1 or self._schema[0].type != "string":
+        self.schema = parse_declared(fields, ["string"])
+        if len(self.schema) != 1 or self.schema[0].type != "string":
             raise ConfigurationError(
                 f"CommandSource with the fields {fields!r}", "Its lines are one string field: take them apart behind."
             )
         if timeout_s <= 0:
             raise ConfigurationError(f"CommandSource with timeout_s={timeout_s}", "It must be above 0.")
         self._env, self._timeout_s, self._id_of = dict(env or {}), timeout_s, id_of
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     def poll(self, max_rows: int) -> Polled | None:
         token = uuid.uuid4().hex

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.io.arrow import arrow_schema, rows_to_table
-from airflow_trident.spouts.checks import fitting
+from airflow_trident.io.arrow import arrow_schema, fitting, rows_to_table
 from airflow_trident.spouts.spool.sources import Polled
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
 from airflow_trident.types import Json, Schema

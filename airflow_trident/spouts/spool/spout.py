@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.sources import SpoolSource
 from airflow_trident.spouts.spool.spool import Spool, SpooledBatch
@@ -42,8 +41,6 @@ class SpooledSpout(Spout):
     :param keep: how many committed batches are kept, to be read again and to know their ids; one that was not
         acknowledged is kept anyway.
     """
-
-    kind = SpoutKind.TRANSACTIONAL
 
     def __init__(self, source: SpoolSource, folder: str, *, max_rows: int = 10_000, keep: int = 20) -> None:
         if not isinstance(source, SpoolSource):

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.operations.expr.conversions import interval_of
-from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import fitting, require_at_least
+from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.spouts.sql.source import SqlSource
 from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
@@ -46,7 +45,7 @@ class SqlSpout(Spout):
     :raises ConfigurationError: arguments are wrong, or do not go together.
     """
 
-    kind = SpoutKind.TRANSACTIONAL
+    schema: Schema = ()
 
     def __init__(
         self,
@@ -68,16 +67,12 @@ class SqlSpout(Spout):
         require_at_least(0, "SqlSpout", settle_s=settle_s)
         self._conn_id = conn_id
         self._connection = connection
-        self._schema = parse_declared(fields)
+        self.schema = parse_declared(fields)
         self._what = (table, query, key)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._splits = splits
         self._settle_s = settle_s
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     def coordinator(self) -> SqlCoordinator:
         return SqlCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes)
@@ -89,7 +84,7 @@ class SqlSpout(Spout):
         """With the connection: executors cannot ask Airflow for it."""
         table, query, key = self._what
         where = self._connection or resolve(self._conn_id)
-        return SqlSource(where=where, table=table, query=query, key=key, fields=self._schema)
+        return SqlSource(where=where, table=table, query=query, key=key, fields=self.schema)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         """None for a query: which tables it reads only the database knows."""

@@ -24,8 +24,9 @@ _SETTINGS = {
 
 
 def require_conditions(place: DeltaPlace) -> None:
-    """:raises ConfigurationError: no: two committers could both write the next version.
-    :raises MissingExtraError: nobody can ask, without obstore."""
+    """:raises ConfigurationError: it cannot: two committers could both write the next version.
+    :raises MissingExtraError: obstore is needed to ask.
+    """
     parts = urlsplit(place.where)
     if parts.scheme not in _SCHEMES:
         return

@@ -116,8 +116,8 @@ class DeltaTable(StateFactory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """Of a marker's file. `of`: topology and state. `table_version`: the version of the table that it counts from.
-    `before`: the token that it replaced."""
+    """The marker's file. `of`: topology and state. `table_version`: the table's version that it counts from. `before`:
+    the token that it replaced."""
 
     of: tuple[str, str]
     marker: dict[str, Any]

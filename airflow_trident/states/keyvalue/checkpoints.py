@@ -33,8 +33,8 @@ _EMITTED = "__emitted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What the journal holds: how far the checkpoint is, and what is applied (None: nothing yet). From COMMITTING on a
-    transaction counts as applied."""
+    """What the journal holds: how far the checkpoint is, and what is applied (None: nothing). A transaction counts from
+    COMMITTING on."""
 
     record: CheckpointRecord
     marker: Marker | None

@@ -27,7 +27,7 @@ from airflow_trident.states.core.merge import canonical_key
 from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, StateProvider, namespace_of
 from airflow_trident.states.keyvalue.checkpoints import Checkpoints, Journal, Saved, shows_prepared
 from airflow_trident.states.keyvalue.emitted import decode_emitted, encode_emitted
-from airflow_trident.states.keyvalue.forms import AS_THEY_ARE, Forms, split_config
+from airflow_trident.states.keyvalue.forms import Forms, split_config
 from airflow_trident.states.keyvalue.part import Part
 from airflow_trident.states.keyvalue.providers import make_provider
 from airflow_trident.types import names_of
@@ -86,24 +86,16 @@ class KeyValueStates(StateFactory):
         return f"KeyValueStates({self._provider().describe()}{said})"
 
 
+@dataclass(eq=False)
 class OpenStateful(State):
     """See :class:`KeyValueStates`. `items` yields ``((key,), (value,))`` of all partitions' states, as JSON."""
 
-    def __init__(
-        self,
-        spec: StateSpec,
-        stateful: Stateful,
-        journal: Journal,
-        states: Sequence[KeyValueState[Any, Any]],
-        opened: ExitStack,
-        forms: Forms = AS_THEY_ARE,
-    ) -> None:
-        self._forms = forms
-        self._spec = spec
-        self._stateful = stateful
-        self._journal = journal
-        self._states = states
-        self._opened = opened
+    _spec: StateSpec
+    _stateful: Stateful
+    _journal: Journal
+    _states: Sequence[KeyValueState[Any, Any]]
+    _opened: ExitStack
+    _forms: Forms
 
     # ---- applying ----------------------------------------------------------------------------------------------
 

@@ -282,9 +282,8 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One request, and what it does with each transaction. `record`: None: nothing is to be sent, it is all there
-    already. `changes`, `before`: what to stage. `kept`: how many values must be kept so far. `adds`: the changes are
-    amounts, which the server adds."""
+    """One request, and what it does with each transaction. `record`: None: nothing to send. `changes`, `before`: what
+    to stage. `kept`: how many kept values there must be. `adds`: the changes are amounts; the server adds."""
 
     does: tuple[Applied, ...]
     turn: Turn = Turn.MARK

@@ -168,8 +168,8 @@ class PostgresLayout:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def select(self, source: Place, nulls: Sequence[bool]) -> str:
-        """(number of the key, is it REMOVED, its values...); parameters: one list per key column that is not null here,
-        of keys whose other columns are null."""
+        """(number of the key, is it REMOVED, its values...). Parameters: a list for each key column that is not null
+        here, of keys whose other columns are null."""
         given = [place for place, is_null in enumerate(nulls) if not is_null]
         arrays = ", ".join(f"%s::{_array_type(self.spec.keys[place])}[]" for place in given)
         keys = "".join(f"{quote(self.spec.keys[place].name)}, " for place in given) or "nothing, "

@@ -125,8 +125,8 @@ def _is_locked(error: sqlite3.Error) -> bool:
 
 
 def _is_certain(error: sqlite3.Error) -> bool:
-    """Does a COMMIT that failed so surely not have happened? A write that failed left the log without the commit; of a
-    sync that failed nobody can tell."""
+    """Did a COMMIT that failed so surely not happen? A failed write left no commit in the log; after a failed sync
+    nobody can tell."""
     unwritten = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE
     return unwritten or _primary_code(error) in _BEFORE_THE_COMMIT
 

@@ -15,8 +15,8 @@ from airflow_trident.contracts.transactional_spout import (
     PartitionedTransactionalSpout,
     TransactionalSpout,
 )
-from airflow_trident.errors import DamagedInputError, PlanError, SourceChangedError
-from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.errors import PlanError, SourceChangedError
+from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.api import TransactionAttempt
 from airflow_trident.operations.bolt_wiring import Outputs
 from airflow_trident.operations.bolts import DEFAULT_STREAM, BatchOutputCollector, OutputFieldsDeclarer, TopologyContext
@@ -54,16 +54,10 @@ class SpoutOfTopology:
 
     def batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         """:raises DamagedInputError: a value does not fit its field."""
-        import pyarrow as pa
-
-        try:
-            yield from rows_to_table(self.schema, rows).to_batches()
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            fields = ", ".join(map(str, self.schema))
-            raise DamagedInputError(
-                f"spout {self.id!r} emitted what does not fit its fields ({fields}): {error}",
-                "Mend the source or the types in declare_output_fields().",
-            ) from error
+        cure = "Mend the source or the types in declare_output_fields()."
+        with fitting(f"spout {self.id!r} emitted what does not fit its fields", self.schema, cure):
+            table = rows_to_table(self.schema, rows)
+        yield from table.to_batches()
 
 
 def adapted(id: str, spout: AnyTransactionalSpout, conf: Mapping[str, Any], tasks: int) -> Spout:
@@ -163,8 +157,16 @@ class _Emitter(Emitter):
 # ---- partitions ------------------------------------------------------------------------------------------------
 
 
+class _Partitioned(_OfStorm, PartitionedSpout):
+    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+        with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
+            if not coordinator.is_ready():
+                return
+        yield from super().next_parts(partitions, last)
+
+
 @dataclass(frozen=True)
-class PartitionedSource(_OfStorm, PartitionedSpout):
+class PartitionedSource(_Partitioned):
     """A part's metadata: ``{"meta": what the emitter gave, "rows": their number, "digest": of them}``: so a partition
     that gives other tuples again is noticed."""
 
@@ -174,12 +176,6 @@ class PartitionedSource(_OfStorm, PartitionedSpout):
     def partitions(self) -> list[str]:
         with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
             return list(map(str, range(coordinator.num_partitions())))
-
-    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-        with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
-            if not coordinator.is_ready():
-                return
-        yield from super().next_parts(partitions, last)
 
     def next_part(self, partition: str, last: Json) -> Json:
         rows = list[Row]()
@@ -200,7 +196,7 @@ class PartitionedSource(_OfStorm, PartitionedSpout):
 
 
 @dataclass(frozen=True)
-class OpaquePartitionedSource(_OfStorm, OpaquePartitionedSpout):
+class OpaquePartitionedSource(_Partitioned, OpaquePartitionedSpout):
     """A part's metadata: as of :class:`PartitionedSource`, and ``"last"``: that of the part before."""
 
     spout: OpaquePartitionedTransactionalSpout[Any]
@@ -209,12 +205,6 @@ class OpaquePartitionedSource(_OfStorm, OpaquePartitionedSpout):
     def partitions(self) -> list[str]:
         with closing(self.spout.get_emitter(self.where.conf, self.where.context())) as emitter:
             return list(map(str, range(emitter.num_partitions())))
-
-    def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-        with closing(self.spout.get_coordinator(self.where.conf, self.where.context())) as coordinator:
-            if not coordinator.is_ready():
-                return
-        yield from super().next_parts(partitions, last)
 
     def next_part(self, partition: str, last: Json) -> Json:
         before = None if last is None else _part(last, self.describe())["meta"]

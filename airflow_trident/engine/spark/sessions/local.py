@@ -153,8 +153,8 @@ def _runs(session: SparkSession | None = None) -> bool:
 
 
 def _forget_killed() -> None:
-    """Make pyspark forget a JVM that ended without it, killed perhaps: the next job starts another one, where every
-    call to this one would be refused."""
+    """Make pyspark forget a JVM that ended on its own (it may have been killed). Calls to it would be refused; the next
+    job starts another."""
     from pyspark import SparkContext
 
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context
