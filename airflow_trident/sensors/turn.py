@@ -139,7 +139,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     Until.TURN,
                     wait_s=settings.turn_wait_s(self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
-                    look=ask_airflow(ledger, skip=self._skips),
+                    look=ask_airflow(ledger, skip=self._skips, comes_after=self.comes_after(context)),
                     say=say,
                 )
             what = f"transaction {txid} of topology {self.topology_name}"
@@ -153,7 +153,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         if isinstance(verdict, Over) and verdict.committed:
             self.log.info("%s is committed already", what)
         elif isinstance(verdict, Abandoned):
-            self.log.info("the turn of %s has come: transaction %d is processed, and %s", what, verdict.by, verdict.why)
+            self.log.info("the turn of %s has come: transaction %d is left, and %s", what, verdict.by, verdict.why)
         else:
             self.log.info("the turn of %s has come", what)
         return txid

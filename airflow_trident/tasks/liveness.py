@@ -27,6 +27,8 @@ EMIT, COMMIT = "emit", "commit"
 """Keys of :attr:`Claim.task_ids`."""
 
 _DELETED = "deleted"
+_NOT_BEGUN = frozenset({None, "up_for_retry", "up_for_reschedule"})
+"""States of which a task comes to work only when those above it are done."""
 _OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
 """States of which nothing more comes by itself. Success too: a person may have marked the task so."""
 
@@ -51,6 +53,9 @@ class TaskOfRun:
         index = f"[{self.map_index}]" if self.map_index >= 0 else ""
         return f"task '{self.task_id}{index}' of run {self.run_id!r} of DAG {self.dag_id!r}"
 
+
+ComesAfter: TypeAlias = Callable[[TaskOfRun], bool]
+"""Can a task instance begin only when the one that asks has ended?"""
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 """(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
@@ -139,6 +144,17 @@ def left_to_committer(record: TxRecord, answers: Answers) -> bool:
     return record.attempt == NO_ATTEMPT or (owner is not None and state_in(owner, answers) in _OVER)
 
 
+def held_up_by_asker(record: TxRecord, answers: Answers, comes_after: ComesAfter) -> Abandoned | None:
+    """An attempt of a task that cannot go on with it before the one that asks has ended, as when a person has cleared
+    both: to wait for it would be to wait for oneself."""
+    owner = owned_by(record)
+    if record.status is not Status.PROCESSING or record.attempt == NO_ATTEMPT or owner is None:
+        return None
+    if not comes_after(owner) or state_in(owner, answers) not in _NOT_BEGUN:
+        return None
+    return Abandoned(record.txid, f"{owner}, which began its attempt, comes after this task")
+
+
 def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
     """Airflow's word; None: it has no state now."""
     states = answers.get((worker.dag_id, worker.run_id), {})
@@ -194,11 +210,16 @@ def left_to_anybody(ledger: Ledger) -> Abandoned | None:
     return ask_airflow(ledger, skip=False)(record)  # which writes about PROCESSING ones only
 
 
-def ask_airflow(ledger: Ledger, *, skip: bool) -> Callable[[TxRecord], Abandoned | None]:
+def ask_airflow(
+    ledger: Ledger, *, skip: bool, comes_after: ComesAfter = lambda _task: False
+) -> Callable[[TxRecord], Abandoned | None]:
     """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
 
     def look(record: TxRecord) -> Abandoned | None:
         answers = ask(record)
+        held_up = held_up_by_asker(record, answers, comes_after) if answers is not None else None
+        if held_up is not None:
+            return held_up
         gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
         if gone is None:
             return commit_left(ledger, record)

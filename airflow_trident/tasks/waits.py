@@ -46,7 +46,8 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Transaction `by` is staged, or lost its batch, and nobody is left to commit it: the next commit sweep must."""
+    """Transaction `by` is staged, or lost its batch, and nobody is left to commit it: the next commit sweep must.
+    Or who began its attempt begins again only when this wait has ended."""
 
     by: int
     why: str

@@ -17,6 +17,7 @@ from airflow_trident.errors import BlockedError, ConfigurationError, TransitionE
 from airflow_trident.operators import base
 from airflow_trident.operators.base import TridentOperator
 from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import drain_passes
 from airflow_trident.sensors.turn import TridentTurnSensor
@@ -24,7 +25,7 @@ from tests.simulation.accidents import clock_moves, store_accident, topology_rem
 from tests.simulation.jobs import deliver, expected, expected_text, give_back, lose_staged, replay
 from tests.simulation.pool import SimPool, sim_wait
 from tests.simulation.scheduler import Killed
-from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, Airflow, Task, deployed
+from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, VERBS, Airflow, Task, deployed
 from tests.simulation.world import Process, World
 
 TIDY_ROUNDS = 6
@@ -99,7 +100,7 @@ def work_on(world: World, task: Task, place: int) -> None:
     process = Process(place=place, task=task, later=world.kind.versions and world.random.random() < 0.5)
     mark = airflow.begins(task)
     world.note(f"{task.name} try {task.try_number} of {task.max_tries + 1} begins")
-    before = set(world.judge.done)
+    before, held_by_own = set(world.judge.done), _waits_for_itself(world, task)
     outcome: Any
     try:
         with world.running(process):
@@ -114,10 +115,31 @@ def work_on(world: World, task: Task, place: int) -> None:
         _judge_error(world, task, error)
     became = airflow.ends(task, mark, outcome)
     world.note(f"{task.name}: {became}, {outcome!r}"[:400])
+    if became == "up_for_reschedule" and held_by_own and held_by_own == _waits_for_itself(world, task):
+        world.judge.broken("P9", f"{task.name} waits for {held_by_own}, which cannot begin before it has ended")
     if became == "success" and task.verb == "coordinate":
         world.judge.coordinated(task, outcome, before)
     if became == "success" and task.verb == "commit":
         world.judge.green(task, outcome)
+
+
+def _waits_for_itself(world: World, task: Task) -> str:
+    """When nothing happens any more: what holds up all others, if that is an attempt of a task behind this one, which
+    has not begun again; else nothing."""
+    judge = world.judge
+    lowest = judge.records.get(judge.pointer.committed + 1)
+    if not world.calm or lowest is None or lowest.status is not Status.PROCESSING or lowest.attempt < 0:
+        return ""
+    owner, order = lowest.owner, list(VERBS.values())
+    behind = [
+        one
+        for one in task.run.live()
+        if (one.task_id, one.map_index) == (owner.task_id, owner.map_index)
+        and order.index(one.verb) > order.index(task.verb)
+        and (task.verb == "coordinate" or one.map_index == task.map_index)
+    ]
+    waits = owner.run_id == task.run.run_id and behind and behind[0].state in (None, "up_for_retry")
+    return f"attempt {lowest.attempt} of {lowest.txid} by {behind[0].name}" if waits else ""
 
 
 def _judge_error(world: World, task: Task, error: BaseException) -> None:

@@ -76,6 +76,11 @@ def _() -> Sequence[Patch]:
     return [(base, "incarnation_of_run", lambda task, context: "")]
 
 
+@mutant("a cleared run waits for what its own committer, behind it, has left", "lives")
+def _() -> Sequence[Patch]:
+    return [(base.LedgerTask, "comes_after", lambda self, context: lambda task: False)]
+
+
 # ---- what people see ---------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
@@ -114,3 +114,46 @@ def test_what_a_sweep_meanwhile_committed_is_found_by_who_waits(site: Site) -> N
     gate_opened(site, ago_s=0.0)
     assert site.run("words.commit", "second", turn_wait_s=20.0) == 2
     assert statuses(site) == [Status.COMMITTED] * 2
+
+
+# ---- who waits for what a task behind it has left ------------------------------------------------------------------
+
+
+def left_by_committer_of(run_id: str, site: Site) -> None:
+    """This run's committer emitted 1 again, and was killed at it."""
+    me = Owner(dag_id="words", run_id=run_id, task_id="words.commit", try_number=1)
+    with site.ledger() as ledger:
+        ledger.restart_attempt(ledger.gate(1, owner=me), owner=me)
+    assert statuses(site) == [Status.PROCESSING, Status.PROCESSED]
+
+
+def test_a_cleared_run_takes_up_what_its_own_committer_left_instead_of_waiting_for_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by_committer_of("third", site)
+    monkeypatch.setattr(liveness, "state_in", lambda worker, answers: None)
+    assert site.run("words.coordinate", "third", max_pending=2, turn_wait_s=0.1) == 1
+    for task_id in ("words.emit", "words.commit"):
+        assert site.run(task_id, "third") == 1
+    assert statuses(site) == [Status.COMMITTED] * 2
+
+
+def test_a_turn_sensor_lets_the_committer_behind_it_go_on_with_what_it_left(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by_committer_of("second", site)
+    monkeypatch.setattr(liveness, "state_in", lambda worker, answers: None)
+    assert site.run("words.turn", "second", turn_wait_s=0.1) == 2
+    assert site.run("words.commit", "second") == 2
+    assert statuses(site) == [Status.COMMITTED] * 2
+
+
+@pytest.mark.parametrize(("run_id", "state"), [("third", "running"), ("another", None)])
+def test_an_attempt_is_waited_for_while_its_task_is_at_work_or_can_begin(
+    run_id: str, state: str | None, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by_committer_of(run_id, site)
+    monkeypatch.setattr(liveness, "state_in", lambda worker, answers: state)
+    with pytest.raises(AirflowRescheduleException):
+        site.run("words.coordinate", "third", max_pending=2, turn_wait_s=0.1)
+    assert statuses(site) == [Status.PROCESSING, Status.PROCESSED]
