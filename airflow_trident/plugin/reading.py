@@ -28,6 +28,7 @@ from airflow_trident.plugin.rows import (
     waits,
     worker_row,
 )
+from airflow_trident.plugin.staged_code import code_words
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -90,6 +91,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         visible = sight.may_see(dags_of(near, outcome))
         page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
+        code = code_words(ledger, chosen) if chosen is not None and visible else ""
         roster = ledgers.deployments().read([topology]).rosters.get(topology)
         eventless = without_event(ledger, view)
         picture = picture_in(ledger) if visible else None
@@ -119,6 +121,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         else {
             **details(chosen, sight, visible),
             "waiting": waiting_words(view, chosen, lowest) if shown(chosen)["visible"] else "",
+            "code": code if shown(chosen)["visible"] else "",
         },
         "dags": sorted(dags_of(near, outcome) - {""}) if visible else [],
     }

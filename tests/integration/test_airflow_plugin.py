@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from argparse import Namespace
@@ -24,6 +25,8 @@ from airflow_trident.protocol.deployment import Acknowledgement, Registration, W
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest, Slot
 from tests.fixtures.airflow import give_database
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
@@ -247,6 +250,33 @@ def test_numbers_that_browsers_round_are_shown_as_text(here: EmbeddedZooKeeper) 
     details = reading.transactions("words", OF_HIDDEN, txid=1)["details"]
     assert str(LARGE + 1) in details["metadata_text"]
     assert details["metadata"] == {"lines": {"from": LARGE + 1}}
+
+
+def test_a_transaction_says_which_code_staged_it_and_where_that_changed(
+    here: EmbeddedZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", str(tmp_path))
+    area = StagingArea(str(tmp_path))
+    with open_ledger(ZooKeeperSettings(hosts=here.hosts), "coded", root=ROOT) as ledger:
+        ledger.register(ONE_STREAM)
+        for txid, digest in ((1, "a1"), (2, "a1"), (3, "b2")):
+            ledger.begin(Claim(key=str(txid), dag_id="hidden"), lambda *_: {"lines": {}}, max_pending=9)
+            attempt = ledger.start_attempt(txid, owner="it").attempt
+            slot = Slot(topology="coded", incarnation="one", txid=txid, attempt=attempt)
+            made = Manifest(
+                slot=slot, files=(), rows_read=0, sinks={}, code={"transform-1": digest, "transform-2": "c"}
+            )
+            ledger.processed(txid, attempt, area.publish(made))
+
+    def code(txid: int, sight: Sight = OF_HIDDEN) -> str:
+        said: str = reading.transactions("coded", sight, txid=txid)["details"]["code"]
+        return said
+
+    assert code(2) == "transform-1 a1; transform-2 c"
+    assert code(3) == "transform-1 b2: it changed with this transaction; transform-2 c"
+    assert code(3, OF_ANOTHER) == ""
+    shutil.rmtree(tmp_path)
+    assert code(3) == "", "nobody can see what was staged"
 
 
 def test_the_topologies_of_a_dag_are_found_by_it_for_those_who_may_see_it(here: EmbeddedZooKeeper) -> None:

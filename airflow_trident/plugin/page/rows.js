@@ -62,6 +62,7 @@ function inside(tx, shown) {
   put("Too late for all their windows", Object.entries(tx.late_rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
   put("Why it waits", details ? details.waiting : tx.waits);
   put("Plan", tx.plan && `${tx.plan}${tx.plan_changed ? ": it changed with this transaction" : ""}`);
+  put("Code of transforms", details && details.code);
   put("Last written by", tx.owner);
   for (const [name, ms] of Object.entries(tx.times_ms).sort((a, b) => a[1] - b[1])) put(name, moment(ms));
   if (details && details.attempts && details.attempts.length) put("Attempts that failed", attempts(details.attempts));
