@@ -157,6 +157,21 @@ def test_a_compaction_that_got_no_answer_is_there_or_not(
     assert table.read().num_rows == 2
 
 
+def test_a_compaction_that_is_called_lost_after_others_went_on_from_it_keeps_its_files(
+    table: ForeignTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newer() -> None:
+        with table.opened() as other:
+            other.apply_files(ticket(4, fence=99), changes(tmp_path, 4, (5, "e", None)))
+
+    with table.opened() as state:
+        three(state, tmp_path)
+        after_the_commit(table, state, monkeypatch, table.lost, newer)
+        assert state.compact()
+    assert latest(table) == {1: "c", 3: "d", 5: "e"}
+    assert table.read().num_rows == 3
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_rows_of_others_without_a_transaction_are_the_oldest_and_what_they_delete_uncovers_older_ones(
     tmp_path: Path, kind: str

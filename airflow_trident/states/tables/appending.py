@@ -200,6 +200,10 @@ class AppendingState(AdmittingState):
             now = {one.path: one for one in files}
             if gone and all(one.path in now for one in gone):  # others have only appended
                 gone[:] = [now[one.path] for one in gone]
+            elif tried and self._has_any(tried, new):  # ours was called lost, and others have gone on from it
+                tried.clear()
+                new.clear()
+                return True
             else:
                 for one in new:
                     self._delete(one.path)
