@@ -28,11 +28,13 @@ def run(hosts: str, root: str, folder: Path, crash: str = "", *more: str, stagin
     return run_program("word_count", hosts, root, folder, *more, **{VARIABLE: crash}, **where)
 
 
-@pytest.fixture(params=["a folder", "S3"])
+@pytest.fixture(params=["a folder", "S3", "the ledger"])
 def staging(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "S3":
         bucket: Bucket = request.getfixturevalue("bucket")
         return f"{bucket.uri}/staging"
+    if request.param == "the ledger":
+        return "262144"
     return str(tmp_path / "staging")
 
 

@@ -1,6 +1,6 @@
 """Run a small word count in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER [PENDING]``;
 with PENDING by a drain that has so many transactions under way. STAGING in the environment is where it stages, instead
-of below FOLDER.
+of below FOLDER; a number there is how many bytes the ledger keeps of a batch.
 
 Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with
 windows over counts and times: what the crash tests kill and run again.
@@ -73,7 +73,9 @@ def contents(folder: Path) -> dict[str, list[object]]:
 
 def main(hosts: str, root: str, folder: str, pending: str = "") -> None:
     made, staging = topology(Path(folder)), os.environ.get("STAGING", f"{folder}/staging")
-    with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
+    chunk_bytes = int(staging) if staging.isdigit() else 0
+    settings = ZooKeeperSettings(hosts=hosts)
+    with open_ledger(settings, made.name, root=root, chunk_bytes=chunk_bytes) as ledger, LocalEngine() as engine:
         if pending:
             Drain(
                 ledger=ledger,
