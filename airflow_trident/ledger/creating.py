@@ -7,7 +7,7 @@ import uuid
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.codec import BlobRef
+from airflow_trident.protocol.large_metadata import BlobRef, Earlier, pack_metadata, share_metadata
 from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
 from airflow_trident.protocol.topology_definition import Definition
 
@@ -44,7 +44,13 @@ def nodes_of(paths: LedgerPaths, tx: TxRecord) -> list[Create]:
     return [Create(paths.tx(tx.txid), codec.encode_tx(tx, ref)), *chunks]
 
 
-def kept_apart(paths: LedgerPaths, tx: TxRecord) -> tuple[BlobRef | None, list[Create]]:
-    """Where its metadata goes that is too large for its record, and what creates the chunks; None if it is not."""
-    ref, chunks = codec.pack_metadata(tx) or (None, [])
-    return ref, [] if ref is None else list(map(Create, paths.chunks_of(tx.txid, ref), chunks))
+def kept_apart(paths: LedgerPaths, tx: TxRecord, earlier: Earlier | None = None) -> tuple[BlobRef | None, list[Create]]:
+    """Where its metadata goes that is too large for its record, and what creates the chunks; None if it is not.
+
+    :param earlier: what it may share.
+    """
+    ref, chunks = (earlier and share_metadata(tx, earlier)) or pack_metadata(tx) or (None, [])
+    if ref is None:
+        return None, []
+    new = ref if ref.chunks or ref.base is None else ref.base
+    return ref, list(map(Create, paths.chunks_of(tx.txid, new), chunks))

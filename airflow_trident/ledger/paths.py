@@ -13,6 +13,7 @@ Layout below a root::
                                /run/<2hex>/<sha1>  claim keys
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata
                                /m/<19 digits>-staged-<attempt>  small staged batches
+                               /m/base-<19 digits>-<8hex>-<i>  of such as many transactions share
                                /workers        ephemeral nodes of those who work
     deployments/<topology>                     Deployment
     deployments/<topology>/<worker>            Acknowledgement
@@ -26,7 +27,7 @@ import re
 from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.protocol.codec import BlobRef, chunk_name
+from airflow_trident.protocol.large_metadata import BaseRef, BlobRef, chunk_name
 
 DEFAULT_ROOT = "/airflow-trident"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}\Z")
@@ -131,7 +132,8 @@ class LedgerPaths:
     def chunk(self, name: str) -> str:
         return f"{self.base}/m/{name}"
 
-    def chunks_of(self, txid: int, ref: BlobRef) -> list[str]:
+    def chunks_of(self, txid: int, ref: BlobRef | BaseRef) -> list[str]:
+        """:param txid: that of the record, or of the base."""
         return [self.chunk(chunk_name(txid, ref, index)) for index in range(ref.chunks)]
 
     def folders(self) -> tuple[str, ...]:

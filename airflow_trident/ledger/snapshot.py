@@ -12,7 +12,16 @@ from airflow_trident.ledger.folder_names import FolderNames
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.codec import BlobRef, ClaimKey, Positions
+from airflow_trident.protocol.codec import ClaimKey
+from airflow_trident.protocol.large_metadata import (
+    BaseRef,
+    BlobRef,
+    Earlier,
+    Positions,
+    plain_metadata,
+    unpack_metadata,
+    unpacked,
+)
 from airflow_trident.protocol.records import (
     CommitPointer,
     Exceptions,
@@ -138,18 +147,30 @@ class Snapshot:
         path = self.paths.tx(txid)
         return codec.blob_of(self._require(path).data, path)
 
-    def keep_apart(self, record: TxRecord) -> tuple[BlobRef | None, list[Create]]:
+    def keep_apart(self, record: TxRecord, earlier: Earlier | None = None) -> tuple[BlobRef | None, list[Create]]:
         """Where metadata too large for its record goes, and what creates the chunks. The writer need not read it
         again."""
-        ref, chunks = kept_apart(self.paths, record)
+        ref, chunks = kept_apart(self.paths, record, earlier)
         if ref is not None:
             self._cache.remember(ref, (record.metadata, record.carried))
+            if ref.base is not None and not ref.chunks:
+                self._cache.remember_base(ref.base, plain_metadata(record))
         return ref, chunks
 
     def staged_chunk(self, staged: StagedRef) -> list[Create]:
         """What creates the chunk of a staged batch that is to be kept here; nothing if a step before has."""
         path = self.paths.chunk(staged.chunk)
         return [Create(path, staged.content)] if staged.content and self._node(path) is None else []
+
+    def shareable(self, record: TxRecord) -> Earlier | None:
+        """What the next transaction's metadata may share with this one's, if that is kept apart."""
+        ref = self.blob_ref(record.txid)
+        return None if ref is None else self.shared_by(record, ref)
+
+    def shared_by(self, record: TxRecord, ref: BlobRef) -> Earlier:
+        if ref.base is None:
+            return Earlier(plain=plain_metadata(record))
+        return Earlier(plain=self._base(record.txid, ref.base), base=ref.base, patched=ref.patched)
 
     def _decoded(self, path: str, decode: Callable[[bytes, str], T]) -> T:
         return self._cache.decoded(path, self._require(path).data, decode)
@@ -180,16 +201,31 @@ class Snapshot:
         known = self._cache.blob(ref)
         if known is not None:
             return known
-        paths = self._unread_chunks(txid, ref)
+        self._fetch_chunks(self._unread_chunks(txid, ref))
+        base = self._base(txid, ref.base) if ref.base else b""
+        packed = self._packed(self.paths.chunks_of(txid, ref))
+        return self._cache.remember(ref, unpack_metadata(ref, packed, self.paths.tx(txid), base))
+
+    def _base(self, txid: int, ref: BaseRef) -> bytes:
+        """The plain JSON that the metadata of `txid` and others share."""
+        known = self._cache.base(ref)
+        if known is not None:
+            return known
+        paths = self.paths.chunks_of(ref.txid, ref)
         self._fetch_chunks(paths)
+        return self._cache.remember_base(ref, unpacked(self._packed(paths), self.paths.tx(txid)))
+
+    def _packed(self, paths: Iterable[str]) -> bytes:
         parts = [self._seen(path) for path in paths]
         if None in parts:
             raise _ChunkMissing
-        packed = b"".join(part.data for part in parts if part is not None)
-        return self._cache.remember(ref, codec.unpack_metadata(ref, packed, self.paths.tx(txid)))
+        return b"".join(part.data for part in parts if part is not None)
 
     def _unread_chunks(self, txid: int, ref: BlobRef) -> list[str]:
-        return [] if self._cache.blob(ref) else self.paths.chunks_of(txid, ref)
+        if self._cache.blob(ref):
+            return []
+        base = ref.base if ref.base is not None and self._cache.base(ref.base) is None else None
+        return [*self.paths.chunks_of(txid, ref), *(self.paths.chunks_of(base.txid, base) if base else ())]
 
     def _fetch_chunks(self, paths: Iterable[str]) -> None:
         self._cache.fetch(path for path in paths if path not in self._drafted)
@@ -220,6 +256,7 @@ class Cache:
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._blobs: dict[BlobRef, Positions] = {}
         self._blob_bytes = 0
+        self._base: tuple[BaseRef, bytes] | None = None
 
     def decoded(self, path: str, data: bytes, decode: Callable[[bytes, str], T]) -> T:
         """What all look at in each step, once for as long as it stays the same. Only for what nobody can change."""
@@ -242,6 +279,14 @@ class Cache:
             del self._blobs[oldest]
             self._blob_bytes -= oldest.bytes
         return positions
+
+    def base(self, ref: BaseRef) -> bytes | None:
+        return self._base[1] if self._base is not None and self._base[0] == ref else None
+
+    def remember_base(self, ref: BaseRef, plain: bytes) -> bytes:
+        """The last one: the transactions of a time share it."""
+        self._base = (ref, plain)
+        return plain
 
     def has(self, paths: Iterable[str], folders: Iterable[str]) -> bool:
         return all(path in self._nodes for path in paths) and all(path in self._folders for path in folders)

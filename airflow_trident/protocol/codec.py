@@ -6,16 +6,16 @@ is tolerated and what is refused, :mod:`airflow_trident.protocol.records_v1` wha
 
 from __future__ import annotations
 
-import hashlib
 import json
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol import records_v1
-from airflow_trident.protocol.durable_format import Format, is_whole, json_bytes, plain_fields, short, unknown_fields
+from airflow_trident.protocol.durable_format import is_whole, json_bytes, plain_fields, short, unknown_fields
+from airflow_trident.protocol.large_metadata import BlobReader, BlobRef, positions_in
+from airflow_trident.protocol.record_format import RECORDS, SHARED_METADATA, require
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
@@ -28,18 +28,6 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
 
-VERSION = 2
-RECORDS = Format(
-    noun="the ledger record",
-    version=VERSION,
-    cure="Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
-)
-INLINE_BYTES = 8 * 1024
-"""Larger metadata is kept in chunks beside the record, so that status changes stay small. Not less: reading chunks
-costs others one more round trip."""
-COMPRESSED_BYTES = 64 * 1024
-"""Below this, compressing costs more processor time than all steps of the transaction save by it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimKey:
@@ -51,19 +39,8 @@ class ClaimKey:
     op: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobRef:
-    """Large metadata outside of its record: `sha256` of the plain JSON, its size, and how many chunks hold it."""
-
-    sha256: str
-    bytes: int
-    chunks: int
-
-
-Positions = tuple[dict[str, Json], dict[str, Json]]
-"""`metadata` and `carried` of a transaction."""
-BlobReader = Callable[[BlobRef], Positions]
-"""Gets large metadata: reads the chunks and gives them to :func:`unpack_metadata`, or remembers what that gave."""
+_BLOB_FIELDS = ("sha256", "bytes", "chunks")
+"""Of every BlobRef; others only where they say something."""
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
@@ -120,7 +97,9 @@ def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
     body = tx_body(record)
     if blob is not None:
         del body["metadata"], body["carried"]
-        body["blob"] = asdict(blob)
+        body["blob"] = {name: value for name, value in asdict(blob).items() if value or name in _BLOB_FIELDS}
+        if blob.base is not None:
+            body["features"] = [SHARED_METADATA]
     return RECORDS.dump(body, f"transaction {record.txid}")
 
 
@@ -141,18 +120,6 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
         if not body[name]:
             del body[name]
     return {**record.extra, **body}
-
-
-def pack_metadata(record: TxRecord, *, chunk_bytes: int = 256 * 1024) -> tuple[BlobRef, list[bytes]] | None:
-    """Metadata that is too large for the record, packed and cut; None if it fits."""
-    plain = json_bytes(
-        {"metadata": record.metadata, "carried": record.carried}, f"metadata of transaction {record.txid}"
-    )
-    if len(plain) <= INLINE_BYTES:
-        return None
-    packed = zlib.compress(plain, level=-1 if len(plain) > COMPRESSED_BYTES else 0)
-    chunks = [packed[at : at + chunk_bytes] for at in range(0, len(packed), chunk_bytes)]
-    return BlobRef(sha256=hashlib.sha256(plain).hexdigest(), bytes=len(plain), chunks=len(chunks)), chunks
 
 
 def require_json(value: object, what: str) -> Any:
@@ -185,24 +152,24 @@ def _topology(version: int, body: dict[str, Any], path: str) -> TopologyRecord:
         body = records_v1.topology(body)
     needed = ("op", "command", "epoch", "floor_ms", "created_ms")
     record: TopologyRecord = RECORDS.build(TopologyRecord, {**body, "extra": {}}, path, needed=needed)
-    _require(isinstance(body["op"], str), path, f"its op is {short(body['op'])}")
-    _require(record.name == path.rsplit("/", 1)[-1], path, f"it speaks of topology {record.name!r}")
-    _require(bool(record.incarnation), path, "it has no incarnation")
-    _require(record.epoch >= 0, path, f"its epoch is {record.epoch}")
+    require(isinstance(body["op"], str), path, f"its op is {short(body['op'])}")
+    require(record.name == path.rsplit("/", 1)[-1], path, f"it speaks of topology {record.name!r}")
+    require(bool(record.incarnation), path, "it has no incarnation")
+    require(record.epoch >= 0, path, f"its epoch is {record.epoch}")
     return replace(record, extra=_extra(TopologyRecord, body, "op"))
 
 
 def decode_head(data: bytes, path: str) -> int:
     _, body = RECORDS.load(data, path)
     head = RECORDS.build(_Head, body, path)
-    _require(head.next >= 1, path, f"its next txid is {head.next}")
+    require(head.next >= 1, path, f"its next txid is {head.next}")
     return head.next
 
 
 def decode_pointer(data: bytes, path: str) -> CommitPointer:
     _, body = RECORDS.load(data, path)
     pointer = RECORDS.build(CommitPointer, body, path)
-    _require(pointer.committed >= 0 and pointer.fence >= 0, path, f"it says {pointer.committed}, {pointer.fence}")
+    require(pointer.committed >= 0 and pointer.fence >= 0, path, f"it says {pointer.committed}, {pointer.fence}")
     return pointer
 
 
@@ -212,8 +179,8 @@ def decode_exceptions(data: bytes, path: str) -> Exceptions:
     found = RECORDS.build(Exceptions, {**body, **ranges}, path, needed=("failed", "skipped", "late"))
     lists = [Txids.of(*found.failed), found.skipped, Txids.of(*found.late), Txids.of(*found.replaying), found.closed]
     every = Txids.joined(part for one in lists for part in one.ranges)
-    _require((every.lowest or 1) >= 1, path, f"it has the txid {every.lowest}")
-    _require(len(every) == sum(map(len, lists)), path, "a transaction is in it twice")
+    require((every.lowest or 1) >= 1, path, f"it has the txid {every.lowest}")
+    require(len(every) == sum(map(len, lists)), path, "a transaction is in it twice")
     return replace(found, skipped=Txids.joined(found.skipped.ranges), closed=Txids.joined(found.closed.ranges))
 
 
@@ -225,7 +192,7 @@ def _pairs(value: Any) -> Any:
 def decode_claim(data: bytes, path: str) -> ClaimKey:
     _, body = RECORDS.load(data, path)
     claim = RECORDS.build(ClaimKey, body, path)
-    _require(claim.txid >= 1, path, f"its txid is {claim.txid}")
+    require(claim.txid >= 1, path, f"its txid is {claim.txid}")
     return claim
 
 
@@ -239,7 +206,7 @@ def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | N
         body = records_v1.transaction(body)
     ref = _blob_ref(body, path)
     if ref is None:
-        metadata, carried = _positions(body, path)
+        metadata, carried = positions_in(body, path)
     elif read_blob is None:
         raise RECORDS.damaged(path, "its metadata is kept apart, and nothing was given to read it")
     else:
@@ -256,29 +223,12 @@ def _require_sense(record: TxRecord, path: str) -> None:
     least = {"txid": 1, "attempt": NO_ATTEMPT, "fence": 0}
     for name, limit in least.items():
         value = getattr(record, name)
-        _require(value >= limit, path, f"{name!r} is {value} and not a whole number from {limit}")
+        require(value >= limit, path, f"{name!r} is {value} and not a whole number from {limit}")
     needs_staged = record.status in (Status.PROCESSED, Status.COMMITTING, Status.COMMITTED)
-    _require(f"{record.txid:019d}" == path.rsplit("/", 1)[-1], path, f"it speaks of transaction {record.txid}")
-    _require(record.staged is not None or not needs_staged, path, f"it is {record.status} without a staged batch")
-    _require(record.attempt != NO_ATTEMPT or not needs_staged, path, f"it is {record.status} without an attempt")
-    _require(not record.invalidated or record.staged is None, path, "it has a staged batch and none at all")
-
-
-def unpack_metadata(ref: BlobRef, packed: bytes, path: str) -> Positions:
-    """What :func:`pack_metadata` packed.
-
-    :param packed: the chunks put together.
-    :param path: of the transaction's record, for error texts.
-    :raises CorruptRecordError: the chunks are damaged, or others.
-    """
-    try:
-        plain = zlib.decompress(packed)
-    except zlib.error as error:
-        raise RECORDS.damaged(f"{path} metadata", f"its chunks cannot be decompressed ({error})") from error
-    if hashlib.sha256(plain).hexdigest() != ref.sha256:
-        raise RECORDS.damaged(f"{path} metadata", "its chunks are not those that were written (sha256 differs)")
-    where = f"{path} metadata"
-    return _positions(RECORDS.mapping(RECORDS.parsed(plain, where), where), where)
+    require(f"{record.txid:019d}" == path.rsplit("/", 1)[-1], path, f"it speaks of transaction {record.txid}")
+    require(record.staged is not None or not needs_staged, path, f"it is {record.status} without a staged batch")
+    require(record.attempt != NO_ATTEMPT or not needs_staged, path, f"it is {record.status} without an attempt")
+    require(not record.invalidated or record.staged is None, path, "it has a staged batch and none at all")
 
 
 def blob_of(data: bytes, path: str) -> BlobRef | None:
@@ -289,11 +239,6 @@ def blob_of(data: bytes, path: str) -> BlobRef | None:
 def op_of(data: bytes, path: str) -> str:
     """The id of the operation that wrote a topology, claim or transaction record."""
     return RECORDS.build(_Marked, RECORDS.load(data, path)[1], path).op
-
-
-def chunk_name(txid: int, ref: BlobRef, index: int) -> str:
-    """Name of a chunk of metadata below `m/`; the digest in it keeps chunks immutable."""
-    return f"{txid:019d}-{ref.sha256[:8]}-{index}"
 
 
 def staged_chunk_name(txid: int, attempt: int) -> str:
@@ -319,23 +264,15 @@ def _blob_ref(body: Mapping[str, Any], path: str) -> BlobRef | None:
         return None
     where = f"{path} blob"
     ref = RECORDS.build(BlobRef, RECORDS.mapping(body["blob"], where), where)
-    _require(ref.bytes >= 0 and ref.chunks >= 1, where, f"it has {ref.bytes} bytes in {ref.chunks} chunks")
+    for one in (ref, ref.base):
+        least = 0 if one is ref and ref.base is not None else 1
+        require(
+            one is None or (one.bytes >= 0 and one.chunks >= least),
+            where,
+            f"it has {one and one.bytes} bytes in {one and one.chunks} chunks",
+        )
     return ref
-
-
-def _positions(body: Mapping[str, Any], path: str) -> Positions:
-    found: list[dict[str, Json]] = []
-    for name in ("metadata", "carried"):
-        _require(name in body, path, f"the field {name!r} is missing")
-        _require(isinstance(body[name], dict), path, f"{name!r} is {short(body[name])} and not an object")
-        found.append(body[name])
-    return found[0], found[1]
 
 
 def _extra(kind: type[Any], body: Mapping[str, Any], *known: str) -> dict[str, Json]:
     return {name: value for name, value in unknown_fields(kind, body).items() if name not in known}
-
-
-def _require(holds: bool, path: str, otherwise: str) -> None:
-    if not holds:
-        raise RECORDS.damaged(path, otherwise)

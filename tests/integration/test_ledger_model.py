@@ -15,8 +15,10 @@ from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import Begun, MetadataOf
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
+from airflow_trident.protocol.large_metadata import BASE
 from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, TopologyRecord, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
@@ -81,9 +83,9 @@ def choice(size: int) -> MetadataOf:
     return metadata_of
 
 
-def batches(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
-    until = (position.get("a") or [0, 0])[1]
-    return [{"a": [txid + number, until + number + 1]} for number in range(most)]
+def window(txid: int) -> dict[str, Json]:
+    """Metadata of 11 KB, of which the next transaction has nine tenths."""
+    return {"w": "".join(f"{number * 7919:09x}" for number in range(txid * 120, txid * 120 + 1200))}
 
 
 SEVERAL = st.integers(1, 3)
@@ -95,6 +97,14 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     groups = Bundle("groups")
     """Tickets of groups."""
     definition = DEFINITION
+
+    def beside(self, txid: int) -> dict[str, Json]:
+        """What a transaction says beside its streams."""
+        return {}
+
+    def batches(self, txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+        until = (position.get("a") or [0, 0])[1]
+        return [{"a": [txid + number, until + number + 1]} | self.beside(txid + number) for number in range(most)]
 
     @initialize()
     def open(self) -> None:
@@ -134,7 +144,8 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         self, who: int, network: Network, again: int, streams: tuple[str, ...], max_pending: int, attempt_by: str
     ) -> None:
         def metadata_of(txid: int, position: dict) -> dict:
-            return {stream: [txid, (position.get(stream) or [0, 0])[1] + 1] for stream in streams}
+            found = {stream: [txid, (position.get(stream) or [0, 0])[1] + 1] for stream in streams}
+            return found and found | self.beside(txid)
 
         claim = Claim(key=f"run-{self.plain.view(0).next_txid - again}", run_ms=1)
         self.both(
@@ -214,7 +225,9 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     @rule(who=WHO, network=NETWORK, again=st.sampled_from([0, 0, 0, 1, 2]), many=SEVERAL, attempt_by=ATTEMPT_BY)
     def begin_many(self, who: int, network: Network, again: int, many: int, attempt_by: str) -> None:
         claims = self.claims(again, many)
-        self.both(who, network, lambda ledger: ledger.begin_many(claims, batches, max_pending=6, attempt_by=attempt_by))
+        self.both(
+            who, network, lambda ledger: ledger.begin_many(claims, self.batches, max_pending=6, attempt_by=attempt_by)
+        )
 
     @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, size=SIZE)
     def start_attempts(self, who: int, network: Network, back: int, many: int, size: int) -> None:
@@ -260,7 +273,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
 
         def act(ledger: Ledger, tickets: Any) -> object:
             return ledger.committed_and_begin(
-                tickets, claims, batches, retention=retention, max_pending=4, attempt_by=attempt_by
+                tickets, claims, self.batches, retention=retention, max_pending=4, attempt_by=attempt_by
             )
 
         self.with_ticket(who, network, pair, act)
@@ -382,6 +395,34 @@ class OpaqueLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
             previous = tx
 
 
+class SharedMetadata:
+    """Those of a transaction are large, and mostly those of the one before it."""
+
+    tree: FaultyTree
+    clients: list[ZNodeLedger]
+    plain: OracleLedger
+
+    def beside(self, txid: int) -> dict[str, Json]:
+        return window(txid)
+
+    @invariant()
+    def p10_nothing_is_kept_that_nobody_shares(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        ledger = ZNodeLedger(FaultyZNodes(self.tree), "words")
+        folder = LedgerPaths(ledger._path, ledger.topology().incarnation).chunks
+        kept = self.tree.children(folder) or ()
+        assert len([name for name in kept if name.startswith(BASE)]) <= len(self.plain.transactions()) + 1
+
+
+class LedgerWithSharedMetadata(SharedMetadata, LedgerAgainstPlainLedger):
+    pass
+
+
+class OpaqueLedgerWithSharedMetadata(SharedMetadata, OpaqueLedgerAgainstPlainLedger):
+    pass
+
+
 def outcome(call: Callable[[Ledger], Any], ledger: Ledger) -> Any:
     try:
         return call(ledger)
@@ -397,3 +438,7 @@ TestLedgerAgainstPlainLedger = LedgerAgainstPlainLedger.TestCase
 TestOpaqueLedgerAgainstPlainLedger = OpaqueLedgerAgainstPlainLedger.TestCase
 TestOpaqueLedgerAgainstPlainLedger.settings = settings(max_examples=60, stateful_step_count=40)
 TestLedgerAgainstPlainLedger.settings = settings(max_examples=150, stateful_step_count=40)
+TestLedgerWithSharedMetadata = LedgerWithSharedMetadata.TestCase
+TestOpaqueLedgerWithSharedMetadata = OpaqueLedgerWithSharedMetadata.TestCase
+TestLedgerWithSharedMetadata.settings = settings(max_examples=15, stateful_step_count=40)
+TestOpaqueLedgerWithSharedMetadata.settings = settings(max_examples=8, stateful_step_count=40)

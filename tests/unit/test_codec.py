@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError
-from airflow_trident.protocol import codec
-from airflow_trident.protocol.codec import BlobRef
+from airflow_trident.protocol import codec, large_metadata
+from airflow_trident.protocol.large_metadata import BlobRef
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -42,6 +43,7 @@ from tests.fixtures.record import (
     IN_LEDGER,
     LARGE,
     POINTER,
+    SHARED,
     TOPOLOGY,
     TOPOLOGY_2,
     tx_path,
@@ -64,11 +66,8 @@ def test_every_golden_record_is_loaded_here_or_where_deployments_and_events_are(
         text = Path(__file__).with_name(file).read_text(encoding="utf-8")
         assert [name for name in names if name not in text] == []
     others = set().union(*elsewhere.values())
-    assert {path.name for path in GOLDEN.iterdir()} == {
-        *GOLDEN_RECORDS,
-        "v1-tx-large.chunk-0",
-        "v2-staged.chunk",
-    } | others
+    chunks = {f"{one}.chunk-0" for one in ("v1-tx-large", "v2-tx-base", "v2-tx-shared")} | {"v2-staged.chunk"}
+    assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, *chunks} | others
 
 
 def test_version_2_is_still_what_is_written() -> None:
@@ -82,6 +81,9 @@ def test_version_2_is_still_what_is_written() -> None:
         "v2-exceptions.json": codec.encode_exceptions(EXCEPTIONS),
         "v2-claim.json": codec.encode_claim(CLAIM_KEY),
     }
+    for name, record in (("v2-tx-base.json", LARGE), ("v2-tx-shared.json", SHARED)):
+        ref = codec.blob_of((GOLDEN / name).read_bytes(), tx_path(record.txid))
+        written[name] = codec.encode_tx(record, ref)
     for name, data in written.items():
         assert json.loads(data) == json.loads((GOLDEN / name).read_bytes()), name
 
@@ -139,7 +141,7 @@ def test_large_metadata_comes_back_as_it_was_from_chunks_of_any_size(
     record: TxRecord, length: int, chunk_bytes: int
 ) -> None:
     record = replace(record, metadata={"files": [f"{index:x}" * 3 for index in range(length * 4)]})
-    packed = codec.pack_metadata(record, chunk_bytes=chunk_bytes)
+    packed = large_metadata.pack_metadata(record, chunk_bytes=chunk_bytes)
     assert packed is not None
     ref, chunks = packed
     data = codec.encode_tx(record, ref)
@@ -187,7 +189,7 @@ def test_pointers_heads_and_lists_come_back_as_they_were(head: int, committed: i
 
 
 def test_small_metadata_stays_in_its_record() -> None:
-    assert codec.pack_metadata(COMMITTED) is None
+    assert large_metadata.pack_metadata(COMMITTED) is None
     assert codec.blob_of(codec.encode_tx(COMMITTED), "p") is None
 
 
@@ -218,7 +220,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_refused(name: str) -> Non
     body = json.loads((GOLDEN / name).read_bytes())
     changed: list[dict[str, Any]] = []
     for field in body.keys() - {"v"}:
-        if field not in ("since", "plan"):  # fields that version 2 began with
+        if field not in ("since", "plan", "features"):  # fields that version 2 began with
             changed.append({key: value for key, value in body.items() if key != field})
         changed.append(body | {field: object_of_another_type(body[field])})
     for one in changed:
@@ -352,20 +354,32 @@ def test_a_transaction_that_is_two_exceptions_at_once_is_refused() -> None:
 
 @pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: b"", lambda packed: packed[::-1]])
 def test_damaged_chunks_are_refused(damage: Callable[[bytes], bytes]) -> None:
-    ref, chunks = codec.pack_metadata(LARGE)  # type: ignore[misc]
+    ref, chunks = large_metadata.pack_metadata(LARGE)  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match=f"{tx_path(44)} metadata"):
-        codec.unpack_metadata(ref, damage(b"".join(chunks)), tx_path(44))
+        large_metadata.unpack_metadata(ref, damage(b"".join(chunks)), tx_path(44))
 
 
 def test_chunks_of_another_transaction_are_refused() -> None:
-    ref, _ = codec.pack_metadata(LARGE)  # type: ignore[misc]
-    _, others = codec.pack_metadata(replace(LARGE, carried={"a": 1}))  # type: ignore[misc]
+    ref, _ = large_metadata.pack_metadata(LARGE)  # type: ignore[misc]
+    _, others = large_metadata.pack_metadata(replace(LARGE, carried={"a": 1}))  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match="sha256 differs"):
-        codec.unpack_metadata(ref, b"".join(others), tx_path(44))
+        large_metadata.unpack_metadata(ref, b"".join(others), tx_path(44))
+
+
+def test_a_patch_of_another_base_is_refused() -> None:
+    text = (GOLDEN / "v2-tx-shared.json").read_bytes()
+    ref = codec.blob_of(text, tx_path(45))
+    assert ref is not None
+    packed = (GOLDEN / "v2-tx-shared.chunk-0").read_bytes()
+    for base in (b"", large_metadata.plain_metadata(SHARED)):
+        with pytest.raises(CorruptRecordError, match="sha256 differs"):
+            large_metadata.unpack_metadata(ref, packed, tx_path(45), base)
+    with pytest.raises(CorruptRecordError, match="its patch is damaged: it is no list"):
+        large_metadata.unpack_metadata(ref, zlib.compress(b"{}"), tx_path(45), b"")
 
 
 def test_metadata_that_is_kept_apart_cannot_be_done_without() -> None:
-    ref, _ = codec.pack_metadata(LARGE)  # type: ignore[misc]
+    ref, _ = large_metadata.pack_metadata(LARGE)  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match="kept apart"):
         codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44))
 
@@ -378,4 +392,4 @@ def test_what_json_would_change_is_refused_before_it_is_written(value: object) -
 
 def test_chunk_names_sort_by_transaction_and_tell_their_content() -> None:
     ref = BlobRef(sha256="abcdef0123", bytes=1, chunks=2)
-    assert codec.chunk_name(7, ref, 1) == "0000000000000000007-abcdef01-1"
+    assert large_metadata.chunk_name(7, ref, 1) == "0000000000000000007-abcdef01-1"

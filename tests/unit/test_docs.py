@@ -20,7 +20,7 @@ from airflow_trident.ledger.verbs.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
 from airflow_trident.plan.show.explain import explain
-from airflow_trident.protocol.codec import INLINE_BYTES
+from airflow_trident.protocol.large_metadata import INLINE_BYTES
 from airflow_trident.settings import OPTIONS
 from airflow_trident.spouts.files.consumed import MAX_SEEN
 from airflow_trident.spouts.files.lines import MAX_LINE_BYTES

@@ -27,6 +27,7 @@ from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import Begin, Full, decide_begin
+from airflow_trident.protocol.large_metadata import Earlier
 from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Claim, LedgerView, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
@@ -119,7 +120,7 @@ def begin_many(
         for claim, metadata in zip(new, batches, strict=False):
             after = records[-1].position if records else position
             records.append(_new_record(snap, claim, txid + len(records), metadata, after, attempt_by, plan))
-        taken, creations = _that_fit(snap, records, step_bytes)
+        taken, creations = _that_fit(snap, previous, records, step_bytes)
         if len(taken) == len(records):
             break
         most = len(taken)  # asked again: only the last one of a group need say where to go on
@@ -208,12 +209,18 @@ def _new_record(
     )
 
 
-def _that_fit(snap: Snapshot, records: Sequence[TxRecord], step_bytes: int) -> tuple[list[TxRecord], list[Write]]:
-    """As many as one step takes, and what creates them. A step of their own takes the first one in any case."""
+def _that_fit(
+    snap: Snapshot, previous: TxRecord | None, records: Sequence[TxRecord], step_bytes: int
+) -> tuple[list[TxRecord], list[Write]]:
+    """As many as one step takes, and what creates them. A step of their own takes the first one in any case.
+
+    :param previous: the transaction before them, whose metadata theirs may share.
+    """
     taken: list[TxRecord] = []
     writes: list[Write] = []
+    earlier = None if previous is None else snap.shareable(previous)
     for record in records:
-        creation = _creation(snap, record)
+        creation, earlier = _creation(snap, record, earlier)
         own, step_bytes = not (taken or step_bytes), step_bytes + sum(map(size, creation)) + GROWS_BY_BYTES
         if step_bytes > GROUP_BYTES and not own:
             break
@@ -222,16 +229,17 @@ def _that_fit(snap: Snapshot, records: Sequence[TxRecord], step_bytes: int) -> t
     return taken, writes
 
 
-def _creation(snap: Snapshot, record: TxRecord) -> list[Write]:
-    """Of one transaction: its claim key, its record, the chunks of its metadata."""
+def _creation(snap: Snapshot, record: TxRecord, earlier: Earlier | None) -> tuple[list[Write], Earlier | None]:
+    """Of one transaction: its claim key, its record, the chunks of its metadata; and what the next one may share."""
     paths, txid, claim = snap.paths, record.txid, record.claim
-    ref, chunks = snap.keep_apart(record)
+    ref, chunks = snap.keep_apart(record, earlier)
     key = ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)
-    return [
+    writes: list[Write] = [
         Create(paths.claim(claim.key), codec.encode_claim(key)),
         Create(paths.tx(txid), codec.encode_tx(record, ref)),
         *chunks,
     ]
+    return writes, earlier if ref is None else snap.shared_by(record, ref)
 
 
 def _new_transactions(

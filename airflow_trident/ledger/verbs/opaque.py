@@ -52,12 +52,13 @@ def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
 
 
 def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
-    """Write a record whose metadata may be another one than before; its chunks, if it has any, go and come with it."""
+    """Write a record whose metadata may be another one than before; its chunks, if it has any, go and come with it.
+    It shares them with no other any more."""
     old = snap.blob_ref(record.txid)
     ref, chunks = snap.keep_apart(record)
+    if old is not None and ref is not None and ref.sha256 == old.sha256:
+        return [snap.set_tx(record)]
     writes: list[Write] = [snap.set(snap.paths.tx(record.txid), codec.encode_tx(record, ref))]
-    if ref == old:
-        return writes
     if old is not None:
         writes += map(Delete, snap.paths.chunks_of(record.txid, old))
     return [*writes, *chunks]

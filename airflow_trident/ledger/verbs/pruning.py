@@ -7,15 +7,17 @@ remembers how old the runs were (`floor_ms`), so that such a run is refused inst
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import groupby, islice, pairwise, takewhile
 
+from airflow_trident.ledger.folder_names import FolderNames
 from airflow_trident.ledger.paths import BUCKETS, tx_name
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.large_metadata import BASE
 from airflow_trident.protocol.records import Exceptions
 
 PRUNED_PER_COMMIT = 50
@@ -46,7 +48,25 @@ def prune(
     # An emitter's chunk may have come after this process looked, and outlived its transaction.
     lowest = next(iter(names))
     chunks |= dict.fromkeys(islice(takewhile(lambda chunk: chunk < lowest, kept_apart), PRUNED_PER_COMMIT), True)
-    return [*(Delete(snap.paths.tx(int(name))) for name in gone), *(Delete(snap.paths.chunk(name)) for name in chunks)]
+    writes: list[Write] = [Delete(snap.paths.tx(int(name))) for name in gone]
+    writes += (Delete(snap.paths.chunk(name)) for name in chunks)
+    left = names.after(dict.fromkeys(gone, False))
+    return [*writes, *(Delete(snap.paths.chunk(name)) for name in _unshared(kept_apart, left))]
+
+
+def _unshared(kept_apart: FolderNames, transactions: FolderNames) -> Iterator[str]:
+    """The chunks of metadata that nobody shares any more. Only a transaction that is begun shares, and with the last
+    base that there is then: so those that share one are between it and the next. The last one stays."""
+    bases = [list(names) for _, names in groupby(kept_apart.starting_with(BASE), key=_written_with)]
+    for base, following in pairwise(bases):
+        first, end = _written_with(base[0]), _written_with(following[0])
+        if transactions.upto(tx_name(end - 1)) == transactions.upto(tx_name(first - 1)):
+            yield from base
+
+
+def _written_with(name: str) -> int:
+    """The transaction that a base was written with."""
+    return int(name.removeprefix(BASE).split("-")[0])
 
 
 def sweep_is_due(txid: int, kept: int) -> bool:

@@ -76,7 +76,7 @@ class Consumed:
     old: Tally | None = None
 
     def to_json(self) -> dict[str, Json]:
-        names = sorted(self.seen)
+        names = list(self.seen)  # in their order: then the next transaction's are these, and new ones behind them
         body: dict[str, Json] = {
             "cursor": {"mtime_ns": self.cursor[0], "path": self.cursor[1], "ctime_ns": self.settled_ns},
             "window_ns": self.window_ns,
@@ -198,7 +198,9 @@ class ChosenFiles:
         times = sorted((file.mtime_ns for file in read if file.mtime_ns >= window), reverse=True)
         if len(times) > MAX_SEEN:
             window = times[MAX_SEEN] + 1
-        marked = [file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled]
+        marked = sorted(
+            (file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled), key=lambda file: file.place
+        )
         seen = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in marked}
         contents = {**before.contents, **contents}
         return Consumed(
