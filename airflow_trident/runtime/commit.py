@@ -140,9 +140,8 @@ class Committer:
         return SweepResult(committed=tuple(committed), own=self._about(view, txid), view=view)
 
     def processed_at_gate(self, records: Sequence[TxRecord], manifest: Manifest, states: OpenStates) -> bool:
-        """PROCESSED and COMMITTING in one step of the ledger, where the turn of what a pass staged has come and it goes
-        together: the next sweep commits it. False: nothing was changed, or not all of it fitted into the step. What is
-        looked at before any gate is opened, is here before the transactions are PROCESSED.
+        """PROCESSED and COMMITTING in one step, where the turn of what a pass staged has come and it goes together: the
+        next sweep commits it. False: nothing was changed, or not all of it fitted into the step.
 
         :param records: rising, as they are when they are PROCESSED.
         :raises FencedError, TransitionError: one of them is in other hands by now.
@@ -152,8 +151,9 @@ class Committer:
         alone = many > 1 and (many > self.most_together or not self.topology.compile().coalesces.commits)
         if alone or first.txid <= self.ledger.view(0, remembered=True).pointer.committed:
             return False
-        if len(first_group(records, {path: manifest})) < many:
-            return False
+        whole = len(first_group(records, {path: manifest})) == many
+        if not whole or GroupCommitter.is_followed(self.ledger, records, manifest, self.most_together):
+            return False  # one gate for both is a step less
         view = replace(self.ledger.view(first.txid, remembered=True), tx=first)
         try:
             if may_commit(self.ledger, self.topology, view, first.txid, states) is None:

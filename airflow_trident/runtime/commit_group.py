@@ -89,6 +89,15 @@ class GroupCommitter:
         found = waiting_run(chain([tx], self._above(view, remembered)), is_free, most)
         return found if len(found) > 1 else ()
 
+    @staticmethod
+    def is_followed(ledger: Ledger, records: Sequence[TxRecord], manifest: Manifest, most: int) -> bool:
+        """Has the transaction after these been processed before them, as far as is remembered, and may go with them?"""
+        txid = records[-1].txid + 1
+        if len(records) >= most or manifest.inseparable or txid >= ledger.view(0, remembered=True).next_txid:
+            return False
+        after = ledger.view(txid, remembered=True).tx
+        return after is not None and after.status is Status.PROCESSED
+
     def _above(self, view: LedgerView, remembered: bool) -> Iterator[TxRecord]:
         """The records above that of `view`, read as they are looked at: mostly the first of them waits for nothing."""
         assert view.tx is not None

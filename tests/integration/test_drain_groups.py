@@ -15,12 +15,9 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, UserCodeError
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
-from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.verbs import begin, together
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains import group_size
@@ -187,26 +184,6 @@ def test_what_ends_alone_and_has_its_turn_is_processed_and_at_the_gate_in_one_st
     # The first of them is begun by itself; the last one is committed in a step that finds nothing to begin.
     assert (counted["begin_many"], counted["committed_and_begin"]) == (1, passes)
     assert not {"committed", "committed_many"} & counted.keys()
-
-
-@pytest.mark.zookeeper
-@pytest.mark.parametrize("group", [5, 1])
-def test_a_group_costs_two_requests_to_the_ledger(
-    group: int, zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path
-) -> None:
-    """Whatever a drain is about is counted by two of them, one over three times as many."""
-    requests = []
-    for count in (20, 60):
-        folder, root = tmp_path / str(count), f"{ledger_root}/{count}"
-        folder.mkdir()
-        place = Place(folder, count=count)
-        with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), place.topology.name, root=root) as ledger:
-            ledger.register(place.topology.definition())
-            before, place.ledger = ledger.znodes.round_trips, ledger
-            place.drain(group=group, max_pending=group)
-            requests.append(ledger.znodes.round_trips - before)
-        assert place.holds()
-    assert requests[1] - requests[0] == 2 * 40 // group
 
 
 def test_steps_that_are_full_before_anything_is_begun_leave_nothing_behind(

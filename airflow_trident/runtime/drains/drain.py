@@ -204,8 +204,8 @@ class Drain:
         return begun
 
     def _commit_and_begin(self, tickets: Sequence[CommitTicket]) -> int:
-        """Commits, and begins the next group in the same step. Gives how many are COMMITTED: 0 if nothing can begin, or
-        if it failed: the two steps alone then say why."""
+        """Commits, and begins in the same step as many groups as then find a pass. Gives how many are COMMITTED: 0 if
+        nothing can begin, or if it failed: the two steps alone then say why."""
         goes_on = self._goes_on and self._states_checked and self._ahead is None
         if not goes_on or not self._may_begin():
             return 0
@@ -214,7 +214,8 @@ class Drain:
         seen = replace(seen, pointer=replace(seen.pointer, committed=upto))
         if self._has_no_room(seen):
             return 0
-        claims = self._next_claims(seen)
+        room = (self._max_pending - seen.pending) // self._most()
+        claims = self._next_claims(seen, groups=max(1, min(self._passes.idle, room)))
         try:
             both = commit_and_coordinate(
                 self.ledger,
@@ -241,14 +242,14 @@ class Drain:
             isinstance(decision, Begin) and self._max_pending - seen.pending < self._most()
         )
 
-    def _next_claims(self, seen: LedgerView) -> list[Claim]:
-        first = seen.next_txid
-        return [replace(self.claim, key=f"{self.claim.key}/{first + number}") for number in range(self._most())]
+    def _next_claims(self, seen: LedgerView, groups: int = 1) -> list[Claim]:
+        first, many = seen.next_txid, self._most(groups)
+        return [replace(self.claim, key=f"{self.claim.key}/{first + number}") for number in range(many)]
 
-    def _most(self) -> int:
+    def _most(self, groups: int = 1) -> int:
         """How many are begun together."""
-        left = self.limits.max_transactions
-        return self._size.now if left is None else min(self._size.now, left - self._begun)
+        many, left = groups * self._size.now, self.limits.max_transactions
+        return many if left is None else min(many, left - self._begun)
 
     def _asks_lag(self, most: int) -> bool:
         """Now and then, since it costs a look at the sources; and when no further transaction will tell."""

@@ -114,6 +114,8 @@ class Passes:
         """The same, of those that others may pass."""
         self._coordinators = coordinators
         self._gate = gate
+        self._workers = workers
+        self._at_gate = False
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="trident-pass")
         self._running: dict[Future[Passed], list[TxRecord]] = {}
         self._tries: Counter[int] = Counter()
@@ -129,6 +131,11 @@ class Passes:
     @property
     def running(self) -> bool:
         return bool(self._running)
+
+    @property
+    def idle(self) -> int:
+        """So many more can be at work at the same time."""
+        return max(0, self._workers - len(self._running))
 
     # ---- begin one -------------------------------------------------------------------------------------------------
 
@@ -176,13 +183,18 @@ class Passes:
     # ---- end one ---------------------------------------------------------------------------------------------------
 
     def take_results(self) -> None:
-        """Wait until a pass has ended; record what it staged, and begin what has to follow one that failed."""
+        """Wait until a pass has ended; record what it staged, and begin what has to follow one that failed.
+
+        What is at the gate by that is committed before the next result is taken: then the turn of that has come."""
         if not self._running:
             return
+        self._at_gate = False
         done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         for future in sorted(done, key=lambda one: self._running[one][0].txid):
             records = self._running.pop(future)
-            error = future.exception() or self._record(records, future.result(), alone=len(done) == 1)
+            error = future.exception() or self._record(records, future.result())
+            if self._at_gate:
+                return
             if error is None:
                 continue
             if not isinstance(error, Exception):
@@ -199,18 +211,17 @@ class Passes:
         tx = self.ledger.view(record.txid, remembered=True).tx if self.topology.opaque else None
         return tx is None or tx.attempt == record.attempt
 
-    def _record(self, records: Sequence[TxRecord], passed: Passed, *, alone: bool) -> TridentError | None:
-        """:param alone: no other pass has ended."""
+    def _record(self, records: Sequence[TxRecord], passed: Passed) -> TridentError | None:
         manifest = passed.manifest
         try:
             if len(records) == 1:
                 plan, chunk_bytes = self.topology.compile(), self.ledger.chunk_bytes
                 require_mergeable(manifest, plan, self.attempts.max_merge_rows)
                 staged = {records[0].txid: publish(manifest, self.staging_root, plan, chunk_bytes)}
-                if not (alone and self._gated(records, manifest, staged)):
+                if not self._gated(records, manifest, staged):
                     record_processed(self.ledger, records[0], staged[records[0].txid])
             else:
-                self._record_group(records, manifest, alone=alone)
+                self._record_group(records, manifest)
         except TridentError as error:
             return error
         self.rows_read += max(manifest.rows_read, 0)
@@ -225,16 +236,17 @@ class Passes:
             done = self._gate(processed, manifest)
         except TransitionError:
             return False  # the step without the gate says why, if it is refused, too
+        self._at_gate = done
         for one in records if done else ():
             reached(Milestone.PROCESSED, one.txid)
         return done
 
-    def _record_group(self, records: Sequence[TxRecord], manifest: Manifest, *, alone: bool) -> None:
+    def _record_group(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
         """What of it is in other hands by now is left there. Merged by key it counts for nobody then."""
         require_mergeable(manifest, self.topology.compile(), self.attempts.max_merge_rows)
         staged = publish_group(manifest, self.staging_root, self.ledger.chunk_bytes)
         try:
-            if not (alone and self._gated(records, manifest, staged)):
+            if not self._gated(records, manifest, staged):
                 record_processed_many(self.ledger, records, staged)
         except (FencedError, TransitionError) as error:
             self.progress(f"{named(records)}: {error}")
