@@ -17,6 +17,7 @@ from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import (
     USER_ERRORS,
     FencedError,
+    InseparableError,
     NewerRecordError,
     Outcome,
     StagingError,
@@ -213,6 +214,7 @@ class GroupCommitter:
             for path, attempts in parts.items():
                 tables = area.read_each(known[path], attempts, sink.name, sink.schema)
                 if known[path].inseparable:
+                    _require_whole(tickets, attempts)
                     return tables
                 found.update(zip(attempts, tables, strict=True))
             # Who was processed together need not follow on each other: one between them had a pass of its own.
@@ -237,6 +239,21 @@ def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -
         tx = ledger.view(txid).tx
         if tx is not None and tx.status is Status.COMMITTING:
             ledger.attempt_failed(txid, tx.attempt, recorded_text(error, rows=rows))
+
+
+def _require_whole(tickets: Sequence[CommitTicket], merged: Mapping[int, int]) -> None:
+    """Between the look at what waits and the gate somebody may have processed some of it again, merged by key: one
+    batch of some would be taken for that of all.
+
+    :raises InseparableError: there are others at the gate than those that were merged.
+    """
+    others = [one.txid for one in tickets if one.txid not in merged]
+    if others:
+        raise InseparableError(
+            f"the transactions {', '.join(map(str, merged))} were staged as one, and {', '.join(map(str, others))} are "
+            "at the gate with them",
+            "They are committed one by one.",
+        )
 
 
 def _told(milestone: Milestone, tickets: Sequence[CommitTicket]) -> None:

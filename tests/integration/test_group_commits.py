@@ -13,8 +13,9 @@ from airflow_trident import FixedBatchSpout, SqliteState, Topology
 from airflow_trident.contracts.state import Applied, MapState, State, StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
-from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.protocol.records import CommitTicket, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit_group import GroupCommitter
 from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import Attempts
@@ -150,12 +151,12 @@ def test_each_has_its_own_rows_where_one_between_two_of_a_pass_had_a_pass_of_its
 # ---- what was merged by key ------------------------------------------------------------------------------------
 
 
-def merged_by_key(site: Site, txids: Sequence[int]) -> None:
+def merged_by_key(site: Site, txids: Sequence[int], attempt: int = 0) -> None:
     """One staged batch of several transactions, as a pass over all of them leaves it."""
     area, plan = StagingArea(str(site.staging)), site.topology.compile()
     records = [site.ledger.view(txid).tx for txid in txids]
     incarnation = site.ledger.view(0).topology.incarnation
-    slot = Slot(topology=site.topology.name, incarnation=incarnation, txid=txids[-1], attempt=0)
+    slot = Slot(topology=site.topology.name, incarnation=incarnation, txid=txids[-1], attempt=attempt)
     found = expected(*txids)
     import pyarrow as pa
 
@@ -169,11 +170,13 @@ def merged_by_key(site: Site, txids: Sequence[int]) -> None:
         )
         for sink in plan.staged
     )
-    members = tuple(StagedMember(txid=one.txid, attempt=0, rows_read=1, rows={}) for one in records if one is not None)
+    members = tuple(
+        StagedMember(txid=one.txid, attempt=attempt, rows_read=1, rows={}) for one in records if one is not None
+    )
     whole = Manifest(slot=slot, files=files, rows_read=5, sinks=plan.staged_fields, group=members, inseparable=True)
     for txid, staged in area.publish_group(whole).items():
         site.ledger.start_attempt(txid, owner="a pass")
-        site.ledger.processed(txid, 0, staged)
+        site.ledger.processed(txid, attempt, staged)
 
 
 def test_what_was_merged_by_key_is_committed_as_a_whole(site: Site) -> None:
@@ -220,6 +223,25 @@ def test_a_merged_group_that_one_state_has_is_taken_up_in_any_cut(site: Site, to
         site.commit(5)
     assert replace(site.committer(), most_together=together).commit(5, take_over=True).committed == MANY
     holds(site, *MANY)
+
+
+def test_what_is_merged_by_key_after_a_committer_looked_is_not_taken_for_all_that_is_at_its_gate(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody processes 1 and 2 again, together, between the look at 1 to 5 and the gate."""
+    waiting(site)
+    look = GroupCommitter._group_of
+
+    def looks(self: GroupCommitter, records: Sequence[TxRecord]) -> Any:
+        found = look(self, records)
+        monkeypatch.undo()
+        merged_by_key(site, (1, 2), attempt=1)
+        return found
+
+    monkeypatch.setattr(GroupCommitter, "_group_of", looks)
+    assert site.commit(5).committed == MANY
+    holds(site, *MANY)
+    assert any("1, 2 were staged as one, and 3, 4, 5 are at the gate with them" in line for line in site.said)
 
 
 # ---- what cannot go together -----------------------------------------------------------------------------------
