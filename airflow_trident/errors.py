@@ -155,6 +155,12 @@ class InvalidatedError(TransitionError):
     outcome = Outcome.RETRY
 
 
+class PassedOverError(TransitionError):
+    """A SKIPPED transaction is to be taken up while a commit that went over it is under way (P6)."""
+
+    outcome = Outcome.RETRY
+
+
 class HeldError(TransitionError):
     """A state holds a transaction whose commit was to be taken back."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_trident.errors import DefinitionChangedError, TransitionError
+from airflow_trident.errors import DefinitionChangedError, PassedOverError, TransitionError
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Closed, CommitDecision, EmitAgain, Unknown, Wait
 from airflow_trident.protocol.records import TxRecord
 
@@ -74,3 +74,15 @@ def may_be_held(topology: str, txid: int) -> TransitionError:
 def nothing_to_take_back(tx: TxRecord) -> TransitionError:
     why = "every state has it" if tx.status.is_final else "no commit of it has begun, so no state can hold it"
     return TransitionError(f"transaction {tx.txid} is {tx.status}: {why}", "There is nothing to take back.")
+
+
+def passed_over(topology: str, txid: int, by: int) -> PassedOverError:
+    """
+    :param by: the lowest one above it of which a commit has begun.
+    """
+    return PassedOverError(
+        f"transaction {txid} is SKIPPED and cannot be taken up now: the commit of transaction {by} went over it and "
+        "has not ended, so a state may hold that one already",
+        f"Try again when transaction {by} is COMMITTED. If nobody is at that, `airflow trident backfill {topology} "
+        f"--txid {by}` commits it; if that cannot succeed, `airflow trident take-back {topology} {by}`.",
+    )

@@ -201,6 +201,7 @@ def process(
     :param seen: the transaction as the caller has just read it, which saves reading it again.
     :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; that is in the ledger.
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
+    :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended.
     """
     while True:
         # An outdated view may start an attempt, which finds out; it must not say that there is nothing to do.

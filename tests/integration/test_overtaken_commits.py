@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.errors import LateBatchError
+from airflow_trident.errors import LateBatchError, PassedOverError
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.commit import SweepResult
 from tests.fixtures.ledger import STAGED
 from tests.fixtures.runtime import ALL, WORDS, Joined, Split, World
@@ -102,3 +103,36 @@ def test_what_was_passed_never_gets_into_one_state_alone_where_the_other_depends
     assert world.held("first") == before
     assert world.ledger.skip(2, "again").status is Status.SKIPPED
     assert world.commit(3).committed == (3,)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_a_group_went_over_is_replayed_when_that_is_committed(tmp_path: Path, applied: bool) -> None:
+    """2 was SKIPPED when the gate of 1 and 3 was opened; whoever opened it is killed.
+
+    :param applied: and the first state has both by then.
+    """
+    world = Pair(tmp_path)
+    for txid in (1, 2, 3):
+        world.begin(f"run-{txid}")
+    world.process(1)
+    world.process(3)
+    world.ledger.skip(2, "a person said so")
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    if applied:
+        with pytest.raises(KeyboardInterrupt):
+            world.commit(1, between=killed)
+    else:
+        world.ledger.gate_many([1, 3], owner="test")
+    with pytest.raises(PassedOverError, match="the commit of transaction 3 went over it"):
+        world.process(2)
+    (told,) = world.backfill().run(Selection(first=2, last=2))
+    assert (told.outcome, "--txid 3`" in told.detail) == (BackfillOutcome.FAILED, True)
+    both = world.backfill().run(Selection(first=2, last=3))
+    assert [one.outcome for one in both] == [BackfillOutcome.FAILED, BackfillOutcome.COMMITTED]
+    assert world.statuses() == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED]
+    (late,) = world.backfill().run(Selection(first=2, last=2))
+    assert late.outcome is BackfillOutcome.COMMITTED
+    assert [world.held(name) for name in ("first", "count")] == [{"a": 1, "b": 2, "poison": 1, "c": 1}] * 2

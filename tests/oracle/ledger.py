@@ -229,6 +229,7 @@ class OracleLedger(OracleStates, OracleGroups):
             record = self._existing(txid)
             if record.status is Status.COMMITTING:
                 raise batch_in_place(txid, record.attempt)
+            self._require_not_passed_over(record)
             replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
             return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)
 

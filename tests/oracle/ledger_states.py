@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.refusals import may_be_held, nothing_to_take_back
+from airflow_trident.ledger.refusals import may_be_held, nothing_to_take_back, passed_over
 from airflow_trident.ledger.verbs.tickets import ticket_of
 from airflow_trident.ledger.verbs.topology import noted, require_closable
 from airflow_trident.ledger.workers import Worker
@@ -94,6 +94,7 @@ class OracleStates:
     ) -> TxRecord:
         with self._changed:
             record = self._seen(txid, seen)
+            self._require_not_passed_over(record)
             later = [self._records[one] for one in sorted(self._records) if one > txid]
             found, followed = accepted(record, later, sources, committed=self._committed, reason=reason)
             for one in followed:
@@ -102,6 +103,12 @@ class OracleStates:
                 return self._store(found)
             self._list_as(self._failed, txid)
             return self._store(found, status=move(record.status, Status.FAILED, txid=txid))
+
+    def _require_not_passed_over(self, record: TxRecord) -> None:
+        if record.status is Status.SKIPPED and record.txid > self._committed:
+            touched = [one for one in self._records if one > record.txid and self._records[one].touched]
+            if touched:
+                raise passed_over(self.topology_name, record.txid, min(touched))
 
     def _seen(self, txid: int, seen: SeenTransaction | None) -> TxRecord:
         record = self._existing(txid)

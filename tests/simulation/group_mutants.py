@@ -11,6 +11,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.transact import Unchanged
 from airflow_trident.ledger.verbs import attempts, begin, commits, parts, tickets
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import commit_group
 from airflow_trident.runtime.commit_group import GroupCommitter
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.cure_mutants import MUTANTS
@@ -18,6 +19,9 @@ from tests.simulation.mutants import Patch, mutant
 from tests.simulation.pieces import SimArea
 
 __all__ = ["MUTANTS"]
+
+SLOWLY = 60
+"""So many steps others take meanwhile."""
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------
@@ -66,6 +70,17 @@ def _() -> Sequence[Patch]:
 
     original = SimArea.read_each
     return [(SimArea, "read_each", read_each)]
+
+
+@mutant("a batch of several is taken for that of all that is at the gate", "groups")
+def _() -> Sequence[Patch]:
+    def group_of(self: Any, waiting: Any) -> Any:
+        found = original(self, waiting)
+        self.ledger.znodes.scheduler.doze(SLOWLY)  # a folder that answers slowly: any history has it now and then
+        return found
+
+    original = GroupCommitter._group_of
+    return [(commit_group, "_require_whole", lambda tickets, merged: None), (GroupCommitter, "_group_of", group_of)]
 
 
 @mutant("the batches of a commit come in the order of their files", "ordered")
@@ -126,3 +141,8 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     original = tickets.for_states
     return [(tickets, "for_states", lambda view, txid, barred: original(view, txid, barred=False))]
+
+
+@mutant("what a group went over is taken up before its commit has ended", "taken-back")
+def _() -> Sequence[Patch]:
+    return [(parts, "require_not_passed_over", lambda snap, tx: None)]

@@ -45,12 +45,14 @@ def start_attempt(
         of others is left aside, a stream that it does not name has nothing in the batch.
     :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
     :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
+    :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended.
     :raises InvalidatedError: the transaction before it has no batch.
     :raises ConfigurationError: it has to decide a batch, and there is no `metadata_of`.
     """
     tx = parts.existing(snap, txid)
     if tx.status is Status.COMMITTING:
         raise batch_in_place(txid, tx.attempt)
+    parts.require_not_passed_over(snap, tx)
     replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
     return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=replays)
 

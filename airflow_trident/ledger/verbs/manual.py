@@ -53,8 +53,10 @@ def accept_source(
     :param sources: asked for every stream of its batch; may be asked again, so without effects.
     :param seen: as of :func:`skip`.
     :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`; or it is not as it was seen.
+    :raises PassedOverError: it is SKIPPED, and a commit that went over it, whose metadata may follow, has not ended.
     """
     tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
+    parts.require_not_passed_over(snap, tx)
     snap.prefetch_transactions(above)
     later = [one for one in map(snap.tx, above) if one is not None]
     found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import FencedError, StaleAttemptError, TransitionError
+from airflow_trident.ledger.refusals import passed_over
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.exception_lists import shifted
@@ -56,6 +57,21 @@ def of_ticket(snap: Snapshot, ticket: CommitTicket) -> TxRecord:
         f"{found}",
         "Stop and change nothing; the newer committer goes on.",
     )
+
+
+def require_not_passed_over(snap: Snapshot, tx: TxRecord) -> None:
+    """A group goes over what is SKIPPED while the commit pointer is still below it. Until that commit has ended, the
+    SKIPPED one can come neither before it nor late: a state may hold what is above it, or get it at any moment.
+
+    :raises PassedOverError: a commit of a transaction above it has begun.
+    """
+    if tx.status is not Status.SKIPPED or tx.txid <= snap.pointer().committed:
+        return
+    above = range(tx.txid + 1, snap.next_txid())
+    snap.prefetch_transactions(above)
+    by = next((one.txid for one in map(snap.tx, above) if one is not None and one.touched), None)
+    if by is not None:
+        raise passed_over(snap.topology().name, tx.txid, by)
 
 
 def moved(snap: Snapshot, tx: TxRecord, status: Status, **changes: Any) -> TxRecord:

@@ -13,7 +13,14 @@ from functools import partial
 from typing import TypeAlias
 
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.errors import FencedError, InvalidatedError, Outcome, TransitionError, TridentError
+from airflow_trident.errors import (
+    FencedError,
+    InvalidatedError,
+    Outcome,
+    PassedOverError,
+    TransitionError,
+    TridentError,
+)
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -109,7 +116,7 @@ class Passes:
         self.progress = progress
         self.rows_read = 0
         self.failures: dict[int, Exception] = {}
-        """What those ended with whose tries are used up, by txid, and that hold up others."""
+        """What those ended with whose tries are used up, by txid, and that hold up others or cannot be taken up yet."""
         self.skipped: dict[int, Exception] = {}
         """The same, of those that others may pass."""
         self._coordinators = coordinators
@@ -156,6 +163,8 @@ class Passes:
         for one in records:
             try:
                 self.alone(one.txid)
+            except PassedOverError as error:
+                self.failures[one.txid] = error
             except TransitionError as error:
                 now = self.ledger.view(one.txid).tx
                 if now is not None and now.status is Status.PROCESSING:
