@@ -209,9 +209,15 @@ AttemptMany(w, txids) ==
 AttemptAll(w, txids) ==
     IF Cardinality(txids) = 1 THEN Attempt(w, Highest(txids)) ELSE AttemptMany(w, txids)
 
+\* A group's gate went over it, and a state may hold what is above it: it can come neither before that nor late.
+PassedOver(n) ==
+    /\ ledger.tx[n].status = "SKIPPED" /\ n > ledger.pointer
+    /\ \E m \in Tx : m > n /\ ledger.tx[m].touched
+
 StartAttempt(w, txids) ==
     /\ Idle(w)
     /\ Run(txids)
+    /\ On("passed over") => \A n \in txids : ~PassedOver(n)
     /\ \A n \in txids : ledger.tx[n].status \in {"PROCESSING", "PROCESSED", "FAILED", "SKIPPED"}
     /\ AttemptAll(w, txids)
     /\ UNCHANGED <<state, backup, alarm, saved>>
@@ -572,7 +578,8 @@ P5 == ledger.next - 1 - ledger.pointer <= Pending
 \* one may be attempted again while the others are COMMITTING: what counts is what the states take.)
 P6 == /\ Group = 1 => \A n \in Tx : Status(n) = "COMMITTING" => Turn(n)
       /\ Len(backup) # 2 => \A s \in States, n \in Tx : n \in state[s].has =>
-            \A m \in Tx : m < n /\ m \notin state[s].has => m <= ledger.pointer /\ ~Done(m)
+            \A m \in Tx : m < n /\ m \notin state[s].has =>
+                  Status(m) = "SKIPPED" \/ (m <= ledger.pointer /\ ~Done(m))
 
 \* No record is in a state twice.
 P7 == \A s \in States, r \in Records : state[s].holds[r] \in {0, 1}
