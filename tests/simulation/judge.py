@@ -328,7 +328,8 @@ class Judge:
         self.told.setdefault(task.run.run_id, set()).update(txids)
         who = (task.run.run_id, task.task_id)
         others = {txid for other, txid in self.heard.items() if other[0] == who[0] and other != who}
-        if who not in self.heard and txids[0] in others and txids[0] in before:
+        known = who in self.heard or self._claimed_by(who, txids[0])
+        if not known and txids[0] in others and txids[0] in before:
             self.broken("P1", f"{task.name} has {result}, which another task of its run had and committed")
         self.heard.setdefault(who, txids[0])
         record = self.records.get(txids[0])
@@ -336,6 +337,12 @@ class Judge:
             first = self.first_of.setdefault(who, txids[0])
             if first != txids[0]:
                 self.broken("P1", f"{task.name} has {result} and had {first} before")
+
+    def _claimed_by(self, who: tuple[str, str], txid: int) -> bool:
+        """Did this task of this run begin it, though it died before it heard so? A deploy may have renamed it since,
+        and another one given it its name back."""
+        mine = (key for key, claimed in self.claims.items() if claimed == txid)
+        return any(key.split(":")[1:2] == [who[1]] and key.endswith(f":{who[0]}") for key in mine)
 
     def _is_given(self, task: Any, txid: int) -> bool:
         """Is the transaction that of the task's run, in this life of the topology?"""
