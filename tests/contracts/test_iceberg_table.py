@@ -193,9 +193,9 @@ def test_a_connection_says_where_the_catalog_is_and_its_secrets_stay_in_it(
     assert ForeignIcebergTable(tmp_path).rows() == [("a", 1)]
     sent = pickle.loads(pickle.dumps(factory))
     monkeypatch.delenv("AIRFLOW_CONN_LAKE")
-    assert sent._place().properties["credential"] == "me:hidden-67890"
+    assert sent.place().properties["credential"] == "me:hidden-67890"
     sent.make_state(replace(spec, factory=sent)).close()
-    assert "hidden" not in f"{factory!r} {factory.describe()} {sent!r} {sent._place().conceal('hidden-12345')}"
+    assert "hidden" not in f"{factory!r} {factory.describe()} {sent!r} {sent.place().conceal('hidden-12345')}"
 
 
 @pytest.mark.parametrize("name", ["", "orders", "sales.", ".orders", "sales..orders"])

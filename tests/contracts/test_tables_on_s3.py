@@ -50,10 +50,10 @@ def rows_of(spec: StateSpec) -> list[tuple[Any, ...]]:
     if isinstance(factory, ParquetTable):
         found = factory.dataset().to_table()
     elif isinstance(factory, DeltaTable):
-        place = factory._place().resolved()
+        place = factory.place().resolved()
         found = deltalake.DeltaTable(place.where, storage_options=dict(place.options)).to_pyarrow_table()
     else:
-        found = load_catalog("default", **factory._place().resolved().properties).load_table(factory.name)
+        found = load_catalog("default", **factory.place().resolved().properties).load_table(factory.name)
         found = found.scan().to_arrow()
     return sorted((row["word"], row["n"]) for row in found.to_pylist())
 
@@ -236,7 +236,7 @@ def test_a_delta_state_in_a_bucket_counts_once(lake: Lake) -> None:
 
 def test_what_the_connection_says_is_said_in_the_words_of_each_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, connection("http://127.0.0.1:1", region_name="eu-west-1", aws_session_token="a-token"))
-    place = DeltaTable("s3://bucket/sales", conn_id=CONN_ID)._place().resolved()
+    place = DeltaTable("s3://bucket/sales", conn_id=CONN_ID).place().resolved()
     assert {name: value for name, value in place.options.items() if "KEY" not in name} == {
         "AWS_ENDPOINT": "http://127.0.0.1:1",
         "AWS_REGION": "eu-west-1",
@@ -245,7 +245,7 @@ def test_what_the_connection_says_is_said_in_the_words_of_each_library(monkeypat
         "timeout": "2s",
         "max_retries": "3",
     }
-    properties = FACTORIES["iceberg"]("bucket", Path("/lake"))._place().resolved().properties
+    properties = FACTORIES["iceberg"]("bucket", Path("/lake")).place().resolved().properties
     assert {name: value for name, value in properties.items() if "key" not in name} == {
         "type": "sql",
         "uri": "sqlite:////lake/catalog.db",
