@@ -251,6 +251,7 @@ def test_a_file_of_a_delta_table_whose_name_would_be_written_otherwise_is_not_re
 
 def test_the_page_about_tables_writes_to_them(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "write-to-a-table.md").read_text()
+    text = re.sub(r"^## Upsert$.*?^## ", "## ", text, flags=re.MULTILINE | re.DOTALL)  # test_table_upserts runs it
     for folder in ("/lake", "/data"):
         text = text.replace(folder, f"{tmp_path}{folder}")
     (tmp_path / "lake").mkdir()
