@@ -252,6 +252,12 @@ def test_numbers_that_browsers_round_are_shown_as_text(here: EmbeddedZooKeeper) 
     assert details["metadata"] == {"lines": {"from": LARGE + 1}}
 
 
+def test_the_topologies_of_a_dag_are_found_by_it_for_those_who_may_see_it(here: EmbeddedZooKeeper) -> None:
+    assert reading.names(OF_HIDDEN, "hidden", "run-a") == {"names": ["words"], "of_dag": ["words"]}
+    assert reading.names(OF_HIDDEN, "other") == {"names": ["words"], "of_dag": []}
+    assert reading.names(OF_ANOTHER, "hidden") == {"names": ["words"], "of_dag": []}
+
+
 def test_a_transaction_says_which_code_staged_it_and_where_that_changed(
     here: EmbeddedZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,12 +283,6 @@ def test_a_transaction_says_which_code_staged_it_and_where_that_changed(
     assert code(3, OF_ANOTHER) == ""
     shutil.rmtree(tmp_path)
     assert code(3) == "", "nobody can see what was staged"
-
-
-def test_the_topologies_of_a_dag_are_found_by_it_for_those_who_may_see_it(here: EmbeddedZooKeeper) -> None:
-    assert reading.names(OF_HIDDEN, "hidden", "run-a") == {"names": ["words"], "of_dag": ["words"]}
-    assert reading.names(OF_HIDDEN, "other") == {"names": ["words"], "of_dag": []}
-    assert reading.names(OF_ANOTHER, "hidden") == {"names": ["words"], "of_dag": []}
 
 
 def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strangers_without_place_and_error(
