@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 
 from airflow_trident import FileSpout, FirstN, MaxBy, MemoryState, Topology
-from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark.engine import SparkEngine
-from airflow_trident.engine.spark.sessions.session import GivenSession
-from airflow_trident.staging.manifest import Slot
 from benchmarks.peers import session
-from benchmarks.ways import compared
+from benchmarks.ways import compared, staged_count
 
 FILES = 4
 GROUPS = 10_000
@@ -46,16 +43,9 @@ def ours(spark: Any, folder: Path, choose: Callable[[Any], Any]) -> Callable[[],
     spout = FileSpout(f"{folder}/*.parquet", format="parquet", fields="customer long, item string, cents long")
     chosen = choose(topology.new_stream("orders", spout))
     chosen.partition_persist(MemoryState(), list(chosen.fields), keys=[], name="chosen")
-    plan = topology.compile()
+    topology.compile()  # once, and outside of what is measured
     metadata = {"orders": spout.coordinator().initialize_transaction(1, None)}
-
-    def run() -> int:
-        with tempfile.TemporaryDirectory() as staging:
-            slot = Slot(topology="choices", incarnation="none", txid=1, attempt=0)
-            job = Job(plan=plan, slot=slot, metadata=metadata, staging_root=staging)
-            return sum(file.rows for file in SparkEngine(GivenSession(spark)).run(job).files)
-
-    return run
+    return partial(staged_count, spark, topology, metadata)
 
 
 def plain(spark: Any, folder: Path, choose: Callable[[Any], Any]) -> Callable[[], int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from airflow_trident import Topology
@@ -13,20 +14,32 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.session import GivenSession
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.manifest import Slot
+from airflow_trident.staging.manifest import Manifest, Slot
 
 Result = TypeVar("Result")
+
+
+@contextmanager
+def processed(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> Iterator[tuple[Manifest, StagingArea]]:
+    """One batch of a topology, and where it is staged."""
+    with tempfile.TemporaryDirectory() as staging:
+        slot = Slot(topology=topology.name, incarnation="none", txid=1, attempt=0)
+        job = Job(plan=topology.compile(), slot=slot, metadata=dict(metadata), staging_root=staging)
+        yield SparkEngine(GivenSession(spark)).run(job), StagingArea(staging)
 
 
 def staged(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows that one batch stages for the only state of a topology."""
     ((name, spec),) = topology.states.items()
-    with tempfile.TemporaryDirectory() as staging:
-        slot = Slot(topology=topology.name, incarnation="none", txid=1, attempt=0)
-        job = Job(plan=topology.compile(), slot=slot, metadata=dict(metadata), staging_root=staging)
-        manifest = SparkEngine(GivenSession(spark)).run(job)
-        rows: list[dict[str, Any]] = StagingArea(staging).read(manifest, name, spec.staged).to_pylist()
+    with processed(spark, topology, metadata) as (manifest, area):
+        rows: list[dict[str, Any]] = area.read(manifest, name, spec.staged).to_pylist()
     return rows
+
+
+def staged_count(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> int:
+    """How many rows one batch stages, which nobody reads."""
+    with processed(spark, topology, metadata) as (manifest, _):
+        return sum(file.rows for file in manifest.files)
 
 
 def compared(ways: Mapping[str, Callable[[], Result]], expected: Result, *, rows: int, runs: int, to: str) -> list[str]:

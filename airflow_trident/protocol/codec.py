@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
@@ -89,7 +89,7 @@ def exceptions_body(exceptions: Exceptions) -> dict[str, Any]:
 
 
 def encode_claim(claim: ClaimKey) -> bytes:
-    return RECORDS.dump(asdict(claim), f"claim {claim.key}")
+    return RECORDS.dump(plain_fields(claim), f"claim {claim.key}")
 
 
 def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
@@ -97,24 +97,30 @@ def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
     body = tx_body(record)
     if blob is not None:
         del body["metadata"], body["carried"]
-        body["blob"] = {name: value for name, value in asdict(blob).items() if value or name in _BLOB_FIELDS}
+        body["blob"] = {name: value for name, value in plain_fields(blob).items() if value or name in _BLOB_FIELDS}
         if blob.base is not None:
             body["features"] = [SHARED_METADATA]
     return RECORDS.dump(body, f"transaction {record.txid}")
 
 
+def tx_fields(record: TxRecord) -> dict[str, Any]:
+    """All its fields as JSON has them. What was staged is none of them: it is on its way into a chunk."""
+    body = plain_fields(record)
+    if body["staged"]:
+        del body["staged"]["content"]
+    return body
+
+
 def tx_body(record: TxRecord) -> dict[str, Any]:
     """Its fields as JSON has them, and those of a newer version beside them."""
     # Metadata is JSON already, and there may be a lot of it.
-    body = plain_fields(replace(record, metadata={}, carried={}, extra={}))
+    body = tx_fields(replace(record, metadata={}, carried={}, extra={}))
     del body["extra"]
     body |= {"metadata": record.metadata, "carried": record.carried}
     del body["claim"]["former"]
     # What is not said need not be written: most transactions have none of these.
-    if body["staged"]:
-        del body["staged"]["content"]
-        if not body["staged"]["chunk"]:
-            del body["staged"]["chunk"]
+    if body["staged"] and not body["staged"]["chunk"]:
+        del body["staged"]["chunk"]
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
     for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows"):
         if not body[name]:

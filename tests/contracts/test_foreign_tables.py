@@ -73,27 +73,16 @@ def test_a_table_on_another_file_system_gets_copies(table: ForeignTable, tmp_pat
 # ---- crashes and races -----------------------------------------------------------------------------------------
 
 WORKER = """
-import inspect, os, signal, sys
+import sys
 from pathlib import Path
 from tests.fixtures.state import ticket
-from tests.fixtures.table import TABLES, staged
+from tests.fixtures.table import TABLES, die_at, staged
 
 folder, kind, when, name = Path(sys.argv[1]), *sys.argv[2:]
 table = TABLES[kind](folder)
 state = table.opened()
 owner = table.steps[name](state)
-step = getattr(owner, name)
-
-
-def stepped(*args, **kwargs):
-    if when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    found = step(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-bare = isinstance(inspect.getattr_static(owner, name), staticmethod)
-setattr(owner, name, staticmethod(stepped) if bare else stepped)
+die_at(owner, name, when)
 state.apply_files(ticket(3), staged(folder, ("b", 2)))
 """
 CUTS = [(kind, when, step) for kind, made in TABLES.items() for step in made.steps for when in ("before", "after")]

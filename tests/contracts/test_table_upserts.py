@@ -196,30 +196,18 @@ def test_rows_of_others_without_a_transaction_are_the_oldest_and_what_they_delet
 
 
 WORKER = """
-import os, signal, sys
+import sys
 from pathlib import Path
 from tests.contracts.test_table_upserts import changes_table
-from tests.fixtures.table import TABLES, ForeignIcebergTable
+from tests.fixtures.table import TABLES, die_at
 from pyiceberg.table.update.snapshot import _OverwriteFiles
-import inspect
 
 folder, kind, when, name = Path(sys.argv[1]), *sys.argv[2:]
 table = changes_table(TABLES[kind], folder)
 state = table.opened()
 owner = type(state) if name == "_write" else table.steps[name](state)
 owner = _OverwriteFiles if name == "commit" else owner
-step = getattr(owner, name)
-
-
-def stepped(*args, **kwargs):
-    if when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    found = step(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-bare = isinstance(inspect.getattr_static(owner, name), staticmethod)
-setattr(owner, name, staticmethod(stepped) if bare else stepped)
+die_at(owner, name, when)
 state.compact()
 """
 CUTS = [

@@ -4,92 +4,43 @@ network that loses and delays, must give the same answers and end in the same pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun, MetadataOf
-from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.protocol.large_metadata import BASE
-from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from airflow_trident.types import Json
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
 from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED
-from tests.oracle.ledger import OracleLedger
-
-
-@dataclass(frozen=True)
-class Network:
-    """What happens to the next writes, and whether a delayed one arrives just before the one that repeats it."""
-
-    faults: tuple[Fault | None, ...]
-    late_ones_arrive_first: bool
-
-
-NETWORK = st.builds(
+from tests.fixtures.ledger_calls import (
+    ATTEMPT_BY,
+    BACK,
+    BESIDE,
+    CALM,
+    NETWORK,
+    SEVERAL,
+    SIZE,
+    WHO,
     Network,
-    faults=st.lists(st.sampled_from([None, None, *Fault]), max_size=3).map(tuple),
-    late_ones_arrive_first=st.booleans(),
+    alike,
+    alike_outcome,
+    choice,
+    outcome,
+    window,
 )
-CALM = Network((), False)
-WHO = st.integers(0, 1)
-BACK = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, -1])
-"""Which transaction: so many above the commit pointer's next; most often the one whose turn it is."""
-BESIDE = st.sampled_from([0, 0, 0, 0, -1, 1])
-"""Which attempt: so many beside the current one."""
-
-
-def alike(value: Any) -> Any:
-    """A result without what is never the same twice: ids and times."""
-    if isinstance(value, TxRecord):
-        attempts = tuple(replace(one, begun_ms=0, ended_ms=bool(one.ended_ms)) for one in value.attempts)
-        return replace(value, op="", times_ms=dict.fromkeys(value.times_ms, 0), attempts=attempts)
-    if isinstance(value, CommitTicket):
-        return replace(value, incarnation="", begun_ms=0)
-    if isinstance(value, TopologyRecord):
-        return replace(value, incarnation="", created_ms=0)
-    if isinstance(value, Begun):
-        return replace(value, record=alike(value.record))
-    if isinstance(value, CommittedAndBegun):
-        return alike(value.committed), alike(value.begun), alike(value.why_not)
-    if isinstance(value, tuple):
-        return tuple(map(alike, value))
-    if isinstance(value, LedgerView):
-        return replace(value, topology=alike(value.topology), tx=alike(value.tx))
-    assert value is None or is_dataclass(value), value
-    return value
-
-
-ATTEMPT_BY = st.sampled_from(["", "drain"])
-SIZE = st.sampled_from([1, 1, 1, 2, 0])
-"""How much an attempt of an opaque transaction takes."""
-
-
-def choice(size: int) -> MetadataOf:
-    def metadata_of(txid: int, position: dict) -> dict | None:
-        return {"a": [size, (position.get("a") or [0, 0])[1] + size]} if size else None
-
-    return metadata_of
-
-
-def window(txid: int) -> dict[str, Json]:
-    """Metadata of 11 KB, of which the next transaction has nine tenths."""
-    return {"w": "".join(f"{number * 7919:09x}" for number in range(txid * 120, txid * 120 + 1200))}
-
-
-SEVERAL = st.integers(1, 3)
-"""Members of a group."""
+from tests.oracle.ledger import OracleLedger
 
 
 class LedgerAgainstPlainLedger(RuleBasedStateMachine):
@@ -421,17 +372,6 @@ class LedgerWithSharedMetadata(SharedMetadata, LedgerAgainstPlainLedger):
 
 class OpaqueLedgerWithSharedMetadata(SharedMetadata, OpaqueLedgerAgainstPlainLedger):
     pass
-
-
-def outcome(call: Callable[[Ledger], Any], ledger: Ledger) -> Any:
-    try:
-        return call(ledger)
-    except TridentError as error:
-        return error
-
-
-def alike_outcome(value: Any) -> Any:
-    return type(value) if isinstance(value, TridentError) else alike(value)
 
 
 TestLedgerAgainstPlainLedger = LedgerAgainstPlainLedger.TestCase

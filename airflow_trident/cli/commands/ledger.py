@@ -20,7 +20,7 @@ from airflow_trident.cli.console import (
 )
 from airflow_trident.cli.outcomes import lag_text, outcome_text, time_text
 from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
-from airflow_trident.protocol.durable_format import plain_fields
+from airflow_trident.protocol.codec import tx_fields
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, PastAttempt, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
@@ -214,9 +214,7 @@ def show(args: Namespace) -> int | None:
             f"topology {args.topology!r} never began transaction {args.txid}; the next one is {view.next_txid}",
             f"See `airflow trident ledger list {args.topology}`.",
         )
-    record = plain_fields(view.tx)
-    if record["staged"]:
-        del record["staged"]["content"]  # is in no record
+    record = tx_fields(view.tx)
     if args.output in _TABLES:
         record["plan"] = " ".join(
             [_plan(view.tx), *plan_changes([one for one in (before, view.tx) if one is not None])]
