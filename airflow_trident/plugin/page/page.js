@@ -9,12 +9,15 @@ const REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
 const asked = new URLSearchParams(location.search);
 const number = name => asked.has(name) && Number(asked.get(name)) > 0 ? Number(asked.get(name)) : null;
 
-/* Nothing is drawn while a button is held: one that is made anew between press and release never hears of the click.
-   A release outside of the window is heard of when the pointer comes back. */
+/* Nothing is drawn while a button, or the space bar, is held: one that is made anew between press and release never hears
+   of the click. A release outside of the window is heard of when the pointer comes back, or the window loses the keyboard. */
 let release = null, held = null;
-addEventListener("pointerdown", () => { held ||= new Promise(done => { release = done; }); }, true);
+const hold = () => { held ||= new Promise(done => { release = done; }); };
+addEventListener("pointerdown", hold, true);
+addEventListener("keydown", event => { if (event.key === " ") hold(); }, true);
 const released = event => { if (held && !event.buttons) { held = null; setTimeout(release); } };
-for (const kind of ["pointerup", "pointercancel", "pointermove"]) addEventListener(kind, released, true);
+for (const kind of ["pointerup", "pointercancel", "pointermove", "keyup"]) addEventListener(kind, released, true);
+addEventListener("blur", released);
 
 /* What is shown: `topology` empty is the overview. `trail`: the txids behind which the pages before this one begin.
    `oldestFirst`: the order of the pages, which is by txid; sorting one by anything else leaves them as they are. */
