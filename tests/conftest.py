@@ -32,7 +32,10 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
-FIRST = ("tests/system/", "tests/simulation/", "tests/integration/test_spark_server.py")
+FIRST = (
+    *("tests/system/", "tests/simulation/", "tests/contracts/test_engine.py", "tests/integration/test_ten_minutes.py"),
+    *("tests/integration/test_submitted_drain.py", "tests/integration/test_spark_server.py"),
+)
 """One file goes to one process as a whole: those that take minutes begin first, so that no process ends alone."""
 
 
