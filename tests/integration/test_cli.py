@@ -204,7 +204,7 @@ def test_a_skipped_transaction_lets_others_pass_and_is_backfilled_late_exactly_o
     assert "transaction 3 is FAILED, and no state holds it" in taken.out
     assert listed.json()[1]["error"].startswith("it was withdrawn (skipped by ")
     assert site.statuses() == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED]
-    late = site.trident("backfill", "words", "--txid", "2", "--engine", "local", "--dag-file", "dags/words_dag.py")
+    late = site.executable("backfill", "words", "--txid", "2", "--engine", "local", "--dag-file", "dags/words_dag.py")
     assert late.code == 0, late.err
     assert site.statuses() == [Status.COMMITTED] * 3
     assert site.counts() == COUNTS

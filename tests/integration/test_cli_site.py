@@ -6,8 +6,6 @@ import json
 import shlex
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -146,7 +144,7 @@ def test_a_server_is_started_once_survives_its_starter_and_is_stopped(site: Site
     folder = str(site.home.folder / "zk")
     assert site.trident("zookeeper", "status", "--data-dir", folder).code == 1
     named = {"AIRFLOW__TRIDENT__ZOOKEEPER_CONN_ID": "embedded"}
-    started = site.trident("zookeeper", "start", "--data-dir", folder, "--port", "0", **named)
+    started = site.executable("zookeeper", "start", "--data-dir", folder, "--port", "0", **named)
     try:
         assert started.code == 0, started.err
         again, running = site.tridents(f"zookeeper start --data-dir {folder}", f"zookeeper status --data-dir {folder}")
@@ -170,8 +168,8 @@ def test_the_connection_to_a_server_is_put_into_the_database_of_airflow_and_foll
     del unset["AIRFLOW_CONN_ZOOKEEPER_DEFAULT"]
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).parent / "airflow"), *words]
-        return subprocess.run(command, env=unset, cwd=site.home.folder, capture_output=True, text=True, check=False)
+        play = site.home.executable if "start" in words else site.home.command
+        return play(*words, environment=unset)
 
     start = ("trident", "zookeeper", "start", "--add-connection", "--port")
     database = site.home.folder / "airflow.db"
@@ -200,7 +198,7 @@ def test_the_connection_to_a_server_is_put_into_the_database_of_airflow_and_foll
 
 
 def test_a_connection_of_the_environment_comes_first_so_none_is_put_into_the_database(site: Site) -> None:
-    result = site.trident("zookeeper", "start", "--add-connection", "--port", "0")
+    result = site.executable("zookeeper", "start", "--add-connection", "--port", "0")
     assert result.code == 1
     assert "Unset AIRFLOW_CONN_ZOOKEEPER_DEFAULT first" in result.error
     assert site.trident("zookeeper", "status").code == 1
@@ -211,7 +209,7 @@ def test_a_port_that_another_program_has_is_one_line(site: Site) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        result = site.trident("zookeeper", "start", "--data-dir", str(site.home.folder / "zk"), "--port", port)
+        result = site.executable("zookeeper", "start", "--data-dir", str(site.home.folder / "zk"), "--port", port)
     assert result.code == 1
     assert f"port {port} on 127.0.0.1 is in use" in result.error
 

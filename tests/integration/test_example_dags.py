@@ -55,7 +55,7 @@ def examples(airflow_home: AirflowHome) -> AirflowHome:
 
 
 def test_all_examples_load_without_spark_zookeeper_client_and_arrow(examples: AirflowHome) -> None:
-    told = examples.python(LOAD)
+    told = examples.python(LOAD, from_nothing=True)
     assert told["errors"] == {}
     assert told["heavy"] == []
     forms = ["tweets_opaque", "tweets_partitioned"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -36,7 +37,8 @@ def test_files_that_have_piled_up_are_taken_in_groups_and_each_is_a_transaction(
     assert told["run"] == ["success", {"drain": "success"}]
     assert told["found"] == {"orders": {"ann": 40, "c0": 14, "c1": 13, "c2": 13}}
     assert "transactions 1 to 40 are committed (40 in all)" in examples.output
-    assert "(8 of them) are committed in one step" in examples.output
+    # of how many a group is depends on how long those before it took
+    assert re.search(r"\((\d\d|[2-9]) of them\) are committed in one step", examples.output)
 
 
 def test_objects_of_a_bucket_become_rows_of_an_iceberg_table_once(

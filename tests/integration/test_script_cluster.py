@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.spark import soon
 from tests.fixtures.standalone import HERE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
@@ -40,6 +41,7 @@ script = Script(
 SMALL = {
     "spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
     "spark.executor.memory": "512m", "spark.cores.max": "1",
+    "spark.driver.extraJavaOptions": "JAVA", "spark.executor.extraJavaOptions": "JAVA",
 }
 with DAG("clustered", schedule=None) as dag:
     TridentSparkSubmitOperator(
@@ -66,7 +68,7 @@ def test_a_script_and_its_modules_run_on_a_driver_in_the_cluster(
         (folder / "orders" / f"{number}.csv").write_text(f"customer,cents\nann,{number}\nann,{10 * number}\n")
     (folder / "job.py").write_text(SCRIPT)
     (folder / "rates.py").write_text("RATE = 100\n")
-    airflow_home.write_dag("clustered", DAG.replace("FOLDER", str(folder)))
+    airflow_home.write_dag("clustered", DAG.replace("FOLDER", str(folder)).replace("JAVA", soon()))
     master, rest = spark_master
     cluster = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "cluster", "rest-port": rest}}
     airflow_home.options |= {

@@ -24,6 +24,7 @@ from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.engine import keep, make_job
+from tests.fixtures.spark import soon
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +77,7 @@ def engine() -> SparkEngine:
     conf = {
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": soon(),
         "spark.sql.shuffle.partitions": "4",
         "spark.shuffle.io.maxRetries": "1",  # by default Spark asks a dead executor for 15 seconds
         "spark.shuffle.io.retryWait": "100ms",

@@ -26,7 +26,7 @@ from airflow_trident.errors import ConfigurationError, ExecutorPackageError
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.version import VERSION
 from tests.fixtures.engine import Words, keep, make_job, run
-from tests.fixtures.spark import SMALL
+from tests.fixtures.spark import SMALL, soon
 
 pytestmark = pytest.mark.spark
 
@@ -78,9 +78,11 @@ COMMON = """
     from airflow_trident.engine.spark.sessions.local import LocalSessions
     from airflow_trident.engine.spark.sessions.session import GivenSession
     from tests.fixtures.engine import Words, keep, make_job, run
+    from tests.fixtures.spark import soon
 
     MASTER = "local-cluster[1,1,512]"
     CONF = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+    CONF["spark.executor.extraJavaOptions"] = soon()
 
     class Found(Function):
         output_types = "string"
@@ -215,7 +217,9 @@ def test_a_connect_server_without_it_is_sent_the_package_with_each_session(bare_
     def words(topology: Topology) -> None:
         keep(topology.new_stream("lines", FileSpout(str(tmp_path / "in"))).each("line", Words(), "word"))
 
-    server = Bare(tmp_path / "server", master="local[1]", heap_mb=512, conf=SMALL)
+    server = Bare(
+        tmp_path / "server", master="local[1]", heap_mb=512, conf={**SMALL, "spark.driver.extraJavaOptions": soon()}
+    )
     server.python = str(bare_python)
     server.start()
     told: list[str] = []

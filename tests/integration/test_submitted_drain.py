@@ -11,6 +11,7 @@ import pytest
 
 from tests.fixtures.airflow import AirflowHome
 from tests.fixtures.postgres import PASSWORD, PostgresServer
+from tests.fixtures.spark import soon
 from tests.fixtures.standalone import HERE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
@@ -36,8 +37,7 @@ def topology_of(name):
 SMALL = {
     "spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
     "spark.executor.memory": "512m", "spark.cores.max": "1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "JAVA", "spark.executor.extraJavaOptions": "JAVA",
 }
 
 def play(name, conn_id, **arguments):
@@ -144,7 +144,8 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     airflow_home: AirflowHome, spark_master: tuple[str, int], postgres: PostgresServer, tmp_path: Path
 ) -> None:
     folder, schema = airflow_home.folder, "submitted_drain"
-    airflow_home.write_dag("plays", DAG.replace("FOLDER", str(folder)).replace("SCHEMA", schema))
+    dag = DAG.replace("FOLDER", str(folder)).replace("SCHEMA", schema).replace("JAVA", soon())
+    airflow_home.write_dag("plays", dag)
     master, rest = spark_master
     cluster = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "cluster", "rest-port": rest}}
     airflow_home.options |= {
