@@ -23,6 +23,7 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from tests.fixtures.airflow import give_database
+from tests.fixtures.spark import soon
 from tests.system import batches
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import FINISHED_RUN, AirflowApi, wait_until
@@ -31,6 +32,7 @@ from tools.local_airflow.services import LocalAirflow
 LIMIT_S = 300.0
 """Far above what anything takes: only a test that would never end meets it."""
 OPTIONS = {
+    "SPARK_SUBMIT_OPTS": soon(),
     # Found dead sooner than by default, so that a test of it is over sooner.
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
