@@ -18,8 +18,8 @@ ARGS :=
 HISTORIES := 1000
 # Killed tasks of each operator at each point: make submit-kills KILLS=1000
 KILLS := 10
-# Test processes: one more than cores, since many tests wait for servers. WORKERS=0 runs all tests in one process.
-WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
+# Test processes: two more than cores, since many tests wait for servers and disks. WORKERS=0 runs all tests in one process.
+WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 
 help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
