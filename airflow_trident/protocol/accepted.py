@@ -1,7 +1,7 @@
-"""A mended source: a person's word gives a transaction that is committed nowhere what its source holds now (P2). Pure.
+"""Accepts a mended source: on a person's word, an uncommitted transaction takes what its source holds now (P2). Pure.
 
-The transaction keeps its txid and gets another attempt, so whatever an attempt with the old batch still says comes too
-late. Later transactions keep their own batch; where they say what was read before them, they follow.
+The transaction keeps its txid and gets a new attempt, so reports from attempts with the old batch come too late. Later
+transactions keep their batches; where they record the position before them, that position follows the change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_trident.types import Json
 
 
 class MendedSources(ABC):
-    """What the coordinators of the streams say: see `Coordinator.accept_source` and `Coordinator.follow_source`."""
+    """The coordinators of the streams: see `Coordinator.accept_source` and `Coordinator.follow_source`."""
 
     @abstractmethod
     def accept(self, stream: str, metadata: Json) -> Json: ...
@@ -30,12 +30,12 @@ class MendedSources(ABC):
 def accepted(
     record: TxRecord, later: Sequence[TxRecord], sources: MendedSources, *, committed: int, reason: str
 ) -> tuple[TxRecord, list[TxRecord]]:
-    """The record with its new metadata, to be moved to FAILED unless it is SKIPPED; and the later ones that change.
+    """The record with its new metadata (to be moved to FAILED unless it is SKIPPED), and the later records that change.
 
     :param later: the records above it, in txid order.
     :param committed: the commit pointer.
-    :raises TransitionError: a state has its batch or may have it, later ones have gone on behind it, or its source is
-        as it was recorded.
+    :raises TransitionError: a state has or may have its batch, later transactions have gone on behind it, or its source
+        has not changed.
     """
     _require_uncommitted(record, committed)
     found = {

@@ -1,8 +1,8 @@
-"""Which committed transactions have their asset event, and who is bringing which. Pure.
+"""Which committed transactions have their asset event, and which task brings the others. Pure.
 
-An event becomes Airflow's in the step in which the task that brings it succeeds: Airflow writes both together. So a
-task first announces here which transactions it brings, alone, and what it announced counts when Airflow has the events.
-What was announced by a task that ended without them is due again.
+Airflow writes the events in the same step in which the task that brings them succeeds. So a task first announces here
+which transactions it alone brings. The announcement counts once Airflow has the events; if the task ended without them,
+they are due again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 
 MOST_AT_ONCE = 500
-"""So many events one task brings: they travel in one request, and Airflow writes them one by one."""
+"""The most events that one task brings: they travel in one request, and Airflow writes them one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """A task that brings the events of `txids` when it succeeds; `since_ms`: when it said so."""
+    """A task that brings the events of `txids` when it succeeds; `since_ms`: when it announced them."""
 
     txids: Txids
     by: Owner
@@ -40,11 +40,11 @@ class AnnouncedEvents:
         return Txids.joined(part for one in self.announced for part in one.txids.ranges)
 
     def due(self, view: LedgerView) -> Txids:
-        """The committed transactions that have no event, and that nobody brings."""
+        """The committed transactions that have no event and that no task brings."""
         return committed_txids(view) - self.settled - self.in_hands
 
     def after(self, told: Txids, given_up: Collection[Announcement]) -> AnnouncedEvents:
-        """With what Airflow has, and without the announcements of tasks that have ended."""
+        """The list after Airflow has the events of `told`, without the announcements of tasks that have ended."""
         return replace(
             self,
             settled=self.settled | told,
@@ -53,13 +53,13 @@ class AnnouncedEvents:
 
 
 def committed_txids(view: LedgerView) -> Txids:
-    """All that the ledger calls COMMITTED. What was closed is among them once every state has forgotten it."""
+    """All COMMITTED transactions. A closed one counts too once every state has forgotten it."""
     exceptions = view.exceptions
     return Txids.span(1, view.pointer.committed) - may_still_come(exceptions) - exceptions.closed
 
 
 def first_of(txids: Txids, most: int) -> Txids:
-    """The lowest so many."""
+    """The lowest `most` txids."""
     found: list[tuple[int, int]] = []
     for first, last in txids.ranges:
         if most <= 0:

@@ -1,8 +1,8 @@
 """The checkpoint protocol of stateful functions: one table of states, and the decisions of a store's steps. Pure.
 
 After Storm's CheckpointSpout and KeyValueState. A checkpoint of txid n first prepares the states of all partitions,
-then commits all; a durable :class:`CheckpointRecord` says how far it is. Whoever finds the record after a crash goes on
-by the recovery column of :data:`TABLE`:
+then commits them all. A durable :class:`CheckpointRecord` keeps its progress. After a crash, the next run follows the
+recovery column of :data:`TABLE`:
 
 ============  ==========================  ==========================================
 state         normal: action -> next      recovering: action -> next
@@ -12,9 +12,9 @@ COMMITTING n  COMMIT -> COMMITTED n       COMMIT -> COMMITTED n
 COMMITTED n   none: wait for `begin`      INITSTATE -> COMMITTED n, recovery is over
 ============  ==========================  ==========================================
 
-Writing COMMITTING is the decision: before it nothing of n can be seen, from it on all of n is bound to become
-committed. Unlike Storm's, txids may have gaps (skipped transactions), so the record remembers which transaction came
-before, and every step carries a fence, so that a zombie cannot prepare or commit over a newer committer.
+Writing COMMITTING is the decision: before it, nothing of n is visible; after it, all of n will be committed. Unlike
+Storm's txids, ours may have gaps (skipped transactions), so the record names the transaction before. Every step carries
+a fence, so a zombie cannot prepare or commit over a newer committer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CheckpointState(StrEnum):
     PREPARING = "PREPARING"
     """Some partitions may have prepared; nothing counts yet."""
     COMMITTING = "COMMITTING"
-    """All partitions have prepared: decided; some may have committed."""
+    """All partitions have prepared, so the commit is decided; some may have committed."""
     COMMITTED = "COMMITTED"
     """All partitions have committed."""
 
@@ -56,7 +56,7 @@ class Action(StrEnum):
 
 
 class Mode(StrEnum):
-    """A recovering run finds what another left; it ends with INITSTATE."""
+    """RECOVERING: another run left this checkpoint unfinished. It ends with INITSTATE."""
 
     NORMAL = "normal"
     RECOVERING = "recovering"
@@ -88,13 +88,13 @@ TABLE: dict[tuple[CheckpointState, Mode], tuple[Action, CheckpointState] | None]
     (CheckpointState.COMMITTING, Mode.RECOVERING): (Action.COMMIT, CheckpointState.COMMITTED),
     (CheckpointState.COMMITTED, Mode.RECOVERING): (Action.INITSTATE, CheckpointState.COMMITTED),
 }
-"""The only table; None: nothing to do until a transaction begins."""
+"""The only table. None: there is nothing to do until a transaction begins."""
 
 
 def begin(record: CheckpointRecord, txid: int) -> CheckpointRecord:
-    """The record of a checkpoint of `txid` that begins.
+    """The record of a new checkpoint of `txid`.
 
-    :raises TransitionError: the former one has not ended, or `txid` is not above it.
+    :raises TransitionError: the last checkpoint has not ended, or `txid` is not above it.
     """
     if record.state is not CheckpointState.COMMITTED or txid <= record.txid:
         raise TransitionError(
@@ -105,7 +105,7 @@ def begin(record: CheckpointRecord, txid: int) -> CheckpointRecord:
 
 
 def decide(record: CheckpointRecord, mode: Mode) -> Transition | None:
-    """What comes next, None if nothing does."""
+    """The next step; None if there is none."""
     row = TABLE[record.state, mode]
     if row is None:
         return None
@@ -126,8 +126,8 @@ def encode_checkpoint(record: CheckpointRecord) -> dict[str, Json]:
 
 def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
     """:param where: names the record in errors.
-    :raises CorruptRecordError: not a record.
-    :raises NewerRecordError: of a newer version.
+    :raises CorruptRecordError: it is not a record.
+    :raises NewerRecordError: a newer version wrote it.
     """
     _, body = FORMAT.open(value, where)
     record = FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
@@ -143,10 +143,10 @@ def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What a namespace knows about itself, kept in its store and changed in the step that changes the data.
+    """What a namespace records about itself. Its store changes this in the same step as the data.
 
     `prepared`: the txid whose writes wait for commit or rollback, prepared under `fence`; `committed`: the last
-    committed one, 0 for none; `fence`: the highest that was ever here.
+    committed txid, 0 for none; `fence`: the highest one seen.
     """
 
     prepared: int | None = None
@@ -162,7 +162,7 @@ class Step(StrEnum):
 
 
 def admit_prepare(marks: Marks, txid: int, fence: int, namespace: str) -> tuple[Marks, Step]:
-    """May the writes be kept as prepared for `txid`? ALREADY: it is committed, and the writes are to be dropped.
+    """May the writes be kept as prepared for `txid`? ALREADY: it is committed, so the writes are dropped.
 
     :raises FencedError, TransitionError: see the promises of `states.keyvalue.base.KeyValueState`.
     """
@@ -183,7 +183,7 @@ def admit_prepare(marks: Marks, txid: int, fence: int, namespace: str) -> tuple[
 
 
 def admit_commit(marks: Marks, txid: int, fence: int, namespace: str) -> tuple[Marks, Step]:
-    """May what is prepared become the committed data?
+    """May the prepared writes become the committed data?
 
     :raises FencedError, TransitionError: as above.
     """
@@ -207,7 +207,7 @@ def admit_direct(marks: Marks, fence: int, namespace: str) -> Marks:
 
 
 def admit_rollback(marks: Marks, fence: int, namespace: str) -> Marks:
-    """May what is prepared be dropped?
+    """May the prepared writes be dropped?
 
     :raises FencedError: a newer committer was here.
     """

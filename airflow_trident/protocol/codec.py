@@ -1,7 +1,7 @@
 """Ledger records as bytes and back: versioned JSON, never pickle. Pure.
 
-Every record is ``{"v": 2, ...}`` with the fields written here; :mod:`airflow_trident.protocol.durable_format` says what
-is tolerated and what is refused, :mod:`airflow_trident.protocol.records_v1` what version 1 wrote.
+Every record is ``{"v": 2, ...}`` with the fields written here. :mod:`airflow_trident.protocol.durable_format` says what
+is tolerated or refused; :mod:`airflow_trident.protocol.records_v1` reads what version 1 wrote.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_trident.types import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimKey:
-    """`run/<2hex>/<sha1>`: which txid a claim got. It outlives the transaction's record; `run_ms` is the claim's."""
+    """`run/<2hex>/<sha1>`: the txid of a claim. It outlives the transaction's record. `run_ms`: as in the claim."""
 
     key: str
     txid: int
@@ -40,7 +40,7 @@ class ClaimKey:
 
 
 _BLOB_FIELDS = ("sha256", "bytes", "chunks")
-"""Of every BlobRef; others only where they say something."""
+"""Fields that every BlobRef has; the others are written only if they are set."""
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def encode_topology(record: TopologyRecord, *, op: str) -> bytes:
 
 
 def topology_body(record: TopologyRecord) -> dict[str, Any]:
-    """Its fields as JSON has them, and those of a newer version beside them."""
+    """The record's fields as JSON, with those of a newer version."""
     body = plain_fields(replace(record, extra={}))
     del body["extra"]
     for state in body["definition"]["states"].values():
@@ -81,7 +81,7 @@ def encode_exceptions(exceptions: Exceptions) -> bytes:
 
 
 def exceptions_body(exceptions: Exceptions) -> dict[str, Any]:
-    """Its lists as JSON has them: of txids, and of pairs where they are ranges."""
+    """The lists as JSON: txids, and [first, last] for a range."""
     body = {one.name: getattr(exceptions, one.name) for one in fields(Exceptions)}
     for name in ("skipped", "closed"):
         body[name] = [first if first == last else [first, last] for first, last in body[name].ranges]
@@ -93,7 +93,7 @@ def encode_claim(claim: ClaimKey) -> bytes:
 
 
 def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
-    """:param blob: where metadata and carried are, if they are not to be in the record itself."""
+    """:param blob: where metadata and carried are kept, if not in the record itself."""
     body = tx_body(record)
     if blob is not None:
         del body["metadata"], body["carried"]
@@ -104,7 +104,7 @@ def encode_tx(record: TxRecord, blob: BlobRef | None = None) -> bytes:
 
 
 def tx_fields(record: TxRecord) -> dict[str, Any]:
-    """All its fields as JSON has them. What was staged is none of them: it is on its way into a chunk."""
+    """All fields as JSON, without the staged content: that goes into a chunk."""
     body = plain_fields(record)
     if body["staged"]:
         del body["staged"]["content"]
@@ -112,13 +112,13 @@ def tx_fields(record: TxRecord) -> dict[str, Any]:
 
 
 def tx_body(record: TxRecord) -> dict[str, Any]:
-    """Its fields as JSON has them, and those of a newer version beside them."""
-    # Metadata is JSON already, and there may be a lot of it.
+    """The record's fields as JSON, with those of a newer version."""
+    # Metadata is JSON already and may be large.
     body = tx_fields(replace(record, metadata={}, carried={}, extra={}))
     del body["extra"]
     body |= {"metadata": record.metadata, "carried": record.carried}
     del body["claim"]["former"]
-    # What is not said need not be written: most transactions have none of these.
+    # Empty fields are not written: most transactions have none of these.
     if body["staged"] and not body["staged"]["chunk"]:
         del body["staged"]["chunk"]
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
@@ -147,8 +147,8 @@ def require_json(value: object, what: str) -> Any:
 
 def decode_topology(data: bytes, path: str) -> TopologyRecord:
     """
-    :raises NewerRecordError: a newer version wrote it, or it uses a feature that this one does not know.
-    :raises CorruptRecordError: it is damaged, or of another place. The same for all that follow.
+    :raises NewerRecordError: a newer version wrote it, or it uses a feature unknown to this one.
+    :raises CorruptRecordError: it is damaged, or belongs to another place. The other decoders raise the same.
     """
     return _topology(*RECORDS.load(data, path), path)
 
@@ -191,7 +191,7 @@ def decode_exceptions(data: bytes, path: str) -> Exceptions:
 
 
 def _pairs(value: Any) -> Any:
-    """Each as a range."""
+    """Each txid as a range."""
     return [[one, one] if is_whole(one) else one for one in value] if isinstance(value, list) else value
 
 
@@ -203,7 +203,7 @@ def decode_claim(data: bytes, path: str) -> ClaimKey:
 
 
 def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> TxRecord:
-    """:param read_blob: gets large metadata; it is called only for a record that has it."""
+    """:param read_blob: reads large metadata; called only for a record that has some."""
     return _tx(*RECORDS.load(data, path), path, read_blob)
 
 
@@ -217,7 +217,7 @@ def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | N
         raise RECORDS.damaged(path, "its metadata is kept apart, and nothing was given to read it")
     else:
         metadata, carried = read_blob(ref)
-    # Not through the decoder: any JSON is right, and there may be a lot of it.
+    # Metadata skips the decoder: any JSON is valid there, and it may be large.
     small = {**body, "metadata": {}, "carried": {}, "extra": {}}
     needed = ("owner", "fence", "touched", "staged", "error", "times_ms")
     record = RECORDS.build(TxRecord, small, path, needed=needed)
@@ -238,7 +238,7 @@ def _require_sense(record: TxRecord, path: str) -> None:
 
 
 def blob_of(data: bytes, path: str) -> BlobRef | None:
-    """Where the metadata of a transaction's record is, if not in the record."""
+    """Where a transaction's metadata is kept; None: in its record."""
     return _blob_ref(RECORDS.load(data, path)[1], path)
 
 
@@ -248,7 +248,8 @@ def op_of(data: bytes, path: str) -> str:
 
 
 def staged_chunk_name(txid: int, attempt: int) -> str:
-    """Name of the chunk below `m/` with what an attempt staged, of a group the last one's: no two attempts share it."""
+    """Name of the chunk below `m/` with an attempt's staged batch; a group uses its last attempt's. No two share a
+    name."""
     return f"{txid:019d}-staged-{attempt}"
 
 

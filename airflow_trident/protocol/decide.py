@@ -34,7 +34,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Transaction `by` is FAILED: waiting is vain until a person replays or skips it."""
+    """Transaction `by` is FAILED: waiting does not help until a person replays or skips it."""
 
     by: int
 
@@ -42,8 +42,9 @@ class Blocked:
 def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Paused | Blocked:
     """May a new transaction begin?
 
-    A FAILED transaction blocks only when the window is full: until then later ones may be processed ahead, and the
-    replay's commit sweep takes them along.
+
+    A FAILED transaction blocks only when the window is full. Until then later ones may be processed, and the replay's
+    commit sweep commits them too.
     """
     if view.topology.command is not Command.RUN:
         return Paused(view.topology.command)
@@ -60,14 +61,14 @@ def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Paused
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Start a new attempt; it will be `attempt`."""
+    """Start a new attempt with the number `attempt`."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """Nothing to do: a success with a name of its own. `pruned`: the record itself is gone already."""
+    """Nothing to do, which is a success. `pruned`: its record is gone already."""
 
     txid: int
     pruned: bool = False
@@ -101,8 +102,9 @@ ProcessDecision = Process | AlreadyCommitted | CommitUnderWay | Closed | Unknown
 def decide_process(view: LedgerView, txid: int) -> ProcessDecision:
     """What does an emitter do about `txid`?
 
-    Every run of an emitter is a new attempt, also when a staged batch exists: who clears a task wants it run again,
-    perhaps with a mended function.
+
+    Every run of an emitter is a new attempt, even if a staged batch exists: whoever clears a task wants it to run
+    again, perhaps with a corrected function.
     """
     if view.tx is None:
         if txid >= view.next_txid or txid < 1:
@@ -137,7 +139,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class EmitAgain:
-    """The turn of `txid` has come and it lost its batch: whoever commits it emits it again first."""
+    """The turn of `txid` has come, but it lost its batch: whoever commits it emits it again first."""
 
     txid: int
 

@@ -1,7 +1,7 @@
-"""The records of named workers: which topology is deployed on whom, what they are told, and what they answered. Pure.
+"""The records of named workers: where a topology is deployed, the command to its workers, and their answers. Pure.
 
-After the coordinator and the workers of qtopology's first protocol, whose messages became records: a command with an
-epoch, which every worker acknowledges. Who registers, and who is alive, is an ephemeral node.
+After the coordinator and the workers of qtopology's first protocol. Its messages became records: a command with an
+epoch, which every worker acknowledges. An ephemeral node shows which workers are registered and alive.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from airflow_trident.protocol.durable_format import Format
 
 
 class DeploymentCommand(StrEnum):
-    """What the workers of a topology are told."""
+    """The command to the workers of a topology."""
 
     INTRODUCE = "introduce"
     """Register."""
     INIT = "init"
-    """All have registered: load the topology, look at its states, try its components."""
+    """All have registered: load the topology, check its states, try its components."""
     RUN = "run"
     """All have confirmed: begin transactions."""
     PAUSE = "pause"
@@ -30,44 +30,44 @@ class DeploymentCommand(StrEnum):
 
 
 class WorkerStatus(StrEnum):
-    """What a worker last acknowledged of a topology."""
+    """The last status that a worker acknowledged for a topology."""
 
     REGISTERED = "registered"
     INITIALIZED = "initialized"
-    """The seed's `init_confirmed`."""
+    """qtopology's `init_confirmed`."""
     INIT_FAILED = "init_failed"
     RUNNING = "running"
     """It begins, processes and commits the topology's transactions."""
     STANDBY = "standby"
-    """It is ready, and another one runs the topology."""
+    """It is ready, and another worker runs the topology."""
     PAUSED = "paused"
-    """Nothing of the topology is in its hands."""
+    """It has no work of the topology in hand."""
     STOPPED = "stopped"
 
     @property
     def is_ready(self) -> bool:
-        """Was the topology initialised there?"""
+        """Has the worker initialised the topology?"""
         return self in (WorkerStatus.INITIALIZED, WorkerStatus.RUNNING, WorkerStatus.STANDBY, WorkerStatus.PAUSED)
 
 
 class Presence(StrEnum):
-    """How a worker stands that has not acknowledged anything, or is not there."""
+    """The standing of a worker that has not answered yet or is gone."""
 
     INTRODUCED = "introduced"
-    """It is there, and has not answered yet."""
+    """It has registered but not answered yet."""
     MISSING = "missing"
-    """Nobody has come under its name yet."""
+    """No process has registered under its name yet."""
     LOST = "lost"
-    """It answered, and is not there any more."""
+    """It answered, and is gone now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """`deployments/<topology>`: the workers of a topology and what they are told.
+    """`deployments/<topology>`: the workers of a topology and their command.
 
-    `incarnation`: of the ledger that is meant. `epoch`: rises by one with every command. `weight` and `affinity`: see
+    `incarnation`: the ledger's. `epoch`: rises by one with every command. `weight` and `affinity`: see
     :mod:`airflow_trident.protocol.placement`. `placed`: the worker that runs the topology, "" before one is chosen.
-    `changed_ms`, `changed_by`: who gave the last command, for people.
+    `changed_ms`, `changed_by`: when and by whom the last command was given, for people.
     """
 
     topology: str
@@ -86,7 +86,8 @@ class Deployment:
 class Acknowledgement:
     """`deployments/<topology>/<worker>`: how far a worker is with the command of an epoch.
 
-    `session`: of its registration: what an earlier process of that name acknowledged counts no more. `error`: why it
+
+    `session`: that of its registration; answers from an earlier process of that name do not count. `error`: why it
     cannot go on, "" if nothing is wrong.
     """
 
@@ -102,7 +103,8 @@ class Acknowledgement:
 class Registration:
     """`workers/<name>`, ephemeral: the process that has the name now.
 
-    `session`: a name that no other process ever has. `task`: what runs, as in the owner of an attempt.
+
+    `session`: unique to this process. `task`: what runs, as in the owner of an attempt.
     """
 
     worker: str
@@ -117,8 +119,9 @@ class Registration:
 class Roster:
     """A deployment with the answers of its workers, read together: the input of all decisions.
 
-    `version`: of the deployment's node, on which what is decided is conditional. `acknowledged` and `live`: by worker;
-    `live` only has those of this deployment.
+
+    `version`: that of the deployment's node; a decision is written only if it is still the same. `acknowledged` and
+    `live`: by worker; `live` has only workers of this deployment.
     """
 
     deployment: Deployment
@@ -127,7 +130,7 @@ class Roster:
     live: Mapping[str, Registration] = field(default_factory=dict)
 
     def status(self, worker: str) -> WorkerStatus | None:
-        """The last status from the process that has the name now, in any epoch; None: no answer, or no process."""
+        """The last status from the process that has the name now, in any epoch; None: no answer, or no such process."""
         said, process = self.acknowledged.get(worker), self.live.get(worker)
         return said.status if said and process and said.session == process.session else None
 
@@ -137,7 +140,7 @@ class Roster:
         return self.status(worker) is status and said is not None and said.epoch == self.deployment.epoch
 
     def standing(self, worker: str) -> WorkerStatus | Presence:
-        """How a worker stands, for people."""
+        """The standing of a worker, for people."""
         said = self.acknowledged.get(worker)
         if worker in self.live:
             return self.status(worker) or Presence.INTRODUCED
@@ -153,7 +156,7 @@ class Roster:
 
     @property
     def runner(self) -> str:
-        """The live worker that says it runs the topology; "" if none does."""
+        """The live worker whose status is RUNNING; "" if there is none."""
         return next((one for one in self.deployment.workers if self.status(one) is WorkerStatus.RUNNING), "")
 
 

@@ -1,7 +1,7 @@
-"""How a deployment moves, and what a worker does about it: one table, and decisions without effects.
+"""How a deployment moves, and what each worker does next: one table, and decisions without effects.
 
-Nobody assigns and nobody leads: every worker reads the same records and decides the same. What it decides is written
-on the condition that the deployment is still as it was read, so that of several who come to it at once one does it.
+There is no leader: all workers read the same records and decide the same. Each writes its decision on condition that
+the deployment has not changed since, so only one of several workers succeeds.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _INTRODUCE, _INIT, _RUN, _PAUSE, _SHUTDOWN = (
 
 COMMANDS: dict[DeploymentCommand, frozenset[DeploymentCommand]] = {
     _INTRODUCE: frozenset({_INTRODUCE, _INIT, _SHUTDOWN}),
-    # RUN or PAUSE: as the topology's lifecycle says when the last one confirms
+    # RUN or PAUSE: what the topology's lifecycle says when the last worker confirms
     _INIT: frozenset({_INTRODUCE, _RUN, _PAUSE, _SHUTDOWN}),
     _RUN: frozenset({_INTRODUCE, _PAUSE, _SHUTDOWN}),
     _PAUSE: frozenset({_INTRODUCE, _RUN, _SHUTDOWN}),
-    # its workers have ended: others, or the same ones again, begin with their names
+    # its workers have ended: the same ones or others register again
     _SHUTDOWN: frozenset({_INTRODUCE}),
 }
-"""Which command may follow which. INTRODUCE after any: the topology is deployed again."""
+"""Which command may follow which. INTRODUCE may follow any: the topology is deployed again."""
 
 _OF_LIFECYCLE = {Command.RUN: _RUN, Command.PAUSE: _PAUSE, Command.SHUTDOWN: _SHUTDOWN}
 MAX_ERROR = 1000
-"""Characters of an error that are kept."""
+"""Characters that are kept of an error."""
 
 
 class Duty(StrEnum):
-    """The one thing that a worker does next about a topology."""
+    """The one thing that a worker does next for a topology."""
 
     REGISTER = "acknowledge that it is here"
     INITIALISE = "load and try the topology"
@@ -53,7 +53,7 @@ class Duty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """What a worker's process does about a topology now. `initialised`: since it was last told to register."""
+    """What a worker's process does for a topology now. `initialised`: since it was last told to register."""
 
     initialised: bool = False
     draining: bool = False
@@ -77,7 +77,7 @@ def told(deployment: Deployment, command: DeploymentCommand, *, by: str = "", no
 def obeying(deployment: Deployment, command: Command, *, by: str = "", now_ms: int = 0) -> Deployment:
     """The deployment after a person's lifecycle command; the same one if its workers need not be told.
 
-    :raises TransitionError: `run` before all workers have confirmed: it would count for those only that are there.
+    :raises TransitionError: `run` before all workers have confirmed: the absent ones would not get it.
     """
     wanted, before = _OF_LIFECYCLE[command], deployment.command
     if wanted is before:
@@ -101,7 +101,7 @@ def obeying(deployment: Deployment, command: Command, *, by: str = "", now_ms: i
 
 
 def next_command(roster: Roster, lifecycle: Command) -> DeploymentCommand | None:
-    """The command that all workers have made due by what they acknowledged; None: somebody is still missing.
+    """The next command, once every worker has acknowledged the last one; None: somebody is still missing.
 
     :param lifecycle: the topology's own command.
     """
@@ -114,7 +114,7 @@ def next_command(roster: Roster, lifecycle: Command) -> DeploymentCommand | None
 
 
 def missing(roster: Roster) -> tuple[str, ...]:
-    """Workers that did not acknowledge the command, in order. One that was lost later is missing too; others go on."""
+    """Workers that did not acknowledge the command, in order. A worker lost later is missing too; the others go on."""
     wanted = {
         _INTRODUCE: (WorkerStatus.REGISTERED,),
         _INIT: (WorkerStatus.INITIALIZED,),
@@ -135,7 +135,7 @@ def _has_stopped(roster: Roster, worker: str) -> bool:
 
 
 def duty(roster: Roster, worker: str, doing: Doing) -> Duty:
-    """What `worker`, which is registered, has to do next."""
+    """What the registered `worker` has to do next."""
     command = roster.deployment.command
     if command is _INTRODUCE:
         return Duty.FINISH if doing.draining else Duty.REGISTER
@@ -151,7 +151,7 @@ def duty(roster: Roster, worker: str, doing: Doing) -> Duty:
 
 
 def require_workers(topology: str, workers: Iterable[str], affinity: Iterable[str] = (), weight: int = 1) -> None:
-    """:raises ConfigurationError: no worker, one twice, an affinity to another one, or a weight below 1."""
+    """:raises ConfigurationError: no workers, one named twice, an affinity to a stranger, or a weight below 1."""
     names = tuple(workers)
     if not names:
         raise ConfigurationError(

@@ -1,12 +1,12 @@
-"""The one decoder of everything durable that is JSON: a :class:`Format` says what a kind of record is called, which
-versions are read, and which error a damaged one is. Fields and their types are those of the frozen dataclasses. Pure.
+"""The only decoder of durable JSON. A :class:`Format` names a kind of record, the versions that are read, and the error
+for a damaged one. Frozen dataclasses give the fields and their types. Pure.
 
-What every format promises:
+Every format promises:
 
 - what an older version wrote loads for ever;
-- a field that this version does not know is tolerated: a newer one wrote it, and it can be done without;
-- what cannot be done without is a *feature*, named in the record's ``features``: one that is not known is refused;
-- what is missing, of another type or no JSON at all is refused by name (P11), and never guessed at.
+- an unknown field is tolerated: a newer version wrote it, and it is not essential;
+- what is essential is a *feature*, named in the record's ``features``: an unknown one is refused;
+- a missing field, a wrong type or invalid JSON is refused by name (P11), never guessed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _FEATURES = "features"
 class Format:
     """A kind of durable record.
 
-    :param noun: before the place, in error texts: ``the ledger record``.
-    :param version: what is written, and the highest that is read.
+    :param noun: stands before the place in error texts: ``the ledger record``.
+    :param version: the version that is written, and the highest that is read.
     :param oldest: the lowest version that is read.
     :param key: the field with the version.
-    :param cure: what to do about a damaged one.
-    :param error: what a damaged one raises.
-    :param features: those that this version understands.
+    :param cure: what to do about a damaged record.
+    :param error: what a damaged record raises.
+    :param features: the features that this version understands.
     """
 
     noun: str
@@ -50,13 +50,13 @@ class Format:
         """The version and the other fields of a record.
 
         :param where: its place, for error texts.
-        :raises NewerRecordError: a newer version wrote it, or it uses a feature that this one does not know.
+        :raises NewerRecordError: a newer version wrote it, or it uses a feature unknown to this one.
         :raises CorruptRecordError: (or :attr:`error`) it is damaged.
         """
         return self.open(self.parsed(data, where), where)
 
     def open(self, value: object, where: str) -> tuple[int, dict[str, Any]]:
-        """As :meth:`load`, of JSON that is parsed already."""
+        """As :meth:`load`, for parsed JSON."""
         body = dict(self.mapping(value, where))
         version = body.pop(self.key, None)
         if is_whole(version) and version > self.version:
@@ -81,10 +81,9 @@ class Format:
         return value
 
     def build(self, kind: type[T], body: Mapping[str, Any], where: str, *, needed: Collection[str] = ()) -> T:
-        """A dataclass from the fields of a record; unknown ones are left out.
+        """Builds a dataclass from the fields of a record; unknown ones are dropped.
 
-        :param needed: fields that must be there although the dataclass has a default for them: every version of the
-            format wrote them.
+        :param needed: fields that must be there although they have a default: every version of the format wrote them.
         """
         import msgspec
 
@@ -98,7 +97,7 @@ class Format:
         return kind(**{one.name: getattr(found, one.name) for one in _fields(kind)})
 
     def dump(self, body: Mapping[str, Any], what: str) -> bytes:
-        """:raises ConfigurationError: it has something that JSON has not."""
+        """:raises ConfigurationError: `body` has a value that JSON does not know."""
         return json_bytes({self.key: self.version, **body}, what)
 
     def _name(self, where: str) -> str:
@@ -116,13 +115,13 @@ class Format:
 
 
 def unknown_fields(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a newer version wrote beside the fields of the dataclass."""
+    """The fields of `body` that the dataclass lacks: a newer version wrote them."""
     known = {one.name for one in _fields(kind)}
     return {name: value for name, value in body.items() if name not in known}
 
 
 def plain_fields(record: object) -> dict[str, Any]:
-    """A dataclass as JSON has it, all the way down; as :func:`dataclasses.asdict` does it, at a tenth of the cost."""
+    """A dataclass as JSON values, at every level. As :func:`dataclasses.asdict`, at a tenth of the cost."""
     import msgspec
 
     found: dict[str, Any] = msgspec.to_builtins(record)
@@ -131,10 +130,10 @@ def plain_fields(record: object) -> dict[str, Any]:
 
 def json_bytes(value: object, what: str) -> bytes:
     """:param what: names it in the error.
-    :raises ConfigurationError: it has something that JSON has not.
+    :raises ConfigurationError: `value` has something that JSON does not know.
     """
     try:
-        # ASCII only: text that is not valid Unicode (a lone surrogate in a file name) survives as an escape.
+        # ASCII only: invalid Unicode (a lone surrogate in a file name) survives as an escape.
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
@@ -160,7 +159,7 @@ _wires: dict[type[Any], Any] = {}
 
 
 def _wire(kind: type[Any]) -> Any:
-    """The same fields as a type that the library knows: it has no word for `Json`, which is any value here."""
+    """The same fields as a msgspec type. msgspec does not know `Json`, so that becomes Any."""
     import msgspec
 
     if kind not in _wires:

@@ -1,4 +1,4 @@
-"""The lists of txids that are not on the straight path, and how they change. Pure."""
+"""The lists of exceptional txids, and how they change. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from airflow_trident.protocol.txids import Txids
 
 
 def may_still_come(exceptions: Exceptions) -> Txids:
-    """What is not committed and may be, some day: at or below the commit pointer, only that."""
+    """Txids that are listed and may still be committed. At or below the commit pointer no other can."""
     return exceptions.skipped | Txids.of(*exceptions.failed, *exceptions.late)
 
 
 def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
-    """`txid` in the list named `to` (a field of Exceptions) and in no other; "" for none at all."""
+    """Moves `txid` to the list named `to` (a field of Exceptions) and out of all others; "": to no list."""
 
     def one(name: str, txids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted({*txids, txid} if name == to else {*txids} - {txid}))
@@ -29,16 +29,16 @@ def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
 
 
 def over_skipped(upto: int, exceptions: Exceptions) -> int:
-    """How far the commit pointer moves when it stands at `upto`: over the skipped transactions that follow directly."""
+    """Where the commit pointer goes when it is at `upto`: past the skipped transactions that follow directly."""
     return exceptions.skipped.run_up_from(upto)
 
 
 def closed(exceptions: Exceptions, txid: int) -> Exceptions:
-    """With `txid` among the closed ones, and not among the skipped ones any more."""
+    """Moves `txid` from the skipped to the closed ones."""
     one = Txids.of(txid)
     return replace(exceptions, skipped=exceptions.skipped - one, closed=exceptions.closed | one)
 
 
 def forgotten(exceptions: Exceptions, floor: int) -> Exceptions:
-    """Without the closed ones that every state has forgotten by now: a ticket with this floor went to all of them."""
+    """Drops the closed txids that every state has forgotten: all states got a ticket with this floor."""
     return replace(exceptions, closed=exceptions.closed - Txids.span(1, floor - 1))

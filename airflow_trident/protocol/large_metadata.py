@@ -1,7 +1,7 @@
-"""Metadata of transactions that are too large for their records: packed into chunks beside them. Pure.
+"""Metadata that is too large for its transaction's record: packed into chunks beside it. Pure.
 
-What a transaction has to say about what was read before it may be long, and mostly what the one before it says. So it
-may be written once, as a *base*, and for each transaction what makes its metadata of that.
+Metadata that lists what was read before may be long, and repeats most of the previous transaction's. So it may be
+written once, as a *base*; each transaction then adds only a patch against the base.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.types import Json
 
 INLINE_BYTES = 8 * 1024
-"""Larger metadata is kept in chunks beside the record, so that status changes stay small. Not less: reading chunks
-costs others one more round trip."""
+"""Larger metadata goes into chunks beside the record, so that status changes stay small. The limit is not lower because
+readers of chunks pay one more round trip."""
 CHUNK_BYTES = 256 * 1024
 BASE = "base-"
-"""What the names of a base's chunks begin with."""
+"""Prefix of the names of a base's chunks."""
 COMPRESSED_BYTES = 64 * 1024
-"""Below this, compressing costs more processor time than all steps of the transaction save by it."""
+"""Below this, compressing costs more CPU time than it saves in all steps of the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseRef:
-    """Large metadata that later transactions share: as `BlobRef`, and the `txid` it was written with."""
+    """Large metadata that later transactions share. `txid`: the transaction that wrote it; the rest as in `BlobRef`."""
 
     txid: int
     sha256: str
@@ -40,10 +40,10 @@ class BaseRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """Large metadata outside of its record: `sha256` of the plain JSON, its size, and how many chunks hold it.
+    """Large metadata outside its record: `sha256` of the plain JSON, its size in bytes, and the number of its chunks.
 
-    With a `base` the chunks hold what makes it of that (:mod:`airflow_trident.protocol.patches`); it is the base itself
-    if there are none. `patched`: bytes of all such chunks since the base was written, its own included.
+    With a `base` the chunks hold a patch against it (:mod:`airflow_trident.protocol.patches`); without chunks the
+    metadata equals the base. `patched`: bytes of all patches since the base was written, including this one.
     """
 
     sha256: str
@@ -55,8 +55,8 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What the metadata of a new transaction may share: `plain` JSON of a base, or, if nothing is shared yet, of the
-    transaction before. `patched`: as of the BlobRef before."""
+    """What a new transaction's metadata may share. `plain`: JSON of the base, or of the transaction before if there is
+    no base yet. `patched`: as in the BlobRef before."""
 
     plain: bytes
     base: BaseRef | None = None
@@ -66,17 +66,17 @@ class Earlier:
 Positions = tuple[dict[str, Json], dict[str, Json]]
 """`metadata` and `carried` of a transaction."""
 BlobReader = Callable[[BlobRef], Positions]
-"""Gets large metadata: reads the chunks and gives them to :func:`unpack_metadata`, or remembers what that gave."""
+"""Reads large metadata: from the chunks, with :func:`unpack_metadata`, or from memory."""
 
 
 def plain_metadata(record: TxRecord) -> bytes:
-    """What is kept apart if it is large, as JSON."""
+    """The JSON that is kept apart if it is large."""
     body = {"metadata": record.metadata, "carried": record.carried}
     return json_bytes(body, f"metadata of transaction {record.txid}")
 
 
 def pack_metadata(record: TxRecord, *, chunk_bytes: int = CHUNK_BYTES) -> tuple[BlobRef, list[bytes]] | None:
-    """Metadata that is too large for the record, packed and cut; None if it fits."""
+    """Packs metadata that is too large for the record, in chunks; None if it fits."""
     plain = plain_metadata(record)
     if len(plain) <= INLINE_BYTES:
         return None
@@ -87,10 +87,10 @@ def pack_metadata(record: TxRecord, *, chunk_bytes: int = CHUNK_BYTES) -> tuple[
 def share_metadata(
     record: TxRecord, earlier: Earlier, *, chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[BlobRef, list[bytes]] | None:
-    """As :func:`pack_metadata`, of what is mostly what an earlier transaction has: the chunks of the base if the
-    reference has none itself, else its own; None if it is not so, or fits into the record.
+    """As :func:`pack_metadata`, for metadata that is mostly an earlier transaction's. Without chunks in the reference,
+    the chunks returned are the base's. None: the metadata fits into the record, or is too different.
 
-    All patches together take as much as the base: then a new base is written. So the base costs no more than they do.
+    Once all patches together are as large as the base, a new base is written. So bases cost no more than patches.
     """
     plain = plain_metadata(record)
     patch = None if len(plain) <= INLINE_BYTES else patch_of(earlier.plain, plain, most=len(plain) // 2)
@@ -111,12 +111,12 @@ def _chunks(plain: bytes, chunk_bytes: int) -> list[bytes]:
 
 
 def unpack_metadata(ref: BlobRef, packed: bytes, path: str, base: bytes = b"") -> Positions:
-    """What :func:`pack_metadata` or :func:`share_metadata` packed.
+    """Unpacks what :func:`pack_metadata` or :func:`share_metadata` packed.
 
-    :param packed: the chunks put together.
+    :param packed: the joined chunks.
     :param path: of the transaction's record, for error texts.
     :param base: the plain JSON of the reference's base, if it has one.
-    :raises CorruptRecordError: the chunks are damaged, or others.
+    :raises CorruptRecordError: the chunks are damaged, or not those that were written.
     """
     where = f"{path} metadata"
     plain = unpacked(packed, path) if ref.chunks else base
@@ -131,7 +131,7 @@ def unpack_metadata(ref: BlobRef, packed: bytes, path: str, base: bytes = b"") -
 
 
 def unpacked(packed: bytes, path: str) -> bytes:
-    """The plain JSON of chunks that were put together."""
+    """The plain JSON of joined chunks."""
     try:
         return zlib.decompress(packed)
     except zlib.error as error:
@@ -139,8 +139,8 @@ def unpacked(packed: bytes, path: str) -> bytes:
 
 
 def chunk_name(txid: int, ref: BlobRef | BaseRef, index: int) -> str:
-    """Name of a chunk of metadata below `m/`; the digest in it keeps chunks immutable. Those of a base do not go with
-    the transaction they were written with."""
+    """Name of a chunk of metadata below `m/`; the digest in it keeps chunks immutable. A base's chunks outlive the
+    transaction that wrote them."""
     base = BASE if isinstance(ref, BaseRef) else ""
     return f"{base}{txid:019d}-{ref.sha256[:8]}-{index}"
 

@@ -1,11 +1,12 @@
-"""Opaque streams: a new attempt may have another batch, and what stood on the old one loses its own (P2). Pure.
+"""Opaque streams: a new attempt may choose another batch, and later batches behind the old one become invalid (P2).
+Pure.
 
-Above the commit pointer each new attempt decides the batch of the opaque streams anew, behind the batch of the
-transaction before it. Is it another one, then the same step invalidates every later transaction: it has no batch until
-it is attempted again. Invalidated transactions are therefore always the last ones, up to the head. At and below the
-pointer a batch is frozen: later ones have gone on behind it.
+Above the commit pointer each new attempt chooses the batch of the opaque streams anew, behind the batch of the
+transaction before. If it is another batch, the same step invalidates all later transactions: they have no batch until
+they are attempted again. So invalidated transactions are always the last ones, up to the head. At and below the pointer
+a batch is frozen, because later ones have gone on behind it.
 
-After Storm's OpaquePartitionedTridentSpoutExecutor, which forgets the metadata of later transactions likewise.
+After Storm's OpaquePartitionedTridentSpoutExecutor, which also forgets the metadata of later transactions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Position = dict[str, Json]
 
 
 def is_decided_anew(definition: Definition, record: TxRecord, committed: int) -> bool:
-    """Has the next attempt of a transaction to choose its batch? Not the first one of a batch that was just recorded.
+    """Must the next attempt of a transaction choose its batch? Not the first attempt: its batch was just recorded.
 
     :param committed: the commit pointer.
     """
@@ -38,7 +39,7 @@ def with_batch(
     position: Position,
     metadata_of: Callable[[int, Position], Position | None] | None,
 ) -> TxRecord:
-    """The record with a batch of its opaque streams that goes on at `position`; the other streams keep theirs.
+    """Gives the record a batch of its opaque streams that begins at `position`; the other streams keep theirs.
 
     :raises ConfigurationError: there is no `metadata_of`.
     """
@@ -48,7 +49,7 @@ def with_batch(
             "Start its attempts with the topology at hand (metadata_of).",
         )
     before = {stream: value for stream, value in position.items() if stream in definition.opaque}
-    # A copy: what a spout does to its argument must not get into what is carried on.
+    # A copy: a spout may change its argument, and the change must not get into what is carried on.
     found = metadata_of(record.txid, codec.require_json(before, "the position")) or {}
     chosen = {
         stream: codec.require_json(value, f"the metadata of stream {stream!r}")
@@ -61,7 +62,7 @@ def with_batch(
 
 
 def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
-    """The record without the batch of its opaque streams. FAILED and SKIPPED go too: they were said of that batch."""
+    """Removes the batch of the opaque streams. FAILED and SKIPPED go too: they were about that batch."""
     return replace(
         record.with_past_attempt(),
         status=move(record.status, Status.PROCESSING, txid=record.txid),
@@ -76,7 +77,7 @@ def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
 
 
 def require_batch(record: TxRecord, txid: int) -> Position:
-    """Where transaction `txid` goes on, behind `record`.
+    """The position behind `record`, where transaction `txid` begins.
 
     :raises InvalidatedError: `record` has no batch.
     """

@@ -1,7 +1,7 @@
-"""What became of a topology's coordinator when it last ran: for people only, no decision reads it.
+"""How a topology's coordinator last ended: for people only, no decision reads it.
 
-A coordinator that begins nothing leaves no transaction, so without this record one that fails each hour, one that is
-paused and one whose source is empty would all look like a topology at which all is well.
+A coordinator that begins nothing leaves no transaction. Without this record, one that fails each hour, one that is
+paused and one whose source is empty would all look healthy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Lag: TypeAlias = dict[str, int]
 
 
 class OutcomeKind(StrEnum):
-    """How a coordinator's look at its sources ended."""
+    """How a run of the coordinator ended."""
 
     BEGUN = "begun"
     """It began the transaction below `next_txid`."""
@@ -35,11 +35,12 @@ class OutcomeKind(StrEnum):
 class CoordinatorOutcome:
     """`<incarnation>/coordinator`: the last outcome.
 
-    `time_ms`: when it was said; `next_txid`: the next txid at that moment: a higher one now means that an older version
-    of this package, which says nothing, has begun transactions since. `dag_id`, `run_id`: of the run that
-    coordinated, empty for a command or program. `error`: class and text, where `kind` says error or blocked.
-    `lag`: stream -> what its source had beyond the last transaction at `lag_ms`; a stream that cannot say is not in it;
-    0: nobody has asked. `picture`: digest of the plan whose picture is kept beside, "" if none is.
+
+    `time_ms`: when it was recorded. `next_txid`: the next txid at that moment. If it is higher now, an older version of
+    this package, which records no outcomes, has begun transactions since. `dag_id`, `run_id`: of the coordinating run,
+    empty for a command or program. `error`: class and text, if `kind` is error or blocked. `lag`: stream -> what its
+    source had beyond the last transaction at `lag_ms` (0: nobody has asked); streams that cannot tell are absent.
+    `picture`: digest of the plan whose picture is kept beside it, "" if none is.
     """
 
     kind: OutcomeKind
@@ -54,20 +55,19 @@ class CoordinatorOutcome:
 
     @property
     def is_bad(self) -> bool:
-        """Does nothing new come in until a person does something about it?"""
+        """Does nothing new begin until a person acts?"""
         return self.kind in (OutcomeKind.BLOCKED, OutcomeKind.ERROR)
 
     def now(self, next_txid: int) -> CoordinatorOutcome:
-        """The outcome as it looks later: transactions begun since then, by those who note nothing, are known, but not
-        when and by whom."""
+        """The outcome as of later: older versions may have begun transactions since, unknown when and by whom."""
         if next_txid <= self.next_txid:
             return self
         return CoordinatorOutcome(kind=OutcomeKind.BEGUN, next_txid=next_txid, lag=self.lag, lag_ms=self.lag_ms)
 
     def after(self, before: CoordinatorOutcome | None, *, next_txid: int, now_ms: int) -> CoordinatorOutcome | None:
-        """As it is to be kept in place of `before`; None: that says it already, since a run that waits says so once.
+        """The outcome to keep in place of `before`; None: `before` says the same, as a run that waits says so once.
 
-        Whoever did not ask the sources keeps what was known of their lag, unless nothing new is the answer.
+        An outcome without a lag keeps the last one known, unless it says "nothing new".
         """
         who = (self.kind, self.dag_id, self.run_id)
         if (

@@ -1,7 +1,7 @@
-"""A long text as what it has of an earlier one and what is new in it, so that writing it costs what is new. Pure.
+"""Writes a long text as a patch of an earlier one, so that only what is new costs something. Pure.
 
-A patch is a JSON list: a text stands for itself, and ``[from, length]`` for a part of the earlier text. Whoever applies
-one holds the result against a digest; so what finds the parts need not find all of them.
+A patch is a JSON list of texts and of ``[from, length]`` pairs, each a part of the earlier text. The search need not
+find every common part. Readers check the result against a digest.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from airflow_trident.protocol.durable_format import is_whole, json_bytes
 
 BLOCK = 64
-"""Parts are found by blocks of so many bytes of the earlier text."""
+"""Common parts are found by blocks of this many bytes of the earlier text."""
 PART_BYTES = 16
-"""What a part takes in the patch, about."""
+"""About the size of a part in the patch."""
 
 
 def patch_of(earlier: bytes, text: bytes, *, most: int) -> bytes | None:
-    """The patch that makes `text`, which is ASCII, of `earlier`; None: it would take more than about `most` bytes."""
+    """The patch that turns `earlier` into `text` (ASCII); None if it would take more than about `most` bytes."""
     blocks = {earlier[at : at + BLOCK]: at for at in reversed(range(0, len(earlier) - BLOCK + 1, BLOCK))}
     parts: list[object] = []
     at = begin = spent = 0
@@ -26,7 +26,7 @@ def patch_of(earlier: bytes, text: bytes, *, most: int) -> bytes | None:
             if spent + at - begin > most:
                 return None
             continue
-        # A block begins anywhere in what is alike.
+        # A common part may begin before its block.
         before = _alike_before(earlier[max(0, found - BLOCK) : found], text[max(begin, at - BLOCK) : at])
         length = BLOCK + _alike(earlier[found + BLOCK :], text[at + BLOCK :])
         parts += [text[begin : at - before].decode("ascii"), [found - before, before + length]]
@@ -39,8 +39,8 @@ def patch_of(earlier: bytes, text: bytes, *, most: int) -> bytes | None:
 
 def patched(earlier: bytes, patch: object) -> bytes:
     """
-    :param patch: parsed.
-    :raises ValueError: it is none.
+    :param patch: parsed JSON.
+    :raises ValueError: it is no patch.
     """
     if not isinstance(patch, list):
         raise ValueError("it is no list")
@@ -57,7 +57,7 @@ def _part(earlier: bytes, part: object) -> bytes:
 
 
 def _alike(one: bytes, other: bytes) -> int:
-    """So many bytes do both begin with."""
+    """How many bytes both have in common at the start."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -69,5 +69,5 @@ def _alike(one: bytes, other: bytes) -> int:
 
 
 def _alike_before(one: bytes, other: bytes) -> int:
-    """So many bytes do both end with."""
+    """How many bytes both have in common at the end."""
     return _alike(one[::-1], other[::-1])

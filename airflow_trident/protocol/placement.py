@@ -1,8 +1,7 @@
-"""Which worker runs which topology. Pure: everybody who reads the same records comes to the same answer.
+"""Which worker runs which topology. Pure: all who read the same records get the same answer.
 
-After qtopology's load balancer: the topology goes where load and weight are least, and where it has an affinity it goes
-before anywhere else. Different from it, nothing moves to even out loads: moving costs a start, and where a topology is
-matters to nobody.
+After qtopology's load balancer: a topology goes to the least loaded worker, and to one of its affinity before others.
+Unlike there, nothing moves to even out loads: a move costs a start, and the place matters to nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from airflow_trident.protocol.deployment import DeploymentCommand, Roster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementHints:
-    """What a topology's author says of its workers; whoever deploys it may say otherwise."""
+    """What a topology's author says about its workers; whoever deploys it may override it."""
 
     workers: tuple[str, ...] = ()
     weight: int = 1
@@ -25,10 +24,10 @@ class PlacementHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeable:
-    """A topology that is to run somewhere.
+    """A topology that needs a worker.
 
-    `able`: the workers that can run it now; `affinity`: those that it belongs to, if they can; `placed`: where it is,
-    "" nowhere; `weight`: above 0, in the same measure for all.
+    `able`: the workers that can run it now; `affinity`: those that it prefers; `placed`: where it is now, "" nowhere;
+    `weight`: above 0, in the same unit for all.
     """
 
     topology: str
@@ -48,10 +47,10 @@ class Placeable:
 
 
 def placement(topologies: Iterable[Placeable]) -> dict[str, str]:
-    """Topology -> worker, for each that any worker can run.
+    """Topology -> worker, for each topology that some worker can run.
 
-    One that can stay where it is stays. The others go, the heaviest first, to the worker with the least load; ties are
-    decided by names.
+    A topology stays where it is if it can. The others go to the worker with the least load, the heaviest first; names
+    break ties.
     """
     every = sorted(topologies, key=lambda one: (-one.weight, one.topology))
     found = {one.topology: one.placed for one in every if one.stays}

@@ -10,13 +10,13 @@ class BoxKind(StrEnum):
     SPOUT = "spout"
     OPERATION = "operation"
     GROUPING = "grouping"
-    """Tuples come into other partitions here."""
+    """Tuples change their partition here."""
     STATE = "state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBox:
-    """`what`: what it is, or does; `inputs`: the names of the boxes whose tuples it takes."""
+    """`what`: what it is or does; `inputs`: the names of the boxes whose tuples it takes."""
 
     name: str
     kind: BoxKind
@@ -26,8 +26,8 @@ class PlanBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPicture:
-    """`<incarnation>/plan`. `boxes`: each after its inputs; `left_out`: how many last ones are not kept; `digest`: the
-    plan's."""
+    """`<incarnation>/plan`. `boxes`: each after its inputs; `left_out`: number of last boxes that are not kept;
+    `digest`: the plan's."""
 
     digest: str
     boxes: tuple[PlanBox, ...]

@@ -6,7 +6,7 @@ from airflow_trident.protocol.durable_format import Format
 
 VERSION = 2
 SHARED_METADATA = "shared-metadata"
-"""The feature of a record whose metadata are those of another one and a patch: who cannot read that must not go on."""
+"""The feature of a record whose metadata is a patch of another record's: a version that cannot read it must stop."""
 RECORDS = Format(
     noun="the ledger record",
     version=VERSION,
@@ -16,6 +16,6 @@ RECORDS = Format(
 
 
 def require(holds: bool, path: str, otherwise: str) -> None:
-    """:raises CorruptRecordError: the record at `path` is damaged: it says `otherwise`."""
+    """:raises CorruptRecordError: unless `holds`: the record at `path` is damaged, as `otherwise` says."""
     if not holds:
         raise RECORDS.damaged(path, otherwise)

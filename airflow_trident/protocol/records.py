@@ -1,4 +1,4 @@
-"""What the ledger holds, as frozen records. Plain data: what is recorded survives JSON.
+"""What the ledger holds, as frozen records. All of it survives JSON.
 
 Times are Unix milliseconds (`*_ms`), for people only: no decision of the protocol reads a clock.
 """
@@ -17,9 +17,9 @@ from airflow_trident.types import Json
 ERROR_CHARACTERS = 4_000
 """Longer error texts are cut: the whole text is in the task's log."""
 ATTEMPTS_KEPT = 10
-"""So many of the latest attempts of a transaction are remembered."""
+"""The number of latest attempts that a transaction remembers."""
 PAST_ERROR_CHARACTERS = 300
-"""So much of the error of each: the last one is kept whole."""
+"""The error of a past attempt is cut to this; only the last error is kept whole."""
 NO_ATTEMPT = -1
 """`TxRecord.attempt` of a transaction that was claimed and never attempted."""
 
@@ -36,12 +36,13 @@ class Command(StrEnum):
 class TopologyRecord:
     """`v1/<topology>`: who owns the name.
 
-    `incarnation` names one life of the ledger: deleting and creating a topology again gives another one, so that
-    writes of the former life find nothing to write to. `definition` is what must not change silently:
-    see :class:`Definition`. `command`/`epoch` are the lifecycle. `floor_ms`: claims of cleared runs older than this
-    are refused, because their claim keys have been pruned. `since`: state -> the txid from which on it belongs to the
-    topology; absent where version 1 wrote the record, and nobody has asked the state since. `lost`: what states were
-    given up for. `extra`: fields of a newer version, kept as they are.
+
+    `incarnation`: one life of the ledger. Deleting and creating a topology again gives another one, so writes of the
+    former life find no node. `definition`: what must not change silently, see :class:`Definition`. `command`, `epoch`:
+    the lifecycle. `floor_ms`: claims of cleared runs older than this are refused, because their claim keys are pruned.
+    `since`: state -> the first txid since it belongs to the topology; absent if version 1 wrote the record and the
+    state was not asked since. `lost`: transactions given up for a state. `extra`: fields of a newer version, kept
+    unchanged.
     """
 
     name: str
@@ -58,9 +59,9 @@ class TopologyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a state will never get: committed transactions that it lacks, and that a person went on without.
+    """Committed transactions that a state lacks and will never get: a person went on without them.
 
-    `reason` and `by` (who) are for people; `at_ms`: when it was noted.
+    `reason` and `by` (who) are for people; `at_ms`: when it was recorded.
     """
 
     state: str
@@ -72,11 +73,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who wrote a record: a task instance of Airflow if there is a `dag_id`, else a program, such as a command or a
-    notebook; nobody if there is neither.
+    """Who wrote a record: an Airflow task instance if there is a `dag_id`, else a program, such as a command or a
+    notebook. If both are empty: nobody.
 
-    `program`: what it calls itself, `user`: whose it is; `host` and `pid`: where it runs; `worker`: its name among the
-    live workers of the topology, "" if it is not listed there.
+    `program`: the name it gives itself; `user`: the user it runs as; `host` and `pid`: where it runs; `worker`: its
+    name among the live workers of the topology, "" if it is not listed there.
     """
 
     dag_id: str = ""
@@ -92,7 +93,7 @@ class Owner:
 
     @classmethod
     def of(cls, owner: Owner | str) -> Owner:
-        """A text is what a program calls itself."""
+        """A text is the name that a program gives itself."""
         return owner if isinstance(owner, Owner) else cls(program=owner)
 
     @property
@@ -109,7 +110,7 @@ class Owner:
 
     @property
     def who(self) -> str:
-        """Without the place."""
+        """The owner without the place."""
         if not self.is_task:
             return self.program or self.user
         index = f"[{self.map_index}]" if self.map_index >= 0 else ""
@@ -137,14 +138,13 @@ NOBODY = Owner()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who asks for a transaction: the same claim always gets the same txid (P1).
+    """A request for a transaction: the same claim always gets the same txid (P1).
 
-    An Airflow coordinator claims as (dag_id, task_id, map_index, run_id) and the how many-th of its run; `key` is the
-    text of it, and `former` are the keys of the same claim in versions before; they are looked for and never written.
-    `run_ms` is when the run was
-    due, and `cleared` whether the run was cleared before: only these two decide whether a claim whose key was pruned
-    may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ..., "commit": ...}), for those who wait
-    and want to know whether anybody still works on it.
+    An Airflow coordinator claims by (dag_id, task_id, map_index, run_id) and the transaction's number in its run; `key`
+    is the text of these. `former`: the keys of the same claim in older versions, which are read but never written.
+    `run_ms`: when the run was due; `cleared`: the run was cleared before. Only these two decide whether a claim with a
+    pruned key may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ..., "commit": ...}): those who
+    wait check whether they are still alive.
     """
 
     key: str
@@ -158,7 +158,7 @@ class Claim:
 
 
 def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int) -> str:
-    """Of an Airflow coordinator's claim; unambiguous, as only the run's id, which is last, may have colons.
+    """Key of an Airflow coordinator's claim. Unambiguous: only the run id, which is last, may have colons.
 
     :param index: 0 for the first transaction of the run.
     """
@@ -170,11 +170,11 @@ Content: TypeAlias = bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRef:
-    """Where the current attempt's staged batch is, and what is in it.
+    """Where the current attempt's staged batch is, and what it holds.
 
     `manifest`: path of the published manifest; `rows_read`: rows from the sources; `rows`: rows staged per state;
-    `bytes`: size of the staged files. `chunk`: name of the ledger's chunk that has manifest and files, "" where they
-    are in the staging area. `content`: of that chunk, on its way into the ledger; no record has it.
+    `bytes`: size of the staged files. `chunk`: name of the ledger's chunk with manifest and files, "" if they are in
+    the staging area. `content`: the bytes of that chunk on their way into the ledger; no record has them.
     """
 
     manifest: str
@@ -186,15 +186,15 @@ class StagedRef:
 
 
 NOTHING_STAGED = StagedRef(manifest="", rows_read=-1, rows={}, bytes=0)
-"""What a ticket that only bars has to bring into a state."""
+"""The staged batch of a ticket that only bars: it brings nothing into a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastAttempt:
-    """An attempt that did not bring its transaction to COMMITTED, for people.
+    """An attempt that did not commit its transaction, for people.
 
-    `by`: who made it, and where; `begun_ms`: when; `ended_ms`: when it said that it failed, 0 if it never did: it was
-    killed or given up.
+    `by`: who made it, and where; `begun_ms`: when it began; `ended_ms`: when it reported its failure, 0 if it never
+    did: it was killed or given up.
     """
 
     attempt: int
@@ -208,18 +208,18 @@ class PastAttempt:
 class TxRecord:
     """`tx/<19 digits>`: one transaction.
 
-    `attempt` only rises; `NO_ATTEMPT` before the first. `metadata`: stream name -> what re-creates its batch; a stream
-    without new data is absent there and its last metadata is in `carried`. `op` is the id of the last operation that
-    wrote the record: it resolves writes whose answer was lost. `owner` says who began the attempt, or the commit:
-    whether anybody still works on it is judged by that. `fence` is that of the last commit try, 0 before. `touched`: a
-    commit has begun at least once, so a state may hold the batch. `invalidated`: its opaque streams have no batch since
-    a lower transaction was attempted again; it gets one with its next attempt (`protocol.opaque`).
-    `times_ms`: status -> when it was last entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if
-    none was attempted since version 2. `late_rows`: state -> tuples that came too late for all their windows, where
-    there were any. `error`: of the last attempt that failed, or why it was skipped; `first_error`: of the first one
-    since an attempt went well, where that is another. `attempts`: the latest of those that did not commit it, oldest
-    first. `accepted`: who had it take a mended source, and why
-    (`protocol.accepted`). `extra`: fields of a newer version, kept as they are.
+
+    `attempt`: only rises; `NO_ATTEMPT` before the first. `metadata`: stream name -> what re-creates its batch; a stream
+    without new data is absent, and `carried` has its last metadata. `op`: id of the last operation that wrote the
+    record; it shows whether a write whose answer was lost succeeded. `owner`: who began the attempt, or the commit;
+    tells whether anybody still works on it. `fence`: that of the last commit try, 0 before. `touched`: a commit has
+    begun at least once, so a state may hold the batch. `invalidated`: a lower transaction was attempted again, so the
+    opaque streams have no batch until the next attempt (`protocol.opaque`). `times_ms`: status -> when it was last
+    entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if none was attempted since version 2.
+    `late_rows`: state -> tuples that came too late for all their windows, if any. `error`: of the last attempt that
+    failed, or why it was skipped; `first_error`: of the first failure since the last success, if that differs.
+    `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended source,
+    and why (`protocol.accepted`). `extra`: fields of a newer version, kept unchanged.
     """
 
     txid: int
@@ -245,16 +245,16 @@ class TxRecord:
 
     @property
     def time_ms(self) -> int:
-        """The time of the transaction, for windows: when its run was due, else when it was begun; never changes."""
+        """The transaction's time, for windows: when its run was due, else when it began. It never changes."""
         return self.claim.run_ms or self.times_ms.get("begun", 0)
 
     def with_error(self, text: str) -> TxRecord:
-        """What failed first is not lost by what followed from it."""
+        """Keeps the first error too, since later errors often follow from it."""
         error = text[:ERROR_CHARACTERS]
         return replace(self, error=error, first_error=self.first_error or (self.error if self.error != error else ""))
 
     def with_past_attempt(self, *, ended_ms: int = 0, error: str = "") -> TxRecord:
-        """Its attempt is kept among those that are over; one that said how it ended stays as it said."""
+        """Adds the current attempt to the past ones. If it reported its end before, that report stays."""
         told = self.attempts[-1] if self.attempts and self.attempts[-1].attempt == self.attempt else None
         if self.attempt == NO_ATTEMPT or (told is not None and not ended_ms):
             return self
@@ -275,14 +275,13 @@ class TxRecord:
 
     @property
     def position(self) -> dict[str, Json]:
-        """Stream name -> its last metadata up to this transaction. Opaque streams have none while it is
-        `invalidated`."""
+        """Stream name -> its last metadata up to this transaction; without opaque streams while `invalidated`."""
         return {**self.carried, **self.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPointer:
-    """`commit`: every txid up to `committed` is COMMITTED or SKIPPED; `fence` is the highest one given out."""
+    """`commit`: every txid up to `committed` is COMMITTED or SKIPPED; `fence`: the highest one given out."""
 
     committed: int
     fence: int
@@ -290,13 +289,13 @@ class CommitPointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exceptions:
-    """`exceptions`: the txids that are not on the straight path, so that nobody has to scan for them.
+    """`exceptions`: the txids off the straight path, so that nobody has to scan for them.
 
-    `replaying`: above the commit pointer, being replayed and not processed yet; who waits for them waits. `late`: at or
-    below the commit pointer (they had been skipped), being replayed and not committed yet; nobody waits for them. So
-    whoever is killed at a replay, its transaction is on a list. A `failed` one at or below the pointer is a late replay
-    that failed: it blocks nobody. `closed`: were SKIPPED and will never be replayed; listed until every state has
-    forgotten that it left them out. No txid is in two of the lists.
+    `replaying`: above the commit pointer, being replayed and not processed yet; later ones wait for them. `late`: at or
+    below the commit pointer (they had been skipped), being replayed and not committed yet; nobody waits for them. So a
+    transaction is on a list even if its replay is killed. `failed`: blocks later ones, except at or below the pointer:
+    there it is a late replay that failed. `closed`: were SKIPPED and will never be replayed; listed until every state
+    has forgotten that it left them out. No txid is in two of the lists.
     """
 
     failed: tuple[int, ...] = ()
@@ -307,22 +306,23 @@ class Exceptions:
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """What nobody brings to its end by itself: FAILED, or of a replay that may have been killed. In txid order."""
+        """Transactions that nobody finishes by themselves: FAILED, or of a replay that may have been killed. In txid
+        order."""
         return tuple(sorted({*self.failed, *self.late, *self.replaying}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTicket:
-    """The right to commit one transaction once: given by the gate, checked by every state, handed back at the end.
+    """The right to commit one transaction once. The gate gives it, every state checks it, the end of the commit returns
+    it.
 
-    A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position` is
-    :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded again from what they hold.
-    `late`: higher transactions passed before it (it was SKIPPED): only then may a state hold higher ones already.
-    `time_ms`: :attr:`TxRecord.time_ms`; `begun_ms`: when it was begun, whenever its run was due. `needed`: state ->
-    the txids that the state must hold before it takes this one (`protocol.state_gaps`). `floor`: below it nothing may
-    come any more, so that no state has to remember what it left out there. `states`: the names of all states that must
-    have the transaction before it is COMMITTED. `bars`: the right to nothing but to bar lower fences
-    (:meth:`Ledger.bar`): a state takes no batch by it.
+    A newer ticket (higher `fence`) makes this one void, in the ledger and in every state. `position`:
+    :attr:`TxRecord.position`; states keep it, so that a lost ledger can be seeded from them. `late`: higher
+    transactions passed while this one was SKIPPED; only then may a state hold higher ones already. `time_ms`:
+    :attr:`TxRecord.time_ms`; `begun_ms`: when the transaction began. `needed`: state -> the txids that the state must
+    hold before it takes this one (`protocol.state_gaps`). `floor`: no transaction below it may come any more, so states
+    need not remember what they left out there. `states`: the names of all states that must have the transaction before
+    it is COMMITTED. `bars`: the ticket may only bar lower fences (:meth:`Ledger.bar`); a state takes no batch by it.
     """
 
     topology: str
@@ -343,7 +343,8 @@ class CommitTicket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerView:
-    """One transaction and what decides about it, read together: the input of :mod:`airflow_trident.protocol.decide`."""
+    """One transaction and all that decides about it, read together: the input of
+    :mod:`airflow_trident.protocol.decide`."""
 
     topology: TopologyRecord
     next_txid: int

@@ -1,6 +1,6 @@
-"""What records of version 1 said in texts, as the fields that version 2 has: the one place that reads such texts.
+"""Reads the texts in records of version 1 into the fields of version 2; nothing else reads such texts.
 
-Version 1 wrote the owner of an attempt, the kind of a spout and the notes of a state into texts for people.
+Version 1 wrote the owner of an attempt, the kind of a spout and the notes of a state as texts for people.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.topology_definition import SpoutDefinition, StateDefinition
 
-# The id of a DAG or a task has no slash; that of a run may have anything.
+# A DAG id or task id has no slash; a run id may have anything.
 _TASK = re.compile(
     r"(?P<dag_id>[^/]+)/(?P<run_id>.+)/(?P<task_id>[^/\[\]]+?)(\[(?P<map_index>\d+)\])? try (?P<try_number>\d+)"
     r"( on (?P<host>[^/]*)/(?P<pid>\d+))?",
@@ -24,7 +24,7 @@ _NOTE = "; not exactly once: "
 
 
 def topology(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a topology's record. What is not as version 1 wrote it is left for the decoder to refuse."""
+    """The fields of a topology's record. The decoder refuses what version 1 did not write like this."""
     definition = body.get("definition")
     if not isinstance(definition, dict):
         return body
@@ -43,7 +43,7 @@ def transaction(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def owner_of(text: str) -> Owner:
-    """Who wrote a record, from the text of it."""
+    """The owner of a record, from its text."""
     task, person = _TASK.fullmatch(text), _PERSON.fullmatch(text)
     if task is not None:
         return Owner(
@@ -61,8 +61,8 @@ def owner_of(text: str) -> Owner:
 
 
 def claim_keys(dag_id: str, run_id: str, map_index: int, index: int) -> tuple[str, ...]:
-    """The keys under which version 1 may have kept a coordinator's claim: that of a run's first transaction depended on
-    how many the run was to take. No key of version 2 is one of these: an id of a DAG has neither slash nor colon."""
+    """The keys under which version 1 may have kept a coordinator's claim. The key of a run's first transaction depended
+    on how many the run was to take. Version 2 uses no such key: a DAG id has neither slash nor colon."""
     key = f"{dag_id}/{run_id}/{map_index}"
     return (key, f"{key}/0") if index == 0 else (f"{key}/{index}",)
 

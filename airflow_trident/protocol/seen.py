@@ -1,4 +1,4 @@
-"""What a person saw when they decided to do something: it is done to that, not to what has moved since. Pure."""
+"""What a person saw when they asked for an action: if it has changed since, the action is refused. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SeenTransaction:
     attempt: int = NO_ATTEMPT
 
     def require(self, tx: TxRecord) -> None:
-        """:raises TransitionError: the transaction has moved since; says to what."""
+        """:raises TransitionError: the transaction has changed since; the text names its status now."""
         if (tx.status, tx.attempt) != (self.status, self.attempt):
             raise TransitionError(
                 f"transaction {tx.txid} has moved: it is {tx.status}{_attempt(tx.attempt)} now, and was "

@@ -1,8 +1,8 @@
-"""What a state must hold: every transaction that its ledger calls COMMITTED, since the state belongs to its topology.
+"""What a state must hold: every COMMITTED transaction since the state belongs to its topology.
 
-A gap is legitimate for what the ledger lists as not committed (SKIPPED, FAILED, being replayed), for what was closed
-for good, and for what a person gave up for this very state. Anything else was lost by the state: it was restored from
-an old copy or deleted, or it is one of several copies. Pure.
+A gap is legitimate if the ledger lists the transaction as not committed (SKIPPED, FAILED, being replayed) or closed for
+good, or if a person gave it up for this very state. The state lost anything else: it was restored from an old copy or
+deleted, or it is one of several copies. Pure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from airflow_trident.protocol.txids import Txids
 
 
 def known_gaps(view: LedgerView, state: str) -> Txids:
-    """What a state may lack, as far as the ledger knows."""
+    """The transactions that a state may lack, as far as the ledger knows."""
     lost = Txids.joined(part for loss in view.topology.lost if loss.state == state for part in loss.txids.ranges)
     return may_still_come(view.exceptions) | view.exceptions.closed | lost
 
 
 def needed_by(view: LedgerView, state: str, upto: int) -> Txids | None:
-    """The txids up to `upto` that the state must hold, if all of them are committed or stand among the exceptions; None
-    if the ledger does not know since when the state belongs to the topology: see :func:`since_of`."""
+    """The txids up to `upto` that the state must hold, provided that all of them are committed or exceptions. None: the
+    ledger does not know since when the state belongs to the topology, see :func:`since_of`."""
     since = view.topology.since.get(state)
     if since is None:
         return None
@@ -31,16 +31,18 @@ def needed_by(view: LedgerView, state: str, upto: int) -> Txids | None:
 
 
 def floor_of(view: LedgerView, txid: int) -> int:
-    """Below it nothing may still come: every transaction is committed or closed once `txid` is about to commit."""
+    """Nothing below it may still come once `txid` is about to commit: every transaction there is committed or
+    closed."""
     lowest = may_still_come(view.exceptions).lowest
     above = max(txid, view.pointer.committed + 1)
     return above if lowest is None else min(lowest, above)
 
 
 def since_of(holes: Txids, gaps: Txids) -> int:
-    """Since when a state belongs to its topology, as far as the state itself tells: a ledger of version 1 did not say.
+    """The first txid since the state belongs to its topology, as the state itself tells: version 1's ledger did not
+    say.
 
-    What it left out at its very beginning was before its time, unless the ledger knows of another reason.
+    Gaps at the state's very beginning were before its time, unless the ledger knows another reason.
 
     :param gaps: :func:`known_gaps`.
     """
@@ -51,9 +53,10 @@ def since_of(holes: Txids, gaps: Txids) -> int:
 
 
 def for_states(view: LedgerView, txid: int, *, barred: bool) -> dict[str, Any]:
-    """What a ticket for `txid` says to states: `needed`, `floor` and `states` of :class:`CommitTicket`.
+    """What a ticket for `txid` tells the states: `needed`, `floor` and `states` of :class:`CommitTicket`.
 
-    :param barred: it bars, whether its turn has come or not: those before it in its group need not be committed.
+    :param barred: the ticket bars, whether its turn has come or not: transactions before it in its group need not be
+        committed.
     """
     names, own = view.topology.definition.states, Txids.of(txid)
     upto = view.pointer.committed if barred else max(view.pointer.committed, txid - 1)
@@ -66,7 +69,7 @@ def for_states(view: LedgerView, txid: int, *, barred: bool) -> dict[str, Any]:
 
 
 def require_all_states(topology: TopologyRecord, ticket: CommitTicket) -> None:
-    """:raises FencedError: a state was accepted after the ticket was given out: nobody asked it to take the batch."""
+    """:raises FencedError: a state joined after the ticket was given out, so nobody asked it to take the batch."""
     new = topology.definition.states.keys() - ticket.states
     if new:
         raise FencedError(

@@ -12,7 +12,7 @@ from airflow_trident.errors import TransitionError
 
 
 class Status(StrEnum):
-    """Where a transaction is."""
+    """How far a transaction is."""
 
     PROCESSING = "PROCESSING"
     """Claimed; its batch is recorded; an attempt may be at work."""
@@ -25,9 +25,9 @@ class Status(StrEnum):
     FAILED = "FAILED"
     """Attempts are used up; later commits wait until it is replayed or skipped."""
     SKIPPED = "SKIPPED"
-    """A person or the policy decided to let the others pass; it can still be backfilled."""
+    """A person or the policy let later ones pass; it can still be backfilled."""
     CLOSED = "CLOSED"
-    """It was SKIPPED, and a person decided that it is never replayed. Final."""
+    """It was SKIPPED, and a person decided never to replay it. Final."""
 
     @property
     def is_final(self) -> bool:
@@ -35,7 +35,7 @@ class Status(StrEnum):
 
     @property
     def lets_others_pass(self) -> bool:
-        """May a higher txid commit while this one is here (P6)?"""
+        """May a higher txid commit while this one has this status (P6)?"""
         return self in (Status.COMMITTED, Status.SKIPPED, Status.CLOSED)
 
 

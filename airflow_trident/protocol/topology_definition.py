@@ -10,7 +10,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 
 
 def _in_new_names(text: str) -> str:
-    """Version 0.1 recorded some classes by other names."""
+    """Version 0.1 recorded some classes under other names."""
     return re.sub(r"\bJdbc(State|Spout)\b", r"Sql\1", text)
 
 
@@ -31,7 +31,7 @@ class SpoutDefinition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
     """`text`: place, fields and merge; `notes`: what it does not promise, such as exactly once; `inputs`: the stream
-    fields that its functions read, None if not recorded; `transforms`: query texts and function versions behind its
+    fields that its functions read, None if not recorded; `transforms`: query texts and function versions that make its
     rows."""
 
     text: str
@@ -47,16 +47,16 @@ class StateDefinition:
         return "; ".join([f"{self.text}{of}", *self.transforms, *self.notes])
 
     def beside(self, other: StateDefinition | None) -> StateDefinition:
-        """As it is compared with another one: what that did not record is no change."""
+        """The definition for comparing with `other`: a field that `other` did not record is no change."""
         return replace(self, inputs=None) if other is not None and other.inputs is None else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """The parts of a topology that its ledger and states depend on, by name: changing them needs a person's consent.
+    """The parts of a topology that its ledger and states depend on: changing them needs a person's consent.
 
-    `spouts`: by the name of the stream; `states`: by the name of the state. User functions are not part of it: fixing
-    a function is no new topology.
+    `spouts`: by stream name; `states`: by state name. User functions are not part of it: a fixed function makes no new
+    topology.
     """
 
     spouts: dict[str, SpoutDefinition]

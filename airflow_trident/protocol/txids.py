@@ -1,4 +1,4 @@
-"""Sets of transactions as ranges. Pure: what they cost depends on how many ranges there are, not on how many txids."""
+"""Sets of transactions as ranges. Pure. The cost depends on the number of ranges, not of txids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 Ranges = tuple[tuple[int, int], ...]
 SHOWN = 20
-"""So many ranges are named in a text; a person can do nothing with more."""
+"""The most ranges that a text names; nobody could use more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Txids:
 
     @classmethod
     def joined(cls, ranges: Iterable[tuple[int, int]]) -> Txids:
-        """Of ranges in any order, which may overlap."""
+        """From ranges in any order; they may overlap."""
         found: list[tuple[int, int]] = []
         for first, last in sorted(ranges):
             if found and first <= found[-1][1] + 1:
@@ -91,7 +91,7 @@ class Txids:
         return self.ranges[-1][1] if self.ranges else None
 
     def run_up_from(self, txid: int) -> int:
-        """The last txid of those that follow `txid` without a gap; `txid` itself if the next one is not in the set."""
+        """The last of the txids that follow `txid` without a gap; `txid` itself if the next one is not in the set."""
         place = bisect_right(self.ranges, txid + 1, key=lambda one: one[0])
         return max(txid, self.ranges[place - 1][1]) if place else txid
 
