@@ -20,7 +20,7 @@ def announced_events(ledger: Ledger) -> AnnouncedEvents | None:
 
 
 def begin_events(ledger: Ledger) -> None:
-    """From now on each commit needs an event; nothing is changed where that was said before."""
+    """From now on each commit needs an event. Does nothing if that is so already."""
     ledger.run(verbs.begin_events, _ahead(ledger))
 
 

@@ -1,35 +1,36 @@
 """The contract of the ledger: the durable truth about transactions.
 
-Promises (`tests/contracts/test_ledger*.py` check every one, over ZooKeeper, over znodes in memory that lose and delay
-answers, and of the oracle that the verbs are compared with):
+
+Promises (`tests/contracts/test_ledger*.py` check each one: over ZooKeeper, over znodes in memory that lose and delay
+answers, and for the oracle that the verbs are compared with):
 
 L1  Txids are dense and rise by one; a claim that asks again gets the same txid (P1).
-L2  Every call is one atomic conditional step, or changes nothing and raises with what was expected and found.
-L3  A call whose answer was lost is resolved before it returns: it happened once or not at all; if that cannot be told
-    before the deadline, OutcomeUnknownError. It is never repeated blindly.
+L2  Every call is one atomic conditional step. Otherwise it changes nothing and raises with what was expected and found.
+L3  A call whose answer was lost is resolved before it returns: it happened once or not at all. If that cannot be told
+    before the deadline: OutcomeUnknownError. It is never repeated blindly.
 L4  `start_attempt` gives every caller another, higher attempt, for ever (P3).
 L5  `processed`, `attempt_failed`, `fail` of an attempt that is not the current one raise StaleAttemptError and change
     nothing (P4).
-L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6); each opening has a higher fence, and makes the
-    former ticket void.
+L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6). Each opening has a higher fence and voids the
+    former ticket.
 L7  COMMITTED and the commit pointer change in the same step (P8).
-L8  What is above `retention` committed transactions is pruned in the step that commits; FAILED, SKIPPED and
-    uncommitted ones and the last committed one are kept (P10).
+L8  The step that commits prunes what is older than `retention` committed transactions. FAILED, SKIPPED and uncommitted
+    transactions and the last committed one are kept (P10).
 L9  An unreadable or newer record raises CorruptRecordError or NewerRecordError, naming it (P11).
-L10 An attempt that gives a transaction another position than it had takes the batch of every later uncommitted one in
-    the same step (P2): `invalidated`, PROCESSING, attempt + 1, nothing staged, off the exceptions. Such a transaction
-    can be neither skipped nor passed, and nothing begins behind it. At or below the pointer batches are frozen.
-L11 What is replayed is on a list of `Exceptions` from the step that starts the attempt to the step that ends it:
+L10 If an attempt changes a transaction's position, the same step takes the batch of every later uncommitted one (P2):
+    `invalidated`, PROCESSING, attempt + 1, nothing staged, off the exceptions. Such a transaction can be neither
+    skipped nor passed, and nothing begins behind it. At or below the pointer batches are frozen.
+L11 A replayed transaction is on a list of `Exceptions` from the step that starts the attempt to the step that ends it:
     PROCESSED (a sweep commits it), COMMITTED if it is late, or FAILED or SKIPPED again (P12).
-L12 `bar` voids every ticket before it and moves nothing else. `take_back` takes only the ticket of a `bar` after which
-    no other was given out: then the transaction is FAILED as if no commit of it had ever begun.
-L13 A ticket says which txids each state must hold (`CommitTicket.needed`): all that are committed since the state
-    belongs to the topology, but what stands among the exceptions, was closed, or is noted as lost for this state. A
-    ticket that a later state was not part of is void (P8, P11).
-L14 The records of closed transactions are pruned as committed ones are, and their txids are forgotten in the step that
-    commits what every state has forgotten them with (`CommitTicket.floor`) (P10).
-L15 The steps of groups do what the steps of their members would do one after the other, as far as one step takes them
-    (the answer has so many), or change nothing: a member that is refused refuses all. But a gate of a group gives all
+L12 `bar` voids every earlier ticket and moves nothing else. `take_back` takes only the ticket of a `bar`, and only if
+    no later ticket was given out: then the transaction is FAILED as if no commit of it had ever begun.
+L13 A ticket says which txids each state must hold (`CommitTicket.needed`): all that were committed since the state
+    belongs to the topology, except those that are exceptions, closed, or noted as lost for this state. A ticket given
+    out before a state joined is void (P8, P11).
+L14 Records of closed transactions are pruned like committed ones. Their txids are forgotten by the commit after which
+    every state has forgotten them (`CommitTicket.floor`) (P10).
+L15 A step of a group does what the steps of its members would do one after the other, for as many as fit into one step
+    (the answer tells how many). Or it changes nothing: one refused member refuses all. But a gate of a group gives all
     its tickets one fence, and its members need not wait for each other: they are committed together, or in their order
     (P6). A commit of a group prunes none of what it commits.
 """
@@ -66,12 +67,12 @@ from airflow_trident.types import Json
 
 T = TypeVar("T")
 SAID_ENOUGH_MS = 60_000
-"""A drain asks its sources after each transaction: that nothing is new is said again after a while only."""
+"""A drain asks its sources after each transaction, but records "nothing new" again only after this time."""
 SLOW_POLL_S = 30.0
-"""A net under the watches: how often a waiter looks anyway."""
+"""A safety net under the watches: a waiter reads at least this often."""
 STEP_DEADLINE_S = 120.0
-"""How long a step tries to learn what became of a write without an answer, or competes with others. To give up earlier
-gains nothing: the next try would wait for the same server."""
+"""How long a step tries to resolve a write without an answer, or competes with others. Giving up earlier gains nothing:
+the next try would wait for the same server."""
 
 
 def wall_clock_ms() -> int:
@@ -112,14 +113,14 @@ def _after_both(ledger: Ledger, result: CommittedAndBegun) -> None:
 
 
 class Ledger(Closing, KeepsStaged):
-    """The ledger of one topology, over any :class:`~airflow_trident.ledger.znodes.ZNodes`. Not for sharing between
-    threads; use as a context manager.
+    """The ledger of one topology, over any :class:`~airflow_trident.ledger.znodes.ZNodes`. Do not share it between
+    threads; use it as a context manager.
 
-    :param root: where in the tree the ledgers of all topologies are.
-    :param incarnation: of the topology, if the caller was told it (by the coordinator's XCom): saves a round trip.
-        Another incarnation of the topology then refuses.
-    :param step_deadline_s: how long one call may take in all; beyond it an unresolved write is an OutcomeUnknownError.
-    :param keep_claims: how many transactions back claim keys are kept.
+    :param root: the node below which all ledgers are.
+    :param incarnation: the topology's, if the caller knows it (from the coordinator's XCom): saves a round trip. A
+        topology of another incarnation is refused.
+    :param step_deadline_s: the longest time of one call; after it an unresolved write is an OutcomeUnknownError.
+    :param keep_claims: claim keys are kept for this many transactions.
     """
 
     def __init__(
@@ -177,14 +178,14 @@ class Ledger(Closing, KeepsStaged):
     def register(
         self, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
     ) -> TopologyRecord:
-        """Create the topology's ledger, or check that it belongs to the same definition.
+        """Creates the topology's ledger, or checks that it has the same definition.
 
-        A state of a new ledger belongs to the topology from the first transaction, one that comes with an accepted
-        change from the next commit on (`TopologyRecord.since`).
+        A state of a new ledger belongs to the topology from the first transaction on. A state that an accepted change
+        adds belongs to it from the next commit on (`TopologyRecord.since`).
 
         :param accept_change: record the new definition instead of refusing it.
-        :param empty: the states that hold nothing: where such a one was changed, it begins anew.
-        :raises DefinitionChangedError: another definition owns the name; lists the differences.
+        :param empty: the states that hold nothing: such a state begins anew if it was changed.
+        :raises DefinitionChangedError: the name has another definition; lists the differences.
         """
         for _ in range(2):  # the second time only if somebody else created it meanwhile
             found = self._read_topology()
@@ -222,7 +223,7 @@ class Ledger(Closing, KeepsStaged):
         return found
 
     def _create(self, definition: Definition) -> TopologyRecord | None:
-        """All nodes of a new incarnation in one step; None if somebody else was faster."""
+        """Creates all nodes of a new incarnation in one step; None if somebody else was faster."""
         op = uuid.uuid4().hex[:16]
         record, ops = new_topology(self.topology_name, self._path, definition, op=op, now_ms=self._clock_ms())
         self.znodes.ensure(topologies_folder(self._root))
@@ -232,7 +233,7 @@ class Ledger(Closing, KeepsStaged):
         return record
 
     def paths(self) -> LedgerPaths:
-        """Where the records of the incarnation are that this ledger is about."""
+        """Where the records of this incarnation are."""
         if self._known_paths is None:
             self.topology()
         assert self._known_paths is not None
@@ -248,10 +249,11 @@ class Ledger(Closing, KeepsStaged):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
-        """The transaction and what decides about it. `view(0)` for the topology alone.
+        """The transaction and what decides about it; `view(0)`: the topology alone.
 
-        :param remembered: what this process last saw or wrote will do, which costs nothing: for one that goes from
-            transaction to transaction. Verbs find out what others did meanwhile; waiting and giving up need a new view.
+        :param remembered: answer with what this process last saw or wrote, which costs nothing. For a caller that goes
+            from transaction to transaction: verbs find out what others did meanwhile. Waiting and giving up need a new
+            view.
         """
         if remembered:
             paths = self.paths()
@@ -259,7 +261,7 @@ class Ledger(Closing, KeepsStaged):
         return self._snapshot(txid).view(txid)
 
     def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
-        """The records that are kept with first <= txid <= last, in txid order."""
+        """The kept records with first <= txid <= last, in txid order."""
         paths = self.paths()
         snap = self.transactor.fresh(paths, folders=[paths.transactions])
         txids = sorted(int(name) for name in snap.names(paths.transactions))
@@ -272,9 +274,9 @@ class Ledger(Closing, KeepsStaged):
         return found
 
     def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
-        """Block until transaction `txid` or the list of exceptions differs from `seen`, at most `timeout_s` seconds.
+        """Blocks until transaction `txid` or the exceptions differ from `seen`, at most `timeout_s` seconds.
 
-        Re-reads after arming its watch, so that no change is missed. True if something differs. May return early.
+        True if something differs. May return early. Reads again after it has set its watch, so no change is missed.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -287,7 +289,7 @@ class Ledger(Closing, KeepsStaged):
             self.znodes.wait_for_change(watched, min(left_s, SLOW_POLL_S))
 
     def compare(self, txid: int, seen: LedgerView) -> tuple[bool, dict[str, int | None]]:
-        """Whether what a waiter on the transaction saw has changed; and the nodes to watch, at the versions read."""
+        """Whether what a waiter on the transaction saw has changed; and the nodes to watch, with the versions read."""
         paths, snap = self.paths(), self._snapshot(txid)
         now = snap.view(txid)
         changed = (now.tx, now.exceptions, now.pointer) != (seen.tx, seen.exceptions, seen.pointer)
@@ -305,9 +307,9 @@ class Ledger(Closing, KeepsStaged):
     # ---- for people: the coordinator's last outcome, and who is at work ----------------------------------------
 
     def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
-        """Keep it as the coordinator's last outcome; time and next txid are the ledger's own.
+        """Records the coordinator's last outcome; time and next txid are the ledger's own.
 
-        Written beside `head` and `commit`, never into them, so that it costs others nothing but one look.
+        It has a node of its own beside `head` and `commit`, so it costs others only one read.
         """
         if outcome.kind is OutcomeKind.NOTHING_NEW:
             said, said_ms, now_ms = *self._said, self._clock_ms()
@@ -318,26 +320,26 @@ class Ledger(Closing, KeepsStaged):
         self.run(functools.partial(outcomes.note, outcome=outcome), Prefetch([paths.head, paths.coordinator]))
 
     def forget_said(self) -> None:
-        """Say the next outcome, whatever was said before."""
+        """The next outcome is recorded, whatever was recorded before."""
         self._said = (None, 0)
 
     def coordinator(self) -> CoordinatorOutcome | None:
-        """The last one; None: nothing was said yet."""
+        """The last outcome; None: none was recorded yet."""
         paths = self.paths()
         return outcomes.outcome_at(self.transactor.fresh(paths, [paths.coordinator]))
 
     def enlist(self, worker: Worker, *, wait: bool = True) -> str:
-        """Be listed among the live workers until this ledger is closed, or its process ends. The answer is the name for
+        """Lists a live worker until this ledger is closed or its process ends. Returns its name for
         :attr:`Owner.worker`.
 
-        :param wait: for the answer. Without it this costs no round trip, and whether it was done is not known.
+        :param wait: for the answer. Without it this costs no round trip, but success is not known.
         """
         return enlist(self.znodes, self.paths(), worker, wait=wait)
 
     def retire(self, name: str) -> None:
-        """Be listed no longer.
+        """Takes a worker off the list.
 
-        :param name: what :meth:`enlist` answered.
+        :param name: what :meth:`enlist` returned.
         """
         retire(self.znodes, self.paths(), name)
 
@@ -348,7 +350,7 @@ class Ledger(Closing, KeepsStaged):
     # ---- claim keys --------------------------------------------------------------------------------------------
 
     def sweep_claims(self, txid: int) -> None:
-        """Forget old claim keys, if the commit of `txid` is one after which that is due (P10)."""
+        """Deletes old claim keys, if the commit of `txid` makes that due (P10)."""
         if not pruning.sweep_is_due(txid, self._keep_claims):
             return
         paths, bucket = self.paths(), pruning.bucket_of_sweep(txid)
@@ -356,7 +358,7 @@ class Ledger(Closing, KeepsStaged):
         try:
             self.run(sweep, Prefetch(folders=[paths.bucket(bucket), paths.transactions]))
         except RetryableError:
-            # The commit itself is done. The next sweep of this bucket does what this one could not.
+            # The commit itself is done. The next sweep of this bucket catches up.
             self.transactor.cache.forget()
 
     # ---- the rest ----------------------------------------------------------------------------------------------
@@ -366,5 +368,5 @@ class Ledger(Closing, KeepsStaged):
         return self.transactor.run(self.paths(), decide, paths=ahead.paths, folders=ahead.folders)
 
     def close(self) -> None:
-        """End the session, and with it what is listed under :meth:`workers`."""
+        """Ends the session, and with it the entries in :meth:`workers`."""
         self.znodes.close()

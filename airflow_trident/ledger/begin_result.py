@@ -1,4 +1,4 @@
-"""What the verbs are given and answer, and their defaults."""
+"""Arguments and answers of the verbs, and their defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_RETENTION = 50
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The claim has this transaction. `new`: it was begun by this very call (or by one whose answer was lost)."""
+    """The claim's transaction. `new`: this very call began it (or one whose answer was lost)."""
 
     record: TxRecord | None
     txid: int
@@ -34,14 +34,14 @@ NotBegun = NothingNew | Full | Paused | Blocked
 BeginResult = Begun | NotBegun
 
 BeginManyResult = tuple[Begun, ...] | NotBegun
-"""Never an empty tuple, unless there were no claims, or the step was full of what it writes besides."""
+"""Empty only if there were no claims, or if other writes filled the step."""
 
 LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
-"""``position -> stream -> what its source has beyond it``: for people, asked with the position after a new batch."""
+"""``position -> stream -> what its source has beyond it``: for people; asked with the position after a new batch."""
 
 MetadataOf = Callable[[int, dict[str, Json]], dict[str, Json] | None]
-"""``(txid, position) -> metadata`` per stream with new data, None if no stream has any. It has no effects: if somebody
-else begins a transaction it is called again."""
+"""``(txid, position) -> metadata`` per stream with new data; None if no stream has any. It must have no effects: it is
+called again if somebody else begins a transaction."""
 
 BatchesOf = Callable[[int, dict[str, Json], int], Sequence[dict[str, Json]]]
 """``(txid, position, most) -> metadata``: as :data:`MetadataOf`, for this transaction and the next ones, at most

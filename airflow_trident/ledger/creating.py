@@ -1,4 +1,4 @@
-"""The nodes of a new incarnation of a topology, and of a transaction that is not begun but put in."""
+"""The nodes of a new incarnation of a topology, and of a transaction that is imported or seeded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_trident.protocol.topology_definition import Definition
 def new_topology(
     name: str, path: str, definition: Definition, *, op: str, now_ms: int
 ) -> tuple[TopologyRecord, list[Create]]:
-    """Its record, and all its nodes, to be made in one step.
+    """Its record, and all its nodes, to be created in one step.
 
     :param path: of the record.
     :param op: marks the record as written by this operation.
@@ -39,15 +39,15 @@ def new_topology(
 
 
 def nodes_of(paths: LedgerPaths, tx: TxRecord) -> list[Create]:
-    """Its record, and its metadata where they are too large for that."""
+    """Its record, and chunks for metadata that is too large for it."""
     ref, chunks = kept_apart(paths, tx)
     return [Create(paths.tx(tx.txid), codec.encode_tx(tx, ref)), *chunks]
 
 
 def kept_apart(paths: LedgerPaths, tx: TxRecord, earlier: Earlier | None = None) -> tuple[BlobRef | None, list[Create]]:
-    """Where its metadata goes that is too large for its record, and what creates the chunks; None if it is not.
+    """Where metadata too large for its record is kept, and what creates its chunks; None and nothing if it fits.
 
-    :param earlier: what it may share.
+    :param earlier: metadata that it may share.
     """
     ref, chunks = (earlier and share_metadata(tx, earlier)) or pack_metadata(tx) or (None, [])
     if ref is None:

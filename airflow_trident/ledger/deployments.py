@@ -1,7 +1,7 @@
 """Deployments and named workers in ZooKeeper: what workers read, and the steps that they write.
 
-Each step is one conditional `multi`. Its answer is whether it was done; where that is not known it is "no": who asked
-reads again, and sees. So none is ever repeated blindly, and none needs a mark.
+Each step is one conditional `multi` and returns whether it was done. An unknown outcome counts as "no": the caller
+reads again and sees. So no step is repeated blindly, and none needs a mark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Deployed:
     live: Mapping[str, Registration]
 
     def of(self, worker: str) -> list[Roster]:
-        """Those that name the worker, sorted by topology."""
+        """The rosters that name the worker, sorted by topology."""
         return [one for _, one in sorted(self.rosters.items()) if worker in one.deployment.workers]
 
 
@@ -56,11 +56,11 @@ class Deployments:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def ensure_folder(self) -> None:
-        """Make the folder of deployments where it is not there; before the first `Ledger.deploy`."""
+        """Creates the folder of deployments if it is missing; needed before the first `Ledger.deploy`."""
         self.znodes.ensure(deployments_folder(self._root))
 
     def read(self, topologies: Collection[str] | None = None) -> Deployed:
-        """What is deployed, and who is there, in three round trips.
+        """What is deployed, and which workers are there, in three round trips.
 
         :param topologies: only these; None: all.
         :raises LedgerUnavailableError: ZooKeeper does not answer.
@@ -71,7 +71,7 @@ class Deployments:
         if topologies is not None:
             names = [name for name in names if name in topologies]
         workers = [self._worker(name) for name in sorted(listed[folders[1]] or ())]
-        # A deployment is read before the answers: these then are of its epoch, or of a later one.
+        # Deployments are read before answers, so the answers are of the same epoch or a later one.
         found = self.znodes.read([*map(self._path, names), *workers], [self._path(name) for name in names])
         live = self._live(found.nodes[path] for path in workers)
         said = [f"{path}/{name}" for path, names in found.folders.items() for name in sorted(names or ())]
@@ -88,7 +88,7 @@ class Deployments:
         return Deployed(rosters=rosters, unreadable=unreadable, live=live)
 
     def roster(self, topology: str) -> Roster | None:
-        """Of one topology; None if it is not deployed.
+        """The roster of one topology; None if it is not deployed.
 
         :raises CorruptRecordError, NewerRecordError: it cannot be read.
         """
@@ -98,8 +98,8 @@ class Deployments:
         return found.rosters.get(topology)
 
     def wait_for_change(self, rosters: Iterable[Roster], timeout_s: float) -> bool:
-        """Block until a deployment, an answer or a worker differs from what was read, at most so many seconds. Answers
-        that were missing are seen at the next reading."""
+        """Blocks until a deployment or a registration differs from what was read, at most `timeout_s` seconds. Answers
+        are not watched: the next read shows them."""
         seen: dict[str, int | None] = {}
         for roster in rosters:
             path = self._path(roster.deployment.topology)
@@ -112,10 +112,10 @@ class Deployments:
     # ---- what a worker writes ----------------------------------------------------------------------------------
 
     def register(self, mine: Registration) -> None:
-        """Take the name, until the session of `znodes` ends.
+        """Takes the name until the session of `znodes` ends.
 
-        The node of a process of this machine that is gone is taken away: it would be there until its session ends. A
-        client that was refused goes on trying by itself until it is closed.
+        Deletes the node of a process of this machine that is gone; else it would stay until its session ends. A client
+        that was refused goes on trying by itself until it is closed.
 
         :raises NameTakenError: another process has it.
         """
@@ -145,7 +145,7 @@ class Deployments:
         )
 
     def acknowledge(self, roster: Roster, mine: Acknowledgement) -> bool:
-        """Answer the deployment as it was read: False where it has changed since, or that is not known."""
+        """Acknowledges the deployment as it was read. False: it has changed since, or the outcome is unknown."""
         path = f"{self._path(roster.deployment.topology)}/{mine.worker}"
         node = self.znodes.read([path]).nodes[path]
         data = encode(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
@@ -153,7 +153,7 @@ class Deployments:
         return self._done([Check(self._path(roster.deployment.topology), roster.version), write])
 
     def advance(self, roster: Roster, *, by: str) -> bool:
-        """Give the command that the workers' answers have made due, if they have: False if nothing was written."""
+        """Gives the next command if the workers' answers have made it due. False: nothing was written."""
         path = topology_path(self._root, roster.deployment.topology)
         node = self.znodes.read([path]).nodes[path]
         if node is None:
@@ -163,11 +163,11 @@ class Deployments:
         if command is None or topology.incarnation != roster.deployment.incarnation:
             return False
         after = told(roster.deployment, command, by=by, now_ms=self._clock_ms())
-        # the lifecycle that was looked at, too: a person's pause must not be lost
+        # The lifecycle that was read is checked too: a person's pause must not be lost.
         return self._done([Check(path, node.version), self._replaced(roster, after)])
 
     def place(self, roster: Roster, worker: str) -> bool:
-        """Say who runs the topology, if he is still there."""
+        """Records which worker runs the topology, if that worker is still there."""
         after = replace(roster.deployment, placed=worker)
         return self._done([Check(self._worker(worker), 0), self._replaced(roster, after)])
 
@@ -200,7 +200,7 @@ class Deployments:
         )
 
     def _live(self, nodes: Iterable[ZNode | None]) -> dict[str, Registration]:
-        """What cannot be read is left out: it may be a newer version's."""
+        """Leaves out what cannot be read: a newer version may have written it."""
         found: dict[str, Registration] = {}
         for node in nodes:
             with suppress(CorruptError):

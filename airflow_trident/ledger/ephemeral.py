@@ -1,7 +1,7 @@
-"""Nodes that are to be there as long as a client is: they go with its session, and come again with its next one.
+"""Nodes that exist as long as a client does: they go with its session, and are created again in its next one.
 
-A client whose connection is lost for longer than the session's timeout gets another session from kazoo. Without this
-its process would be off every list from then on, and be taken for one that was killed.
+If the connection is lost for longer than the session timeout, kazoo begins another session. Without this module the
+process would then be missing from every list, and would be taken for one that was killed.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from airflow_trident.ledger.znodes import Create, Delete, Op
 
 
 class Ephemerals:
-    """What one client keeps. Kazoo's thread, which must not wait, tells of sessions: nobody hears the answers to what
-    is sent then. A node that exists is fine."""
+    """The nodes of one client. Kazoo's thread reports sessions and must not wait, so nobody reads the answers to what
+    is sent then. A node that exists already is fine."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
 
     def sent(self, ops: Iterable[Op], client: Any) -> None:
-        """After a `multi` with full paths. One connection answers in order: the nodes are watched as it left them."""
+        """Call after a `multi` with full paths. Answers come in order, so the watches see the nodes as the `multi` left
+        them."""
         for op in ops:
             if isinstance(op, Create) and op.ephemeral:
                 self._kept[op.path] = op.data
                 self._watch(client, op.path)
 
     def forget(self, ops: Iterable[Op]) -> None:
-        """Before a `multi` is sent: what it deletes must not come again."""
+        """Call before a `multi` is sent: what it deletes must not be created again."""
         for op in ops:
             if isinstance(op, Delete):
                 self._kept.pop(op.path, None)
@@ -36,7 +37,7 @@ class Ephemerals:
         self._kept.clear()
 
     def renew(self, client: Any) -> None:
-        """A session was established, perhaps a new one."""
+        """Call when a session begins, perhaps a new one."""
         for path in list(self._kept):
             self._create(client, path)
 
@@ -47,7 +48,7 @@ class Ephemerals:
             self._watch(client, path)
 
     def _watch(self, client: Any, path: str) -> None:
-        """The node of a former session may be there for some time still, and go then."""
+        """A former session's node may exist for some time; when it goes, it is created again."""
 
         def changed(event: Any) -> None:
             if event.type == "DELETED":

@@ -1,4 +1,4 @@
-"""The names below a node, in order, as last seen. There may be very many; a step's work must not grow with them."""
+"""The names below a node, in order, as last seen. There may be very many, so a step's work must not grow with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 class FolderNames(Collection[str]):
-    """Sorted when first asked for, and once: a change moves what stands behind it, which is copying memory."""
+    """Sorted once, when first asked for. A change then only moves the names behind it, which copies memory."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._seen: Iterable[str] = names
@@ -30,7 +30,7 @@ class FolderNames(Collection[str]):
         return isinstance(name, str) and self._place(name) is not None
 
     def upto(self, name: str) -> int:
-        """How many are at or before it."""
+        """How many names are at or before `name`."""
         return bisect_right(self._names, name)
 
     def starting_with(self, prefix: str) -> Iterator[str]:
@@ -40,11 +40,11 @@ class FolderNames(Collection[str]):
             yield self._names[place]
 
     def differing(self, written: Mapping[str, bool]) -> dict[str, bool]:
-        """What of these is news: names, and whether they are there."""
+        """The entries of `written` that are news here: name -> whether it exists."""
         return {name: is_there for name, is_there in written.items() if is_there != (name in self)}
 
     def after(self, written: Mapping[str, bool]) -> FolderNames:
-        """A copy, with these changes; itself if there are none."""
+        """A copy with these changes; itself if there are none."""
         news = self.differing(written)
         if not news:
             return self

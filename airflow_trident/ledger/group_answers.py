@@ -1,4 +1,4 @@
-"""What the verbs of groups are given and answer, besides what those of one transaction are."""
+"""Arguments and answers of the verbs of groups, besides those of one transaction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StagedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedAndBegun:
-    """`begun` is empty if the same step could begin nothing; `why_not` says why. None: the step was full, or no
-    claims."""
+    """`begun` is empty if the same step could begin nothing; `why_not` says why, None if the step was full or there
+    were no claims."""
 
     committed: tuple[TxRecord, ...]
     begun: tuple[Begun, ...]

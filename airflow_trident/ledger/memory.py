@@ -8,9 +8,9 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 
 
 class MemoryLedger(ZNodeLedger):
-    """The ledger over znodes in memory: everything but durable. It may be closed and used again.
+    """The ledger over znodes in memory: all but durable. It may be closed and used again.
 
-    :param keep_claims: how many transactions back claim keys are kept.
+    :param keep_claims: claim keys are kept for this many transactions.
     """
 
     def __init__(self, topology_name: str, *, keep_claims: int = KEPT_CLAIMS) -> None:

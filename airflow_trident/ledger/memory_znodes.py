@@ -37,7 +37,7 @@ class MemoryTree:
         return None if names is None else frozenset(names)
 
     def apply(self, ops: Sequence[Op]) -> None:
-        """All or nothing, as the server does: each operation sees those before it.
+        """All or nothing, like the server: each operation sees the effects of those before it.
 
         :raises WriteRefusedError: a condition did not hold.
         """

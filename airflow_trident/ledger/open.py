@@ -1,4 +1,4 @@
-"""From settings to a ledger, or to all of them."""
+"""Opens one ledger, or all of them, from settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from airflow_trident.protocol.records import LedgerView
 
 
 class Ledgers(Closing):
-    """The ledgers of an ensemble through one client, which connects when first used: one session, however many they
-    are. Close it, or use it as a context manager; the ledgers that it gives are closed with it.
+    """The ledgers of an ensemble through one client, which connects on first use: one session for all. Close it, or use
+    it as a context manager; that closes its ledgers too.
 
     :param root: the folder of all ledgers, below the settings' chroot.
     """
@@ -28,27 +28,27 @@ class Ledgers(Closing):
         self._root = root
 
     def names(self) -> list[str]:
-        """Of all topologies that have a ledger there, sorted.
+        """The names of all topologies that have a ledger there, sorted.
 
         :raises LedgerUnavailableError: ZooKeeper does not answer.
         """
         return topology_names(self.znodes, self._root)
 
     def ledger(self, topology: str, *, incarnation: str = "") -> ZNodeLedger:
-        """Of one topology. Not to be closed by itself.
+        """The ledger of one topology. Do not close it by itself.
 
-        :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
+        :param incarnation: the expected life of the topology, if known: another one is refused.
         """
         return ZNodeLedger(self.znodes, topology, self._root, incarnation=incarnation)
 
     def overviews(
         self, *, latest: int, lowest_of: Callable[[LedgerView], int | None]
     ) -> dict[str, Overview | TridentError]:
-        """Of all topologies, by name: see :func:`airflow_trident.ledger.overviews.overviews`."""
+        """All topologies, by name: see :func:`airflow_trident.ledger.overviews.overviews`."""
         return overviews(self.znodes, self.names(), latest=latest, lowest_of=lowest_of, root=self._root)
 
     def deployments(self) -> Deployments:
-        """Of all topologies on named workers. Not to be closed by itself."""
+        """The deployments of all topologies on named workers. Do not close it by itself."""
         return Deployments(self.znodes, self._root)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ def open_ledger(
 
     :param root: the folder of all ledgers, below the settings' chroot.
     :param incarnation: of the topology, if known: see :class:`ZNodeLedger`.
-    :param chunk_bytes: staged batches of up to so many bytes are kept in the ledger; none by default.
+    :param chunk_bytes: the ledger keeps staged batches of up to this many bytes; none by default.
     """
     ledger = ZNodeLedger(ZooKeeperZNodes(settings), topology, root, incarnation=incarnation)
     ledger.chunk_bytes = chunk_bytes

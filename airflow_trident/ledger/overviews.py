@@ -1,4 +1,4 @@
-"""Many topologies read together: a few round trips for all of them, where one after the other each takes five."""
+"""Reads many topologies together: a few round trips for all, where each alone takes five."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from airflow_trident.protocol.records import LedgerView, TxRecord
 K = TypeVar("K")
 V = TypeVar("V")
 TOGETHER = 40
-"""So many topologies at once: what is read of them has to fit into what is remembered."""
+"""How many topologies are read at once: what is read of them must fit into the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A topology's view. `latest`: its last transactions, without metadata kept apart; `lowest`: the one that was asked
-    for, if it is there; `workers`: read only if there is a lowest one."""
+    """A topology's view. `latest`: its last transactions, without metadata kept apart; `lowest`: the one that
+    `lowest_of` asked for, if it exists; `workers`: read only if there is a lowest one."""
 
     view: LedgerView
     outcome: CoordinatorOutcome | None
@@ -45,8 +45,8 @@ def overviews(
 ) -> dict[str, Overview | TridentError]:
     """Topology -> what there is to see of it, or why it cannot be read.
 
-    :param latest: so many of the last transactions are read.
-    :param lowest_of: the transaction that a view asks for beside them.
+    :param latest: how many of the last transactions are read.
+    :param lowest_of: gives one more transaction to read, from the view.
     """
     found: dict[str, Overview | TridentError] = {}
     for at in range(0, len(names), TOGETHER):
@@ -55,7 +55,7 @@ def overviews(
 
 
 class _Reading:
-    """Of some topologies. Each step reads for all of them what the step before asked. One that fails is left out."""
+    """Reads some topologies. Each step reads for all what the step before needs. A topology that fails is left out."""
 
     def __init__(self, znodes: ZNodes, root: str, latest: int, lowest_of: Callable[[LedgerView], int | None]) -> None:
         self._cache = Cache(znodes)
@@ -112,7 +112,7 @@ class _Reading:
         return {txid: snap.tx(txid) if txid == lowest else self._light(snap.paths.tx(txid)) for txid in txids}
 
     def _light(self, path: str) -> TxRecord | None:
-        """Metadata of megabytes that are kept apart are not fetched to be thrown away."""
+        """Does not fetch metadata kept apart: nobody needs it here, and it may be megabytes."""
         node = self._cache.node(path)
         return None if node is None else codec.decode_tx(node.data, path, lambda _ref: ({}, {}))
 

@@ -1,4 +1,4 @@
-"""Where everything is in ZooKeeper: the one place that puts paths together.
+"""Where everything is in ZooKeeper: only this module puts paths together.
 
 Layout below a root::
 
@@ -65,7 +65,7 @@ def registrations_folder(root: str) -> str:
 
 
 def tx_name(txid: int) -> str:
-    """Names come in the order of their numbers."""
+    """Names sort in the order of their numbers."""
     return f"{txid:019d}"
 
 
@@ -107,16 +107,16 @@ class LedgerPaths:
     workers = _Below("workers")
 
     def about(self, txid: int) -> list[str]:
-        """What decides about a transaction, in the order in which it is to be read: the head before the transaction,
-        so that one that is missing then was pruned, not begun in between. 0: the topology alone.
+        """The nodes that decide about a transaction, in reading order. The head comes before the transaction, so a
+        missing one was pruned, not begun in between. 0: the topology alone.
 
-        A new transaction rewrites the coordinator's outcome: read with the rest it costs no round trip.
+        A new transaction rewrites the coordinator's outcome; reading it with the rest costs no round trip.
         """
         shared = [self.head, self.commit, self.exceptions, self.coordinator]
         return [*shared, self.tx(txid)] if txid >= 1 else shared
 
     def pruned(self) -> list[str]:
-        """The folders whose records go in the end."""
+        """The folders whose records are pruned."""
         return [self.transactions, self.chunks]
 
     def tx(self, txid: int) -> str:
@@ -133,7 +133,7 @@ class LedgerPaths:
         return f"{self.base}/m/{name}"
 
     def chunks_of(self, txid: int, ref: BlobRef | BaseRef) -> list[str]:
-        """:param txid: that of the record, or of the base."""
+        """:param txid: the record's, or the base's."""
         return [self.chunk(chunk_name(txid, ref, index)) for index in range(ref.chunks)]
 
     def folders(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""The picture of a topology's plan in its ledger: beside `head` and `commit`, for people.
+"""The picture of a topology's plan, kept in its ledger for people.
 
-Read with tolerance: what a newer version wrote must not keep an older one from its work.
+Reading is tolerant: a newer version's picture must not keep an older version from its work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _FORMAT = Format(noun="the picture of the plan", version=1, cure="The next run w
 
 
 def note_picture(ledger: Ledger, picture: PlanPicture) -> None:
-    """Keep it in place of another one. Where it is there already, who has just begun a transaction pays nothing.
+    """Keeps it in place of another one. If it is there already, a caller that has just begun a transaction pays
+    nothing.
 
     :raises UnknownTopologyError: the topology has no ledger yet.
     """
@@ -32,7 +33,7 @@ def note_picture(ledger: Ledger, picture: PlanPicture) -> None:
 
 
 def picture_in(ledger: Ledger) -> PlanPicture | None:
-    """None: nobody has said it, or nobody here can read it."""
+    """None: nobody has recorded it, or this version cannot read it."""
     paths = ledger.paths()
     return _picture_at(ledger.transactor.fresh(paths, [paths.plan]))
 

@@ -1,4 +1,4 @@
-"""What a verb will look at, as far as that is known before: it is read in one round trip."""
+"""What a verb is going to read, as far as it is known: all of it is read in one round trip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_trident.protocol.records import Claim, CommitTicket, StagedRef
 
 
 def the_topology(*_: Any, **__: Any) -> Prefetch:
-    """Its record, which every step reads."""
+    """The topology's record, which every step reads."""
     return Prefetch()
 
 
@@ -36,7 +36,7 @@ def one_staged(ledger: RunsVerbs, txid: int, _attempt: int, staged: StagedRef) -
 
 
 def one_and_what_is_kept(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
-    """For the commit, which prunes."""
+    """For commits, which prune."""
     return _and_what_is_kept(ledger, [txid])
 
 
@@ -84,7 +84,7 @@ def of_tickets_and_claims(
 
 
 def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) -> Prefetch:
-    """The claims' keys too; and the folders, for the commit after it, which looks at what is to be pruned."""
+    """With the claims' keys, and with the folders, where the commit after it looks for what to prune."""
     paths, cache = ledger.paths(), ledger.transactor.cache
     keys, shared = [paths.claim(key) for claim in claims for key in (claim.key, *claim.former)], paths.about(0)
     if cache.has([paths.topology, *shared], ()):
@@ -92,8 +92,8 @@ def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) ->
             last = ledger.transactor.remembered(paths, shared).next_txid() - 1
             cache.fetch([*keys, *([paths.tx(last)] if last else [])])
         else:
-            # A process that goes from one transaction to the next need not ask whether a new claim is known: that its
-            # node is created finds it out, which it would not of former keys.
+            # A process that goes from one transaction to the next need not read the node of a new claim: creating it
+            # shows whether it exists. Former keys are not created, so they must be read.
             for key in keys:
                 cache.assume_missing(key)
     return Prefetch([*shared, *keys], paths.pruned())
@@ -103,7 +103,7 @@ def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) ->
 
 
 def _about(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
-    """What decides about them, in the order in which it is to be read: see :meth:`LedgerPaths.about`."""
+    """What decides about these transactions, in reading order: see :meth:`LedgerPaths.about`."""
     paths = ledger.paths()
     return Prefetch([*paths.about(0), *(paths.tx(txid) for txid in txids if txid >= 1)])
 
@@ -113,7 +113,7 @@ def _and_what_is_kept(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
 
 
 def _and_chunks(ledger: RunsVerbs, ahead: Prefetch, staged: Iterable[StagedRef]) -> Prefetch:
-    """The chunks that the step creates: that they are created finds out whether they are there."""
+    """With the chunks that the step creates: creating them shows whether they exist."""
     chunks = list(dict.fromkeys(ledger.paths().chunk(one.chunk) for one in staged if one.content))
     for path in chunks:
         ledger.transactor.cache.assume_missing(path)

@@ -1,4 +1,4 @@
-"""What every ledger says when it refuses."""
+"""The texts of refusals, the same in every ledger."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def nothing_to_take_back(tx: TxRecord) -> TransitionError:
 
 def passed_over(topology: str, txid: int, by: int) -> PassedOverError:
     """
-    :param by: the lowest one above it of which a commit has begun.
+    :param by: the lowest transaction above it whose commit has begun.
     """
     return PassedOverError(
         f"transaction {txid} is SKIPPED and cannot be taken up now: the commit of transaction {by} went over it and "

@@ -1,4 +1,4 @@
-"""A whole ledger as JSON, for people and tools, and to be imported. The same from every implementation."""
+"""A whole ledger as JSON, for people, for tools and for import. The same from every implementation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow_trident.types import Json
 
 VERSION = 2
 READ_AT_ONCE = 500
-"""Records of a list that are asked for in one round trip."""
+"""How many records one round trip reads."""
 
 
 def export_json(
     view: LedgerView, records: Sequence[TxRecord], claims: Mapping[str, tuple[int, int]]
 ) -> dict[str, Json]:
-    """:param claims: claim key -> (txid, when the run was due), of all that are kept."""
+    """:param claims: claim key -> (txid, when the run was due), for all claims that are kept."""
     body = {
         "version": VERSION,
         "topology": codec.topology_body(view.topology),
@@ -36,7 +36,7 @@ def export_json(
 
 
 def claims_of(znodes: ZNodes, paths: LedgerPaths) -> dict[str, tuple[int, int]]:
-    """Claim key -> (txid, when the run was due), of all that are kept."""
+    """Claim key -> (txid, when the run was due), for all claims that are kept."""
     buckets = [paths.bucket(name) for name in BUCKETS]
     folders = znodes.read([], buckets).folders
     keys = [f"{bucket}/{name}" for bucket in buckets for name in sorted(folders[bucket] or ())]

@@ -1,7 +1,7 @@
-"""Putting a ledger in from what `export` gave: into a name that has none, or one that never began a transaction.
+"""Imports what `export` wrote: into a name without a ledger, or with one that never began a transaction.
 
-A ledger may be larger than one `multi`. The topology's own record therefore comes last: until then it is a note that no
-reader takes for a record, so that nobody works on a half of a ledger; an import that was cut off is begun anew.
+A ledger may be larger than one `multi`, so the topology's own record is written last. Until then a note stands in its
+place that no reader takes for a record: nobody works on half a ledger. An import that was cut off is begun anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXPORT = Format(
 )
 """Its version is that of the records in it."""
 UNFINISHED = b'{"v":1,"op":"","unfinished":"import"}'
-"""In the place of the topology's record, until the import is over."""
+"""Stands in the place of the topology's record until the import is over."""
 _STEP_OPS, _STEP_BYTES = 400, 400 * 1024
 
 
@@ -44,10 +44,10 @@ class Contents:
 
 
 def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
-    """What `export` wrote, checked.
+    """Checks what `export` wrote.
 
-    :param now_ms: when runs were due whose time an export does not tell: they are refused, not begun anew, once their
-        claims are forgotten.
+    :param now_ms: the due time of runs whose time the export does not tell. They are refused, not begun anew, once
+        their claims are forgotten.
     :raises ConfigurationError: it is the export of another topology.
     :raises CorruptRecordError: it is damaged, or contradicts itself.
     :raises NewerRecordError: a newer version of this package wrote it.
@@ -106,7 +106,7 @@ def require_finished(data: bytes, path: str) -> None:
 
 
 def prepare_import(znodes: ZNodes, path: str, contents: Contents) -> int:
-    """Write all but the topology's own record; the version that it must replace.
+    """Writes all but the topology's own record. Returns the version that this record must replace.
 
     :raises TransitionError: the topology has a ledger with transactions.
     """
@@ -143,7 +143,7 @@ def _occupy(znodes: ZNodes, path: str, name: str) -> None:
 
 
 def _remains(znodes: ZNodes, path: str) -> Iterator[Op]:
-    """Deletes of everything below the topology, children first."""
+    """Deletes everything below the topology, children first."""
     for incarnation in sorted(znodes.read([], [path]).folders[path] or ()):
         paths = LedgerPaths(path, incarnation)
         folders = [

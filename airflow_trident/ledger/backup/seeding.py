@@ -1,7 +1,7 @@
-"""Seeding a ledger from what the states hold: the cure for one that was wiped or restored from an old copy (P11).
+"""Seeds a ledger from what the states hold: the cure for one that was wiped or restored from an old copy (P11).
 
-The states are the truth then: each keeps which txids are in it, the highest fence it saw, and the position from which
-the next transaction goes on.
+Then the states are the truth: each keeps the txids that it holds, the highest fence that it saw, and the position where
+the next transaction begins.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from airflow_trident.protocol.txids import Ranges, Txids
 from airflow_trident.types import Json
 
 GONE = "gone with the ledger"
-"""In the place of the manifest, where the batch of a committed transaction is not known any more."""
+"""The manifest of a committed transaction whose batch is not known any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
     """A ledger that agrees with the states.
 
-    All txids up to `committed` are in every state. `unfinished`: the metadata of transaction ``committed + 1`` (or
-    higher, `next_txid` - 1), which some states have and others have not: it must be replayed with the very same batch,
-    or, where a spout is opaque, under an attempt above `attempt`, whose batch those that have it hold.
-    `lost`: transactions that were skipped; what their batches were is not known any more. `gaps`: what each state lacks
-    of the transactions up to `committed`.
+
+    All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
+    states have it and others do not. It must be replayed with the same batch, or, if a spout is opaque, under an
+    attempt above `attempt`: the states that have it hold the batch of `attempt`. `lost`: skipped transactions, whose
+    batches are not known any more. `gaps`: the transactions up to `committed` that each state lacks.
     """
 
     incarnation: str
@@ -58,9 +58,9 @@ class Seed:
 
 
 def seed_from(held: Mapping[str, Marker]) -> Seed | None:
-    """The ledger that the states of a topology ask for; None if no state holds anything.
+    """The ledger that fits the states of a topology; None if no state holds anything.
 
-    :param held: the marker of each state; `high` 0 and no incarnation for one that never applied anything.
+    :param held: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
     :raises CorruptError: the states contradict each other.
     """
     full = {name: one for name, one in held.items() if one.incarnation}
@@ -101,7 +101,7 @@ def seed_from(held: Mapping[str, Marker]) -> Seed | None:
 
 
 def _gap(name: str, one: Marker, committed: int) -> Loss:
-    """What the ledger does not know any more was left out with a reason."""
+    """What a state lacks: left out for a reason that the ledger does not know any more."""
     has = Txids.span(1, one.high) - Txids.joined(one.holes)
     return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")
 
@@ -120,9 +120,10 @@ def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> 
 
 
 def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, op: str, now_ms: int) -> list[Op]:
-    """The one multi that makes the ledger agree with `seed`: records that contradict it go, claim keys stay.
+    """The one multi that makes the ledger agree with `seed`: it deletes records that contradict it and keeps claim
+    keys.
 
-    :raises TransitionError: the ledger is not behind the states; seeding it would lose what it knows.
+    :raises TransitionError: the ledger is not behind the states; seeding would lose what it knows.
     """
     paths = LedgerPaths(path, seed.incarnation)
     read = znodes.read(
@@ -167,7 +168,7 @@ def _put(nodes: Mapping[str, ZNode | None], path: str, data: bytes) -> Create | 
 
 
 def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
-    """The last transaction that every state has, for its position, and the unfinished one."""
+    """The last transaction that every state has, for its position; and the unfinished one."""
     last = seed.next_txid - 1
     records: list[TxRecord] = []
     finished = last if seed.unfinished is None else last - 1

@@ -1,4 +1,4 @@
-"""Finds Java and the jars that pyspark ships, importing neither."""
+"""Finds Java and the jars that pyspark ships, without importing pyspark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSTALL = (
     "Install a Java 17 or 21 runtime (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
 )
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-# ZooKeeper hangs without a word if one of these is missing; the log4j ones make its log tell why.
+# Without one of these ZooKeeper hangs silently; with the log4j ones its log tells why.
 _JARS = (
     "zookeeper-",
     "zookeeper-jute-",
@@ -50,7 +50,7 @@ def java_executable() -> str:
 def java_version(executable: str) -> int:
     """The feature version: 8, 11, 17, ...
 
-    :raises ConfigurationError: it does not say.
+    :raises ConfigurationError: it does not run, or does not tell its version.
     """
     try:
         done = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=False)
@@ -81,6 +81,7 @@ def zookeeper_jars() -> list[Path]:
 
 
 def _newest(folder: Path, prefix: str) -> Path | None:
-    """The jar of exactly this name: the version begins with a digit (``zookeeper-`` is not ``zookeeper-jute-``)."""
+    """The newest jar of exactly this name: its version begins with a digit (``zookeeper-`` is not
+    ``zookeeper-jute-``)."""
     found = sorted(path for path in folder.glob(f"{prefix}*.jar") if path.name[len(prefix)].isdigit())
     return found[-1] if found else None

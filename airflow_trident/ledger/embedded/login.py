@@ -1,4 +1,4 @@
-"""A login in a file that only its user reads: what the embedded server's users need not think of."""
+"""A login in a file that only its user may read: users of the embedded server need no password of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USER = "trident"
 
 
 def make_login(path: Path) -> None:
-    """A new user and password; a file that is there is left alone, since the ledger is made for its user.
+    """Writes a new user and password. An existing file stays, because the ledger was made for its user.
 
     :raises OSError: it cannot be written.
     """
@@ -37,7 +37,7 @@ def make_login(path: Path) -> None:
 def read_login(path: str, what: str) -> DigestAuth:
     """
     :param path: may begin with ``~``.
-    :param what: "connection 'zookeeper_default'".
+    :param what: what the login is for, in errors: "connection 'zookeeper_default'".
     :raises ConfigurationError: it cannot be read, is no login, or others may read it.
     """
     where = os.path.abspath(os.path.expanduser(path))

@@ -1,6 +1,6 @@
-"""A real ZooKeeper server for those who have none: started from the jars that pyspark ships.
+"""A real ZooKeeper server for those who have none, started from the jars that pyspark ships.
 
-One server, its data in a stated folder. Good for one machine; an ensemble of three is what survives the loss of one.
+One server, with its data in a given folder. Good for one machine; only an ensemble of three survives the loss of one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _LOG_CONFIG = """\
 
 
 class EmbeddedZooKeeper(BackgroundServer):
-    """ZooKeeper writes its log ahead: killing it loses nothing.
+    """ZooKeeper writes a log before it answers, so killing it loses nothing.
 
-    :param heap_mb: of Java.
+    :param heap_mb: the heap of Java.
     """
 
     what = "ZooKeeper server"
@@ -58,8 +58,8 @@ class EmbeddedZooKeeper(BackgroundServer):
 
     @property
     def login_file(self) -> Path:
-        """User and password of the ledger's only user, made with the server, mode 0600. Clients get its path:
-        ``login_file``."""
+        """User and password of the ledger's only user; written with the server's start, mode 0600. Clients get its path
+        as ``login_file``."""
         return self.data_dir / "login.json"
 
     def connection(self) -> dict[str, Any]:
@@ -94,5 +94,5 @@ class EmbeddedZooKeeper(BackgroundServer):
         ]
 
     def _serves(self, host: str, port: int) -> bool:
-        # "srvr" is answered with the mode only once requests are served.
+        # "srvr" shows a mode only once requests are served.
         return "Mode:" in four_letters(host, port, "srvr")
