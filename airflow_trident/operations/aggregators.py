@@ -1,8 +1,8 @@
 """Built-in aggregators, after Trident's `operation.builtin`: Count, Sum, Min, Max.
 
-Null inputs: Count counts the tuple, the others skip the null (Trident's Sum fails on one). Sum of nothing is 0, Min and
-Max of nothing are null; NaN is greater than every other number. Engines and states do them natively by `merge_kind`;
-the Python below defines the meaning.
+Nulls: Count counts the tuple, the others skip it (Trident's Sum fails). The Sum of nothing is 0; Min and Max of nothing
+are null. NaN is greater than every other number. Engines and states compute natively by `merge_kind`; the Python code
+here defines the meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_trident.operations.api import CombinerAggregator, MergeKind
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, is_nested
 
 _EXACT = Context(prec=100, traps=[InvalidOperation, DivisionByZero, Overflow])
-"""Decimal arithmetic by default rounds to 28 digits; Spark's has 38."""
+"""Python's default context rounds to 28 digits; Spark's decimals have 38."""
 _SUMMABLE = {**dict.fromkeys(WHOLE_TYPES, "long"), **dict.fromkeys(REAL_TYPES, "double")}
 
 

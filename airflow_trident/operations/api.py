@@ -36,10 +36,10 @@ class TransactionAttempt:
 
 
 class Operation:
-    """Anything with a life: `prepare` once per partition and attempt before the first tuple, `cleanup` after the last.
+    """Base class: `prepare` runs once per partition and attempt before the first tuple, `cleanup` after the last.
 
-    `output_types` may declare what the operation emits (types only: ``"string, long"``);
-    without it the return annotation of its method is used.
+    `output_types` may declare the types of the emitted fields (``"string, long"``); by default the return annotation of
+    the method says them.
     """
 
     output_types: FieldSpec = ()
@@ -77,11 +77,13 @@ class MergeKind(StrEnum):
 class CombinerAggregator(Operation, ABC, Generic[A]):
     """Aggregates by combining partial values: `combine` must be associative and commutative, `zero` its identity.
 
-    Partially aggregated before every shuffle and, in `persistent_aggregate`, combined with the stored value at commit.
+    Engines combine partial values before every shuffle. `persistent_aggregate` combines the result with the stored
+    value at commit.
     """
 
     merge_kind: MergeKind | None = None
-    """Set by built-ins only; a subclass that changes how they combine loses it: nobody would call what it says."""
+    """Set by built-ins only. A subclass that overrides how values combine loses it: engines would not call the
+    override."""
     commutes: bool = True
     """May a late (backfilled) batch be combined out of order?"""
 
@@ -122,7 +124,7 @@ class ReducerAggregator(Operation, ABC, Generic[A]):
 
 
 class Collector(Protocol):
-    """Where an aggregator or a multi-reducer puts what it gives (Trident: TridentCollector)."""
+    """Where an aggregator or a multi-reducer emits (Trident: TridentCollector)."""
 
     def emit(self, *values: Any) -> None:
         """One output: a value for each declared field."""
@@ -131,22 +133,21 @@ class Collector(Protocol):
 class Aggregator(Operation, ABC, Generic[A]):
     """Aggregates in any way, with any number of outputs at any time (Trident: Aggregator).
 
-    All tuples of a group must be brought together before, so a combiner is cheaper where it can be had. Order within a
-    batch is not defined.
+    All tuples of a group must first come to one place, so a combiner is cheaper. Order within a batch is not defined.
     """
 
     @abstractmethod
     def init(self, batch: TransactionAttempt, collector: Collector) -> A:
-        """The state of a group that has no tuple yet; something that `aggregate` can change."""
+        """The state of a group without tuples. It must be mutable: `aggregate` changes it."""
 
     @abstractmethod
     def aggregate(self, state: A, collector: Collector, *values: Any) -> None:
-        """Take one tuple."""
+        """Process one tuple."""
 
     @abstractmethod
     def complete(self, state: A, collector: Collector) -> None:
-        """There are no more tuples."""
+        """Called after the last tuple."""
 
     def result_type(self, input_types: tuple[str, ...]) -> str | None:
-        """DDL types of what it emits, as in `output_types`, which None means."""
+        """DDL types of the emitted fields; None: `output_types` says them."""
         return None

@@ -1,8 +1,7 @@
-"""How many different tuples there are, about, in little memory: HyperLogLog of a hash that is the same in every process
-and on every engine.
+"""Approximate distinct counts in little memory: HyperLogLog over a hash that is the same in every process and engine.
 
-The estimate is that of O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6:
-it needs no table of corrections and is as good for few values as for many.
+The estimator is algorithm 6 of O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017): it
+needs no correction tables and is equally good for few and for many values.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from airflow_trident.operations.summaries import SummaryAggregator
 
 _HASH_BITS = 64
 _BITS_OF_PLACE = range(4, 19)
-"""Of a hash; the rest of it says how rare it is."""
+"""Bits of a hash that choose its register; the other bits give its rank."""
 _EXACT = Context(prec=100)
 
 
 class ApproxCountDistinct(SummaryAggregator[bytearray]):
-    """How many different tuples of the fields there are, about, as a long; one with a null in it is not counted.
+    """An approximate number of distinct tuples, as a long; tuples that contain a null are not counted.
 
-    The same tuples give the same number, in any order, attempt and engine: a replay does not differ. It is not the
-    number that Spark's `approx_count_distinct` gives, which hashes in another way.
+    The same tuples give the same number in any order, attempt and engine, so a replay does not differ. Spark's
+    `approx_count_distinct` gives another number, because it uses another hash.
 
-    :param error: the standard deviation of what it is wrong by, as a share; the memory of a group is about
-        ``1 / error ** 2`` bytes, from 16 bytes to 256 KiB.
+    :param error: the standard error, as a share; a group needs about ``1 / error ** 2`` bytes, from 16 bytes to 256
+        KiB.
     :raises FieldError: the error is not from 0.00204 to 0.26.
     """
 
@@ -70,7 +69,7 @@ class ApproxCountDistinct(SummaryAggregator[bytearray]):
 
 
 def _sigma(share: float) -> float:
-    """Ertl's, of the share of places that nothing came to."""
+    """Ertl's sigma. `share`: of registers that are empty."""
     if share == 1.0:
         return math.inf
     factor, total, before = 1.0, share, -1.0
@@ -83,7 +82,7 @@ def _sigma(share: float) -> float:
 
 
 def _tau(share: float) -> float:
-    """Ertl's, of the share of places that are not at their limit."""
+    """Ertl's tau. `share`: of registers below their limit."""
     if share in (0.0, 1.0):
         return 0.0
     factor, total, before = 1.0, 1 - share, -1.0
@@ -96,7 +95,7 @@ def _tau(share: float) -> float:
 
 
 def _bytes_of(values: tuple[Any, ...]) -> bytes:
-    """Equal tuples as equal bytes, in every process and release of Python."""
+    """Equal tuples give equal bytes, in every process and Python release."""
     parts = [_part(value) for value in values]
     return b"".join(b"%d:%s" % (len(part), part) for part in parts)
 

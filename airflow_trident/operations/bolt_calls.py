@@ -1,4 +1,4 @@
-"""Bolts as operations that engines know: what is called when. Nothing here runs by itself."""
+"""Bolts as operations that engines can run: which method of a bolt is called when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_trident.operations.multireduce import MultiReducer
 
 @dataclass(frozen=True, kw_only=True)
 class BoltOfTopology:
-    """A bolt as a topology uses it. Picklable."""
+    """A bolt and its place in a topology. Picklable."""
 
     id: str
     bolt: Bolt
@@ -33,12 +33,12 @@ class BoltOfTopology:
         return TopologyContext.of(self.id, context)
 
     def tuple_of(self, attempt: TransactionAttempt, values: tuple[Any, ...], place: int = 0) -> BoltTuple:
-        """A tuple of the input at `place`."""
+        """A tuple of the input number `place`."""
         return BoltTuple(self.inputs[place], (attempt, *values))
 
 
 class _Calls(Operation):
-    """A bolt of one partition and attempt; `__qualname__` is that of the user's class, for plans and errors."""
+    """One bolt in one partition and attempt. `__qualname__` is that of the user's class, for plans and errors."""
 
     def __init__(self, bolt: BoltOfTopology) -> None:
         self.bolt = bolt
@@ -50,7 +50,7 @@ class _Calls(Operation):
 
 
 class BasicBoltCalls(_Calls):
-    """A basic bolt on one of its inputs: a function from one tuple to those that it emits."""
+    """A basic bolt on one of its inputs: a function from one tuple to the emitted tuples."""
 
     def __init__(self, bolt: BoltOfTopology, place: int) -> None:
         super().__init__(bolt)
@@ -118,8 +118,8 @@ class JoiningBoltCalls(_BatchCalls, MultiReducer[BaseBatchBolt[TransactionAttemp
 
 @dataclass(frozen=True, slots=True)
 class CommitterGrouping:
-    """How an input's tuples reach a committer's tasks: `all`: each to every task; `one`: all to the first; `keys`: by
-    these values; else evenly."""
+    """How an input's tuples reach a committer's tasks. `all`: each tuple to every task; `one`: all to the first task;
+    `keys`: by the values at these positions; by default: evenly."""
 
     all: bool = False
     one: bool = False
@@ -131,7 +131,7 @@ class CommitterBolt:
     """A committer as a state of a topology.
 
     :param tasks: how many objects run, one after the other.
-    :param groupings: for each input, which task gets a tuple.
+    :param groupings: for each input, how its tuples reach the tasks.
     """
 
     bolt: BoltOfTopology
@@ -143,7 +143,7 @@ class CommitterBolt:
         return f"{name}, a committer with a database of its own, in {self.tasks} task{'s' * (self.tasks != 1)}"
 
     def inputs(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Place of the input and values of each staged tuple."""
+        """Input number and values of each staged tuple."""
         widths = [len(one.fields) - 1 for one in self.bolt.inputs]
         if len(widths) == 1:
             yield from ((0, row) for row in rows)

@@ -1,4 +1,4 @@
-"""How the components of a transactional topology are wired: their streams as rows of one schema."""
+"""Wiring of the components of a transactional topology: the streams of a component as rows of one schema."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from airflow_trident.operations.api import TransactionAttempt
 from airflow_trident.types import Schema, names_of, parse_declared
 
 TAG = "to_stream"
-"""The field that says to which of several streams a tuple was emitted, or from which of several inputs it comes."""
+"""The field that names a tuple's output stream or its input, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A declared stream: the name of its first field, and the others."""
+    """A declared stream: the name of its first field (the TransactionAttempt), and the other fields."""
 
     attempt: str
     schema: Schema
@@ -23,7 +23,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class BoltInput:
-    """A stream that a component gets. `fields`: all of its names, that of the TransactionAttempt first."""
+    """A stream that a component receives. `fields`: all names, that of the TransactionAttempt first."""
 
     component: str
     stream: str
@@ -35,7 +35,7 @@ class BoltInput:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A stream's places in the rows of all: its first one, and what stands before and behind its values."""
+    """Where the values of a stream stand in a row: their first position, and what comes before and after them."""
 
     width: int
     begin: int
@@ -45,7 +45,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class Outputs:
-    """A component's streams as rows of one schema. Several streams: a tag, then all fields; the others' are null."""
+    """A component's streams as rows of one schema. Several streams: a tag, then the fields of all, null for the others."""
 
     component: str
     streams: Mapping[str, Output]
@@ -67,18 +67,18 @@ class Outputs:
 
     @property
     def schema(self) -> Schema:
-        """Of the rows."""
+        """Schema of the rows."""
         if not self.tagged:
             return next((output.schema for output in self.streams.values()), ())
         return tagged([output.schema for output in self.streams.values()])
 
     @property
     def plain_width(self) -> int | None:
-        """How many values are emitted, the attempt among them, where there is the default stream alone."""
+        """How many values an emit has, with the attempt, if the default stream is the only one."""
         return self._lanes["default"].width + 1 if [*self._lanes] == ["default"] else None
 
     def row(self, stream: str, values: Any, attempt: TransactionAttempt) -> tuple[Any, ...]:
-        """:raises ValueError: the stream is not declared, or the values are not those of its fields."""
+        """:raises ValueError: the stream is not declared, or the values do not match its fields."""
         lane = self._lanes.get(stream)
         if lane is None:
             known = ", ".join(map(repr, self.streams)) or "nothing"
@@ -94,12 +94,12 @@ class Outputs:
         return (*lane.before, *given[1:], *lane.after) if len(self._lanes) > 1 else given[1:]
 
     def fields_of(self, stream: str) -> tuple[str, ...]:
-        """The names in `schema` of the fields of one stream."""
+        """The names of one stream's fields in `schema`."""
         lane = self._lanes[stream]
         return names_of(self.schema)[lane.begin : lane.begin + lane.width] if self.tagged else names_of(self.schema)
 
 
 def tagged(schemas: Sequence[Schema]) -> Schema:
-    """A tag, and the fields of each, under names of their own."""
+    """A tag, then the fields of all schemas under distinct names."""
     parts = [f"s{place}_{one.name} {one.type}" for place, schema in enumerate(schemas) for one in schema]
     return parse_declared([f"{TAG} int", *parts])

@@ -1,7 +1,7 @@
-"""Bolts, after Storm's IBasicBolt, IBatchBolt and ICommitter: what a transactional topology is made of.
+"""Bolts, after Storm's IBasicBolt, IBatchBolt and ICommitter: the parts of a transactional topology.
 
-All of them must be picklable, and open nothing before `prepare`. Each attempt of each partition gets a copy of the
-object, as it was given to the builder.
+All must be picklable and open nothing before `prepare`. Each attempt of each partition gets a copy of the object that
+the builder was given.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class TopologyContext:
 
 
 class BoltTuple(Sequence[Any]):
-    """A tuple as a bolt gets it (Storm: Tuple). Its first value is the TransactionAttempt.
+    """A tuple as a bolt receives it (Storm: Tuple). Its first value is the TransactionAttempt.
 
-    ``tuple[1]``, ``tuple["word"]``, or Storm's calls: there is one getter for all types, under Storm's names.
+    Read it by ``tuple[1]``, ``tuple["word"]`` or Storm's getters, which are all one getter for every type.
     """
 
     __slots__ = ("_input", "_values")
@@ -92,7 +92,7 @@ class OutputFieldsDeclarer:
     """Collects what a component emits (Storm: OutputFieldsDeclarer).
 
     ``declare("id, count long")`` or ``declare_stream("users", "txid, tweet_id string, user string")``: the first field
-    is the TransactionAttempt and has no type, the others have one each.
+    is the TransactionAttempt and has no type; every other field has one.
 
     :param component: its id, for errors.
     """
@@ -131,7 +131,7 @@ class BatchOutputCollector:
     """Where a bolt emits: ``emit([id, count])``, or ``emit("users", [tx, tweet_id, user])`` to a named stream. The
     first value must be the TransactionAttempt of the batch (Storm: BatchOutputCollector, BasicOutputCollector).
 
-    :param give: gets the values of a row of `outputs`.
+    :param give: called with the values of each row of `outputs`.
     """
 
     def __init__(self, outputs: Outputs, attempt: TransactionAttempt, give: Callable[..., None]) -> None:
@@ -141,10 +141,10 @@ class BatchOutputCollector:
         self._give = give
 
     def emit(self, *what: Any) -> None:
-        """:raises ValueError: the stream is not declared, or the values are not those of its fields."""
+        """:raises ValueError: the stream is not declared, or the values do not match its fields."""
         values = what[0] if len(what) == 1 else None
         if type(values) is list and len(values) == self._plain and values[0] is self._attempt:
-            self._give(*values[1:])  # nearly always, and three times as fast
+            self._give(*values[1:])  # the usual case, three times as fast
             return
         if len(what) not in (1, 2) or isinstance(what[-1], str):
             raise ValueError("emit takes (values) or (stream, values)")
@@ -156,44 +156,44 @@ class Component(ABC):
 
     @abstractmethod
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Say what is emitted; called once, when the topology is built."""
+        """Declare the emitted fields; called once, when the topology is built."""
 
 
 class BasicBolt(Component):
-    """Takes tuples one by one (Storm: IBasicBolt, BaseBasicBolt). It keeps nothing of a batch."""
+    """Processes tuples one by one (Storm: IBasicBolt, BaseBasicBolt). It keeps no data of a batch."""
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """Before the first tuple of each attempt."""
+        """Called before the first tuple of each attempt."""
 
     @abstractmethod
     def execute(self, tuple: BoltTuple, collector: BatchOutputCollector) -> None:
-        """Take one tuple, and emit what comes of it."""
+        """Process one tuple and emit the results."""
 
     def cleanup(self) -> None:
-        """After the last tuple."""
+        """Called after the last tuple."""
 
 
 class BaseBatchBolt(Component, Generic[Id]):
-    """Takes a batch: `execute` for each tuple that comes to its partition, then `finish_batch` (Storm: IBatchBolt).
+    """Processes a batch: `execute` for each tuple of its partition, then `finish_batch` (Storm: IBatchBolt).
 
-    There is a new object for each attempt of each batch, so what belongs to the batch can be kept in `self`.
+    Each attempt of each batch has a new object, so `self` can keep data of the batch.
     """
 
     def prepare(
         self, conf: Mapping[str, Any], context: TopologyContext, collector: BatchOutputCollector, id: Id
     ) -> None:
-        """Before the first tuple. :param id: the TransactionAttempt of the batch."""
+        """Called before the first tuple. :param id: the TransactionAttempt of the batch."""
 
     @abstractmethod
     def execute(self, tuple: BoltTuple) -> None:
-        """Take one tuple."""
+        """Process one tuple."""
 
     @abstractmethod
     def finish_batch(self) -> None:
-        """There are no more tuples of this batch; emit what they make. Called also if there was none."""
+        """Called after the last tuple, also for an empty batch: emit the results."""
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Nothing is emitted."""
+        """Emits nothing by default."""
 
 
 class BaseTransactionalBolt(BaseBatchBolt[TransactionAttempt]):
@@ -203,12 +203,12 @@ class BaseTransactionalBolt(BaseBatchBolt[TransactionAttempt]):
 class ICommitter:
     """Marks a batch bolt as a committer: it runs in the commit phase, one transaction after the other.
 
-    Its effects are in a database of its own, so it runs at least once. It is exactly once if it keeps the txid of its
-    TransactionAttempt beside what it writes, in one step, and writes nothing for a txid that is not higher.
+    It writes to its own database, so it runs at least once. To be exactly once, it stores the txid of its
+    TransactionAttempt together with its data, in one atomic step, and writes nothing for a txid that is not higher.
     """
 
     keeps_previous_value = False
-    """Does it keep the value before the last transaction, for a retry? Then it may stand behind an opaque spout."""
+    """Does it keep the value before the last transaction, for a retry? Then it may follow an opaque spout."""
 
 
 Bolt: TypeAlias = BasicBolt | BaseBatchBolt[Any]

@@ -51,7 +51,7 @@ class Equals(Filter):
 
 
 class Negate(Filter):
-    """Keeps what another filter drops: an object of a Filter, or a function."""
+    """Keeps what another filter drops. The other filter is a Filter object or a function."""
 
     def __init__(self, other: Any) -> None:
         if isinstance(other, type) or not callable(callable_of(other)):
@@ -76,9 +76,9 @@ class Negate(Filter):
 
 
 class Split(Function):
-    """The words of a text, which is null or has none where nothing comes out.
+    """The words of a text. A null, or a text without words, gives nothing.
 
-    :param delimiter: what divides them; default: runs of whitespace.
+    :param delimiter: the separator; default: runs of whitespace.
     """
 
     def __init__(self, delimiter: str | None = None) -> None:
@@ -90,7 +90,7 @@ class Split(Function):
 
 
 class Debug(Operation):
-    """For `peek`: writes every tuple to standard error, which is the task's log or that of Spark's worker."""
+    """For `peek`: writes every tuple to standard error, the log of the task or of Spark's worker."""
 
     def __init__(self, label: str = "DEBUG") -> None:
         self._label = label
@@ -130,9 +130,9 @@ class MaxWithComparator(Max):
 
 
 class FirstN:
-    """The first `n` tuples of a batch, for `apply_assembly`: of every partition first, then of all.
+    """The first `n` tuples of a batch, for `apply_assembly`: first of every partition, then of all.
 
-    :param sort_field: by which they are ordered, nulls last and NaN above every number; default: whichever come first.
+    :param sort_field: orders the tuples, nulls last and NaN above every number; default: any `n` tuples.
     :param reverse: the largest first.
     """
 
@@ -161,8 +161,8 @@ def _place(stream: Any, name: str) -> int:
 
 @dataclass(frozen=True)
 class FirstNAggregator(Aggregator[list[Any]]):
-    """The first `n` tuples of a partition; `place`: the position of the field that orders them. `partial`: another
-    one gathers what comes out, so that nothing changes if this one lets more of them pass."""
+    """The first `n` tuples of a partition. `place`: position of the field that orders them. `partial`: another
+    aggregator reads the output, so this one may let more tuples pass."""
 
     n: int
     place: int | None

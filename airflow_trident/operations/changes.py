@@ -1,4 +1,4 @@
-"""What makes a row of a stream a change in a table: the transaction that it came with."""
+"""Adds the transaction id to rows of a stream, which makes them changes of a table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class TxidOfKeys(VectorFunction):
     """The id of the transaction, for rows whose keys have no nulls.
 
-    :param keys: the names of the columns that it gets.
-    :param state: whose changes they are, for the error.
+    :param keys: the names of the columns that it receives.
+    :param state: the changed state, for the error.
     """
 
     keys: tuple[str, ...]

@@ -11,20 +11,20 @@ from airflow_trident.operations.api import Aggregator, Collector, TransactionAtt
 from airflow_trident.types import Field, Schema, has_members, is_nested
 
 Comparator = Callable[[Any, Any], int]
-"""Negative, zero or positive as the first is less than, equal to or greater than the second."""
+"""Negative, zero or positive: the first is less than, equal to or greater than the second."""
 
 
 @dataclass
 class Best:
-    """The best tuple so far: none, or one."""
+    """The best tuple so far: no tuple, or one."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ComparisonAggregator(Aggregator[Best]):
-    """`place`: of the compared field; None: whole tuples. `sign`: -1: smallest, 1: largest. Skips nulls; ties: the
-    later."""
+    """`place`: position of the compared field; None: whole tuples. `sign`: -1: smallest, 1: largest. Nulls are skipped;
+    of equal tuples the later one wins."""
 
     place: int | None
     comparator: Comparator | None
@@ -57,7 +57,7 @@ class ComparisonAggregator(Aggregator[Best]):
 
 
 def groupable(verb: str, given: Schema) -> None:
-    """:raises FieldError: whether two values of a field's type are equal depends on who compares them."""
+    """:raises FieldError: engines disagree about which values of a field's type are equal."""
     for one in given:
         if has_members(one.type):
             raise FieldError(
@@ -67,7 +67,7 @@ def groupable(verb: str, given: Schema) -> None:
 
 
 def comparable(verb: str, given: Field) -> None:
-    """:raises FieldError: values of its type have no order."""
+    """:raises FieldError: values of this type have no order."""
     if is_nested(given.type):
         raise FieldError(
             f"{verb} cannot compare the field {given.name!r} of type {given.type}",

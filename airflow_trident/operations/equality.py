@@ -1,4 +1,4 @@
-"""When two values are the same: one rule for keys of states and for values, in every engine and store."""
+"""When two values are the same: one rule for keys and values of states, in every engine and store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAN = math.nan
 
 
 def canonical_key(key: Sequence[Any]) -> tuple[Any, ...]:
-    """Equal keys as equal tuples: NaN is one key and -0.0 is 0.0, as Spark groups them."""
+    """Equal keys give equal tuples: NaN is one key and -0.0 is 0.0, as in Spark's grouping."""
     return tuple(_canonical(part) if isinstance(part, float) else part for part in key)
 
 
@@ -19,7 +19,7 @@ def _canonical(part: float) -> float:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Are two values of a field's type the same, part by part? NaN is NaN, null is null."""
+    """Are two values of a field's type the same, part by part? NaN equals NaN, null equals null."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(same(value, right[name]) for name, value in left.items())
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):

@@ -10,8 +10,8 @@ from airflow_trident.operations.api import Operation
 
 
 class CustomGrouping(Operation, ABC):
-    """Says to which partitions a tuple goes: one, several, or none, which drops it."""
+    """Chooses the partitions of a tuple: one, several, or none, which drops the tuple."""
 
     @abstractmethod
     def choose_partitions(self, num_partitions: int, *values: Any) -> Iterable[int]:
-        """Numbers from 0 to ``num_partitions - 1`` for the tuple with these values."""
+        """Partition numbers from 0 to ``num_partitions - 1`` for a tuple with these values."""

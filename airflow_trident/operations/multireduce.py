@@ -1,4 +1,4 @@
-"""Reducers over several streams at once, and the one that joins (Trident: MultiReducer, JoinerMultiReducer)."""
+"""Reducers over several streams at once, and the joining reducer (Trident: MultiReducer, JoinerMultiReducer)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class MultiReducer(Operation, ABC, Generic[S]):
 
     @abstractmethod
     def init(self, collector: Collector) -> S:
-        """The state of a partition that has no tuple yet; something that `execute` can change."""
+        """The state of a partition without tuples. It must be mutable: `execute` changes it."""
 
     @abstractmethod
     def execute(self, state: S, stream_index: int, collector: Collector, *values: Any) -> None:
-        """Take one tuple of the stream at `stream_index`."""
+        """Process one tuple of the stream at `stream_index`."""
 
     @abstractmethod
     def complete(self, state: S, collector: Collector) -> None:
-        """There are no more tuples."""
+        """Called after the last tuple."""
 
 
 class GroupedMultiReducer(Operation, ABC, Generic[S]):
@@ -45,7 +45,8 @@ class GroupedMultiReducer(Operation, ABC, Generic[S]):
 
 
 class JoinType(StrEnum):
-    """What a side of a join may do: INNER, it must be there; OUTER, it may be missing and is nulls then.
+    """What a join asks of a side. INNER: it must have a tuple. OUTER: the tuple may be missing; its fields are then
+    null.
 
     Trident's convention: a left outer join is ``[JoinType.INNER, JoinType.OUTER]``.
     """
@@ -63,9 +64,10 @@ class JoinOutFieldsMode(StrEnum):
 
 @dataclass(frozen=True)
 class Joiner(GroupedMultiReducer[tuple[list[tuple[Any, ...]], ...]]):
-    """Joins the tuples of one group; `values` are the fields of a side that are no join fields.
+    """Joins the tuples of one group. `values`: the fields of a side without the join fields.
 
-    `layout`, for PRESERVE: the fields of each side in order, as ``(is a join field, place among those or the others)``.
+    `layout`, for PRESERVE: the fields of each side in order, as ``(is a join field, position among those or the
+    others)``.
     """
 
     types: tuple[JoinType, ...]

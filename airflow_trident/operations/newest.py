@@ -1,4 +1,4 @@
-"""The newest tuple of each key, for upserts of a stream that may have several of a key in one batch."""
+"""The newest tuple of each key, for upserts of a stream that may have several tuples of a key in one batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_trident.operations.equality import same
 
 @dataclass(slots=True)
 class Candidates:
-    """The tuples of one key in a batch that none was newer than so far, different ones only; `order`: theirs."""
+    """The newest tuples of one key in a batch so far, without duplicates. `order`: their order values."""
 
     txid: int
     rows: list[tuple[Any, ...]] = field(default_factory=list)
@@ -21,15 +21,15 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Newest(Aggregator[Candidates]):
-    """Of the tuples of a group, that with the greatest values of the order fields, compared one after the other: null
-    is the lowest value, NaN the greatest number. Without order fields a group may have one tuple only, or equal ones.
+    """The tuple of a group with the greatest values of the order fields, compared one after the other: null is the
+    lowest value, NaN the greatest number. Without order fields all tuples of a group must be equal.
 
-    Done in every partition before tuples move, where several equally new ones may be left, and once more behind.
+    Runs in every partition before the shuffle, where several equally new tuples may be left, and once more after it.
 
-    :param fields: those of the tuples that it reads: first `keys` key fields, which say the group and are not given.
-    :param order: the places of the order fields in `fields`, the most important first.
-    :param state: whose upsert it is, for the error.
-    :param last: nothing follows: of equally new tuples that are different none can be chosen.
+    :param fields: of the tuples that it reads: first `keys` key fields, which name the group and are not emitted.
+    :param order: the positions of the order fields in `fields`, the most important first.
+    :param state: the upserted state, for the error.
+    :param last: no step follows, so equally new tuples that differ are an error.
     """
 
     fields: tuple[str, ...]
@@ -39,7 +39,7 @@ class Newest(Aggregator[Candidates]):
     last: bool = True
 
     def before(self) -> Newest:
-        """The same for a partition of which another step gets the result."""
+        """The step before the shuffle; this one follows it."""
         return replace(self, last=False)
 
     def describe(self) -> str:
@@ -57,7 +57,7 @@ class Newest(Aggregator[Candidates]):
             state.rows.append(values)
 
     def complete(self, state: Candidates, collector: Collector) -> None:
-        """:raises UserCodeError: several are equally new and different."""
+        """:raises UserCodeError: several tuples are equally new and differ."""
         if self.last and len(state.rows) > 1:
             first, second = sorted(state.rows, key=repr)[:2]
             raise two_values(
@@ -96,7 +96,7 @@ def _shown(values: dict[str, Any]) -> str:
 
 
 def _rank(value: Any) -> tuple[Any, ...]:
-    """Tuples that compare as the values should; they never compare values of different types."""
+    """A sort key that never compares values of different types."""
     if value is None:
         return (0,)
     return (2,) if value != value else (1, value)

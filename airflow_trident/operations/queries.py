@@ -14,7 +14,7 @@ Row = tuple[Any, ...]
 
 
 class ReadableState(Protocol):
-    """What a query sees of a state: what is committed when it looks. Keys and values are tuples of fields."""
+    """A query's view of a state: what is committed at the time of the read. Keys and values are tuples of fields."""
 
     keys: Schema
     values: Schema
@@ -33,28 +33,28 @@ class ReadableState(Protocol):
 
 
 class QueryFunction(Operation, ABC):
-    """Asks a state about the tuples of a partition (Trident: QueryFunction).
+    """Queries a state for the tuples of a partition (Trident: QueryFunction).
 
-    `prepare`, then `batch_retrieve` for all tuples (on Spark for some thousands at a time), then `execute` for each;
-    neither is called when there is no tuple.
+    First `prepare`, then `batch_retrieve` for all tuples (on Spark for some thousands at a time), then `execute` for
+    each. Without tuples the last two are not called.
     """
 
     @abstractmethod
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Any]:
-        """One result for each of `args`, in their order; `args` are the query's input fields."""
+        """One result for each of `args`, in their order. `args`: the values of the query's input fields."""
 
     @abstractmethod
     def execute(self, args: Row, result: Any) -> Iterable[Any]:
-        """What is appended to a tuple, none to many times: a bare value for one field, else a tuple of values."""
+        """What to append to a tuple, none to many times: a bare value for one field, else a tuple of values."""
 
     def result_types(self, keys: Schema, values: Schema) -> tuple[str, ...]:
-        """The query's types, if they follow from the state's; else `output_types`, or the fields as declared."""
+        """The output types, if they follow from the state's; else `output_types` or the declared fields say them."""
         return ()
 
     def require_fit(self, keys: Schema, inputs: Schema) -> None:
-        """While the DAG is built.
+        """Called while the DAG is built.
 
-        :raises FieldError: the query's input fields are none that a state with these key fields can be asked for.
+        :raises FieldError: a state with these key fields cannot be queried by these input fields.
         """
 
 
@@ -69,7 +69,7 @@ class _ValueGet(QueryFunction):
 
 
 class MapGet(_ValueGet):
-    """The value fields of the key that the input fields are; null where there is none."""
+    """The value fields of the key in the input fields; null if the state has no such key."""
 
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
         nothing = (None,) * len(state.values)
@@ -85,7 +85,7 @@ class MapGet(_ValueGet):
 
 
 class SnapshotGet(_ValueGet):
-    """The one row of a state without keys, the same for every tuple of the partition; null where there is none."""
+    """The one row of a state without keys, the same for every tuple of the partition; null if there is none."""
 
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
         found = state.get()
@@ -100,7 +100,7 @@ class SnapshotGet(_ValueGet):
 
 
 class TupleCollectionGet(QueryFunction):
-    """Key and value fields of everything in the state, for every tuple."""
+    """Key and value fields of every row of the state, for every tuple."""
 
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[list[Row]]:
         return [list(state.get_tuples())] * len(args)
@@ -113,5 +113,5 @@ class TupleCollectionGet(QueryFunction):
 
 
 def _kind(field: Field) -> str:
-    """A whole number finds what is under the same one of another type."""
+    """All whole numbers are one kind: a key is found whatever their types are."""
     return "long" if field.type in WHOLE_TYPES else field.type

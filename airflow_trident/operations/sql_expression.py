@@ -1,4 +1,4 @@
-"""Expressions in Spark's SQL: is a text one, and do its words promise the same in every attempt? Pure."""
+"""Expressions in Spark's SQL: checks that a text is one and gives the same in every attempt. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CHANGING = re.compile(
     "schema)|localtimestamp|session_user|user|monotonically_increasing_id|spark_partition_id|input_file_name|"
     "input_file_block_(start|length)|reflect|java_method|try_reflect|version"
 )
-"""What may be another value in another attempt. Some are functions without parentheses."""
+"""Words that may give another value in another attempt. Some are functions without parentheses."""
 _READS_THE_CLOCK = "unix_timestamp"
-"""Of nothing, only."""
+"""Only without an argument."""
 _OF_MANY_ROWS = re.compile("select|over|(explode|posexplode|inline|variant_explode)(_outer)?|stack|json_tuple")
 
 
@@ -27,9 +27,8 @@ def spark_sql(text: str, type_text: str) -> Expression:
 
     The text is part of the topology's definition. `:transaction_time` is the time of the transaction.
 
-    :param type_text: of its value. A narrower number that Spark gives is widened; anything else is an error of the
-        attempt.
-    :raises PlanError: there is no text. What else is wrong with it the verb says that gets it.
+    :param type_text: of its value. A narrower number from Spark is widened; any other type fails the attempt.
+    :raises PlanError: the text is empty. The verb that gets the expression checks the rest.
     :raises FieldError: no such type.
     """
     if not isinstance(text, str) or not plain(text):
@@ -38,9 +37,8 @@ def spark_sql(text: str, type_text: str) -> Expression:
 
 
 def require_expression(text: str, fields: Collection[str]) -> None:
-    """
-    :param fields: of the tuples; what is one of them is no function, unless it is called.
-    :raises PlanError: it may give something else in another attempt, or is no expression over one tuple.
+    """:param fields: of the tuples; such a name is a function only if it is called.
+    :raises PlanError: it may give another value in another attempt, or is no expression over one tuple.
     """
     for found in _WORD.finditer(text):
         word, call = (found[1] or "").lower(), (found[2] or "").replace(" ", "")

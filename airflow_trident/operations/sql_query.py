@@ -1,4 +1,4 @@
-"""Queries in Spark's SQL as transforms: which streams a text names, and that it only reads. Pure."""
+"""Queries in Spark's SQL as transforms: which streams a text names, and whether it only reads. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CURE = 'Write one query, as in "SELECT day, count(*) AS n FROM {orders} GROUP B
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """A query over DataFrames, each of which stands in braces in the text.
+    """A query over DataFrames, whose names stand in braces in the text.
 
     :param names: of the DataFrames, that of the stream itself first.
     """
@@ -33,19 +33,19 @@ class SqlQuery:
 
     @property
     def shown(self) -> str:
-        """In one line, without comments: the same as long as the query is."""
+        """The query in one line without comments; it changes only if the query does."""
         return f'SQL "{plain(self.text)}"'
 
 
 def plain(text: str) -> str:
-    """The text without comments, each gap as one space; what is quoted stays."""
+    """The text without comments and with single spaces; quoted parts stay as they are."""
     return _QUOTED_OR_SPACE.sub(lambda found: found[1] or " ", text).strip().rstrip(";").strip()
 
 
 def query_names(text: str) -> tuple[str, ...]:
-    """What stands in braces, in the order of the text.
+    """The names in braces, in the order of the text.
 
-    :raises PlanError: the text is no query, or what stands in braces is no name.
+    :raises PlanError: the text is no query, or braces hold something else than a name.
     """
     if not isinstance(text, str) or not plain(text):
         raise PlanError(f"sql got {text!r}", _CURE)
@@ -56,7 +56,7 @@ def query_names(text: str) -> tuple[str, ...]:
 
 
 def require_query(text: str) -> None:
-    """:raises PlanError: it does something else than reading, as far as its words show."""
+    """:raises PlanError: its words show that it does more than read."""
     bare = _QUOTED_OR_SPACE.sub(" ", text).strip()
     words = plain(text).split(None, 1)
     first = words[0].upper() if words else ""

@@ -1,4 +1,4 @@
-"""Functions with a state of their own, after Storm's IStatefulBolt and BaseStatefulBolt."""
+"""Functions with their own state, after Storm's IStatefulBolt and BaseStatefulBolt."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ D = TypeVar("D")
 
 
 class KeyValues(Protocol[K, V]):
-    """What a function sees of its state (Storm: KeyValueState). Keys and values are whatever JSON can hold.
+    """A function's view of its state (Storm: KeyValueState). Keys and values are whatever JSON can hold.
 
-    Reads see the function's own writes. The framework prepares, commits and rolls back; a function cannot.
+    Reads see the function's own writes. Only the framework prepares, commits and rolls back.
     """
 
     @overload
@@ -30,22 +30,22 @@ class KeyValues(Protocol[K, V]):
     def put(self, key: K, value: V) -> None: ...
 
     def delete(self, key: K) -> V | None:
-        """Remove a key; the value that it had."""
+        """Remove a key and return its value."""
 
     def iterator(self) -> Iterator[tuple[K, V]]:
-        """Every key once, in no order that may be relied upon."""
+        """Every key once, in no defined order."""
 
 
 class StatefulFunction(Operation, ABC, Generic[K, V]):
     """A function that keeps a key-value state; `stream.stateful()` runs it in the commit phase, exactly once per batch.
 
-    For each transaction and each partition a fresh copy of the object is made, and called in this order: `prepare`,
-    after a crash `pre_rollback` or `pre_commit` for what was left, `init_state` with the state as of the transaction
-    before, `execute` for every tuple, `pre_prepare`, `pre_commit`, `cleanup`. Keep what must last in the state, not in
-    attributes. What a failed attempt put into the state is gone.
+    Each transaction calls a fresh copy of the object in each partition, in this order: `prepare`; after a crash
+    `pre_rollback` or `pre_commit` for what was left; `init_state` with the state of the transaction before; `execute`
+    for every tuple; `pre_prepare`; `pre_commit`; `cleanup`. Keep lasting data in the state, not in attributes. Writes
+    of a failed attempt are dropped.
 
-    A hook runs just before the step it is named after, at least once: what it does elsewhere must bear repetition.
-    `pre_prepare` may still write to the state; from then on it can only be read.
+    A hook runs just before the step it is named after, at least once, so its effects elsewhere must be repeatable.
+    `pre_prepare` may still write to the state; later hooks can only read it.
     """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class StatefulFunction(Operation, ABC, Generic[K, V]):
 
     @abstractmethod
     def execute(self, *values: Any) -> Any:
-        """Take one tuple. With outputs it yields them, as `Function.execute` does; without it returns nothing."""
+        """Process one tuple. With outputs it yields them, as `Function.execute` does; without it returns nothing."""
 
     def pre_prepare(self, txid: int) -> None:
         """The state's writes of `txid` are about to be prepared."""
@@ -68,7 +68,7 @@ class StatefulFunction(Operation, ABC, Generic[K, V]):
 
 @dataclass(frozen=True, kw_only=True)
 class Stateful:
-    """A function as a topology uses it. Tuples go to one of `partitions` by their key fields; each partition has its
+    """A function as a topology uses it. The key fields of a tuple choose one of `partitions`; each partition has its
     own state. The number of partitions is part of the definition: it decides which state holds a key."""
 
     function: StatefulFunction[Any, Any]
@@ -79,5 +79,5 @@ class Stateful:
 
     @property
     def name(self) -> str:
-        """Of the user's class."""
+        """Name of the user's class."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))

@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class FieldsDeclarer:
-    """Takes what a stateful bolt emits: ``declare("word string, count long")``. All fields have types. A
+    """Collects what a stateful bolt emits: ``declare("word string, count long")``. All fields have types. A
     TransactionAttempt is not declared."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class BasicOutputCollector:
         self.given: list[tuple[Any, ...]] = []
 
     def emit(self, values: list[Any] | tuple[Any, ...]) -> None:
-        """:raises ValueError: no list of values."""
+        """:raises ValueError: not a list of values."""
         if not isinstance(values, list | tuple):
             raise ValueError(f"emit takes a list of values, and got {values!r:.80}")
         self.given.append(tuple(values))
@@ -53,10 +53,7 @@ class BaseStatefulBolt(ABC, Generic[K, V]):
 
     ``stream.stateful("word", WordCountBolt(), provider=KeyValueStates("redis"), keys="word")``
 
-    For each transaction and each partition a fresh copy of the object is made, and called in this order: `prepare`,
-    after a crash `pre_rollback` or `pre_commit` for what was left, `init_state` with the state as of the transaction
-    before, `execute` for every tuple, `pre_prepare`, `pre_commit`, `cleanup`. State and emitted tuples are exactly
-    once.
+    Methods are called as those of :class:`StatefulFunction`. State and emitted tuples are exactly once.
     """
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
@@ -68,33 +65,33 @@ class BaseStatefulBolt(ABC, Generic[K, V]):
 
     @abstractmethod
     def execute(self, tuple: BoltTuple, collector: BasicOutputCollector) -> None:
-        """Take one tuple, change the state, and emit what comes of it."""
+        """Process one tuple: change the state and emit the results."""
 
     def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
-        """Nothing is emitted."""
+        """Emits nothing by default."""
 
     def pre_prepare(self, txid: int) -> None:
-        """As of :class:`StatefulFunction`."""
+        """As in :class:`StatefulFunction`."""
 
     def pre_commit(self, txid: int) -> None:
-        """As of :class:`StatefulFunction`."""
+        """As in :class:`StatefulFunction`."""
 
     def pre_rollback(self) -> None:
-        """As of :class:`StatefulFunction`."""
+        """As in :class:`StatefulFunction`."""
 
     def cleanup(self) -> None:
-        """After the last tuple, also after an error."""
+        """Called after the last tuple, also after an error."""
 
 
 def declared_of(bolt: BaseStatefulBolt[Any, Any]) -> Schema:
-    """What it emits."""
+    """The declared output fields."""
     declarer = FieldsDeclarer()
     bolt.declare_output_fields(declarer)
     return declarer.schema
 
 
 class StatefulBoltCalls(StatefulFunction[Any, Any]):
-    """A stateful bolt as the function that engines and states know; `__qualname__` is that of the user's class."""
+    """A stateful bolt as a function that engines and states can run; `__qualname__` is that of the user's class."""
 
     def __init__(
         self, bolt: BaseStatefulBolt[Any, Any], *, topology: str, component: str, source: str, fields: tuple[str, ...]
@@ -112,7 +109,7 @@ class StatefulBoltCalls(StatefulFunction[Any, Any]):
         self.bolt.init_state(state)
 
     def execute(self, *values: Any) -> list[tuple[Any, ...]] | None:
-        """:raises ValueError: it emitted, and declares no fields."""
+        """:raises ValueError: the bolt emitted, but declares no fields."""
         collector = BasicOutputCollector()
         self.bolt.execute(BoltTuple(self._input, values), collector)
         if collector.given and not self.emits:

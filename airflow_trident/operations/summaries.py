@@ -1,7 +1,7 @@
 """Built-in aggregators that need all tuples of a group in one place: averages, distinct counts, collections.
 
-Nulls are passed over, as in SQL. What comes out does not depend on the order of the tuples: sums are exact until the
-end, collections are sorted, ties are decided by the values. So every engine and every attempt gives the same.
+Nulls are skipped, as in SQL. Results do not depend on the order of the tuples: sums are exact until the end,
+collections are sorted, values decide ties. So every engine and every attempt gives the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ A = TypeVar("A")
 
 
 class SummaryAggregator(Aggregator[A]):
-    """Of all built-ins here: one value for each group; `fields`: how many inputs it takes, None: one or more."""
+    """Base of the aggregators here: one value per group. `fields`: how many inputs it takes, None: one or more."""
 
     fields: int | None = 1
 
@@ -35,7 +35,7 @@ class SummaryAggregator(Aggregator[A]):
 
     @abstractmethod
     def take(self, state: A, *values: Any) -> None:
-        """One tuple that has no null."""
+        """Process one tuple without nulls."""
 
     @abstractmethod
     def value(self, state: A) -> Any: ...
@@ -71,7 +71,7 @@ def require_number(name: str, given: str) -> None:
 
 @dataclass
 class _Sums:
-    """Exact sums of values and of their squares, by the denominators, which are few; `odd`: NaN and infinities."""
+    """Exact sums of the values and of their squares, one per denominator; `odd`: the sum of NaN and infinities."""
 
     count: int = 0
     values: Counter[int] = field(default_factory=Counter)
@@ -88,7 +88,7 @@ class _Sums:
 
 
 class _Moment(SummaryAggregator[_Sums]):
-    """`least`: of fewer values it is null."""
+    """`least`: with fewer values the result is null."""
 
     least = 1
     squared = False
@@ -123,16 +123,16 @@ class _Moment(SummaryAggregator[_Sums]):
 
 
 class Average(_Moment):
-    """The mean of one field of numbers, as a double: the one that is nearest to the exact mean. Null of nothing."""
+    """The mean of one numeric field: the double nearest to the exact mean. Null without values."""
 
     def moment(self, state: _Sums) -> float:
         return state.odd if state.odd else _real(state.first / state.count)
 
 
 class Variance(_Moment):
-    """The sample variance of one field of numbers, as a double; null of fewer than two values.
+    """The sample variance of one numeric field, as a double; null for fewer than two values.
 
-    :param population: that of all there are: divided by their number, null of nothing.
+    :param population: the variance of a whole population: divides by the number of values; null without values.
     """
 
     squared = True
@@ -166,9 +166,9 @@ def _real(exact: Fraction) -> float:
 
 
 class CountDistinct(SummaryAggregator[set[Any]]):
-    """How many different tuples of the fields there are, exactly, as a long; one with a null in it is not counted.
+    """The exact number of distinct tuples, as a long; tuples that contain a null are not counted.
 
-    NaN is one value, and -0.0 is 0.0. All of them are held in memory.
+    NaN is one value, and -0.0 is 0.0. Memory holds all distinct tuples.
     """
 
     fields = None
@@ -187,7 +187,7 @@ class CountDistinct(SummaryAggregator[set[Any]]):
 
 
 class CollectList(SummaryAggregator[list[Any]]):
-    """The values of one field as an array, sorted: NaN behind every other number."""
+    """The values of one field as a sorted array, NaN after every other number."""
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> list[Any]:
         return []
@@ -210,18 +210,18 @@ class CollectSet(CollectList):
 
 
 def _rank(value: Any) -> tuple[Any, ...]:
-    """What orders values of a type; -0.0 comes before 0.0."""
+    """A sort key; -0.0 comes before 0.0."""
     if isinstance(value, float):
         return (True,) if value != value else (False, value, math.copysign(1.0, value))
     return (value,)
 
 
 class Percentile(CollectList):
-    """The value of one field of numbers below which a share of them is, as a double: exact, and between two of them in
-    proportion, as Spark's `percentile` and SQL's ``percentile_cont``. Null of nothing; NaN is above every number.
+    """The exact percentile of one numeric field, as a double, interpolated between two values like Spark's `percentile`
+    and SQL's ``percentile_cont``. Null without values; NaN is above every number.
 
-    :param share: from 0, the smallest, to 1, the largest; 0.5 is the median. It is taken as it is written: 0.9 is 9/10.
-    :raises FieldError: it is no such number.
+    :param share: from 0, the smallest, to 1, the largest; 0.5 is the median. Taken as written: 0.9 is 9/10.
+    :raises FieldError: no such number.
     """
 
     def __init__(self, share: float) -> None:
@@ -239,7 +239,7 @@ class Percentile(CollectList):
         if not part or pair[0] == pair[1]:
             return float(pair[0])
         if not all(map(math.isfinite, pair)):
-            return float(pair[0]) + float(pair[1])  # the infinity that is one of them, or NaN
+            return float(pair[0]) + float(pair[1])  # the infinity among them, or NaN
         return _real(Fraction(pair[0]) + (Fraction(pair[1]) - Fraction(pair[0])) * part)
 
     def require(self, name: str, given: str) -> None:
@@ -254,16 +254,16 @@ class Percentile(CollectList):
 
 @dataclass
 class _Chosen:
-    """`best`: nothing, or of the best tuple so far the ranks of both fields, and the value."""
+    """`best`: empty, or the best tuple so far: the ranks of both fields, and the value."""
 
     best: list[tuple[Any, Any, Any]] = field(default_factory=list)
 
 
 class MinBy(SummaryAggregator[_Chosen]):
-    """Of two fields, the first of the tuple in which the second is smallest.
+    """The first of two fields, from the tuple in which the second is smallest.
 
-    Of several such tuples the smallest value, and null only if all of them have it. Tuples in which the second is null
-    are passed over; NaN is above every number.
+    Of several such tuples the smallest value; null only if all of them have null. Tuples whose second field is null are
+    skipped; NaN is above every number.
     """
 
     fields = 2
@@ -293,7 +293,7 @@ class MinBy(SummaryAggregator[_Chosen]):
 
 
 class MaxBy(MinBy):
-    """As :class:`MinBy`, of the tuple in which the second field is largest."""
+    """As :class:`MinBy`, from the tuple in which the second field is largest."""
 
     def is_better(self, given: Any, best: Any, wins_tie: bool) -> bool:
         return bool(given > best or (given == best and wins_tie))

@@ -1,4 +1,4 @@
-"""What a DataFrame function may know of the transaction that it works for."""
+"""What a DataFrame function may know about its transaction."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_trident.types import Json
 class TransformContext:
     """Given to a transform that has a parameter `context`.
 
-    `time_ms`: of the transaction, milliseconds since 1970: when its run was due, or it was begun; the same in every
-    attempt, as `current_timestamp()` is not. `metadata`: stream -> what its spout recorded; those only that have
-    something in this batch.
+    `time_ms`: of the transaction, in milliseconds since 1970: when its run was due, or when it began. Every attempt has
+    the same, unlike `current_timestamp()`. `metadata`: stream -> what its spout recorded, for streams with data in this
+    batch.
     """
 
     topology: str

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class VectorFunction(Operation, ABC):
-    """As a Function that gives one output for every tuple, for `each` and `map`, but for many tuples at a time.
+    """Like a Function with one output per tuple, for `each` and `map`, but for many tuples at a time.
 
-    It must give for a tuple the same whatever tuples come with it: how many come at a time is not defined.
+    The output for a tuple must not depend on the other tuples: how many come at a time is not defined.
     """
 
     @abstractmethod
@@ -29,7 +29,7 @@ class VectorFunction(Operation, ABC):
 
 
 class VectorFilter(Operation, ABC):
-    """As a Filter, for many tuples at a time."""
+    """Like a Filter, for many tuples at a time."""
 
     @abstractmethod
     def is_keep(self, *columns: pa.Array) -> Any:
@@ -39,9 +39,9 @@ class VectorFilter(Operation, ABC):
 def called(
     function: VectorFunction, border: Border, columns: Sequence[pa.Array], rows: int, outputs: Schema
 ) -> list[pa.Array]:
-    """One column for each of `outputs`, of `rows` values.
+    """One column of `rows` values for each of `outputs`.
 
-    :raises UserCodeError: the function raised, or gave something else.
+    :raises UserCodeError: the function raised, or returned something else.
     """
     given = _call(border, function.execute, columns)
     several = given if isinstance(given, tuple) else (given,)
@@ -90,7 +90,7 @@ def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
 
 
 def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """May it be cast? As values may: a whole number to a real one, but no real to a whole one, and no number to text.
+    """May it be cast? As for single values: whole numbers to real ones, but no real to whole, and no number to text.
     The cast itself refuses values that do not fit."""
     from pyarrow import types
 

@@ -1,9 +1,9 @@
-"""What a window is, after Storm's TumblingCountWindow, SlidingCountWindow, TumblingDurationWindow and
-SlidingDurationWindow: configurations and their arithmetic, pure.
+"""Windows, after Storm's TumblingCountWindow, SlidingCountWindow, TumblingDurationWindow and SlidingDurationWindow:
+configurations and their arithmetic. Pure.
 
 Tuples have a *place*: their number in the stream for a count window, their time in milliseconds for a duration window.
-The window that ends at `end` holds the tuples with ``end - length <= place < end``; ends are multiples of the slide.
-A *pane* is the greatest part that every window holds whole or not at all.
+The window that ends at `end` holds the tuples with ``end - length <= place < end``; ends are multiples of the slide. A
+*pane* is the largest range that every window contains whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from datetime import timedelta
 from airflow_trident.errors import PlanError
 
 DEFAULT_MAX_AHEAD = timedelta(minutes=5)
-"""Clocks that somebody keeps differ by less."""
+"""Synchronised clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowConfig:
-    """Length and slide in places; see the functions below for how to make one. `timed`: places are milliseconds."""
+    """Length and slide in places; the functions below make one. `timed`: places are milliseconds."""
 
     length: int
     slide: int
@@ -54,7 +54,7 @@ class WindowConfig:
         return place // self.pane
 
     def last_end(self, mark: int) -> int:
-        """The end of the last window that is complete when everything below `mark` has come."""
+        """The end of the last window that is complete when all tuples below `mark` have come."""
         return mark // self.slide * self.slide
 
     def panes_of(self, end: int) -> range:
@@ -62,11 +62,11 @@ class WindowConfig:
         return range((end - self.length) // self.pane, end // self.pane)
 
     def ends(self, panes: Iterable[int], after: int | None, mark: int) -> Iterator[int]:
-        """The ends in ``(after, mark]``, rising, of windows that hold one of `panes`: an empty window does not fire.
-        Gaps cost nothing, however long they are.
+        """The ends in ``(after, mark]``, ascending, of windows that contain one of `panes`: an empty window does not
+        fire. The length of gaps costs nothing.
 
         :param panes: sorted.
-        :param after: the last end before, None if there was none.
+        :param after: the previous end, None if there was none.
         """
         done, last = after, self.last_end(mark)
         for pane in panes:
@@ -77,7 +77,7 @@ class WindowConfig:
                 done = end
 
     def needed_from(self, end: int) -> int:
-        """The first pane that a window after the one ending at `end` may hold."""
+        """The first pane that a window after the one ending at `end` may contain."""
         return (end + self.slide - self.length) // self.pane
 
 
@@ -92,22 +92,22 @@ def SlidingCountWindow(length_rows: int, slide_rows: int) -> WindowConfig:  # no
 
 
 def TumblingDurationWindow(length: timedelta) -> WindowConfig:  # noqa: N802 - Storm's name
-    """Windows of `length` of time, one after the other, counted from 1970-01-01 UTC."""
+    """Windows of duration `length`, one after the other, counted from 1970-01-01 UTC."""
     return WindowConfig(length=milliseconds(length), slide=milliseconds(length), timed=True)
 
 
 def SlidingDurationWindow(length: timedelta, slide: timedelta) -> WindowConfig:  # noqa: N802 - Storm's name
-    """A window of `length` of time ends at every multiple of `slide`."""
+    """A window of duration `length` ends at every multiple of `slide`."""
     return WindowConfig(length=milliseconds(length), slide=milliseconds(slide), timed=True)
 
 
 def tumbling(length: int | timedelta) -> WindowConfig:
-    """Of a number of tuples, or of time."""
+    """By a number of tuples, or by time."""
     return TumblingCountWindow(length) if isinstance(length, int) else TumblingDurationWindow(length)
 
 
 def sliding(length: int | timedelta, slide: int | timedelta) -> WindowConfig:
-    """Of a number of tuples, or of time.
+    """By a number of tuples, or by time.
 
     :raises PlanError: one is a number and the other a duration.
     """
@@ -119,7 +119,7 @@ def sliding(length: int | timedelta, slide: int | timedelta) -> WindowConfig:
 
 
 def milliseconds(time: timedelta) -> int:
-    """:raises PlanError: no duration, or one with parts of a millisecond."""
+    """:raises PlanError: not a duration in whole milliseconds."""
     if not isinstance(time, timedelta) or time % timedelta(milliseconds=1):
         raise PlanError(f"{time!r} is no duration in whole milliseconds", "Give a timedelta, as timedelta(minutes=5).")
     return time // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""What users' code is called in plans and errors."""
+"""Names of users' code in plans and errors."""
 
 from __future__ import annotations
 

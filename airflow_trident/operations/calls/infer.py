@@ -1,4 +1,4 @@
-"""Types of what a user's function returns, read from its annotations."""
+"""Return types of users' functions, read from annotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MANY = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Gen
 
 
 def type_of_annotation(annotation: Any) -> str | None:
-    """DDL type of one annotated value; None if it cannot be told. ``X | None`` is the type of X."""
+    """DDL type of one annotated value; None if the annotation does not say it. ``X | None`` is the type of X."""
     if annotation in _SIMPLE:
         return _SIMPLE[annotation]
     arguments = [part for part in typing.get_args(annotation) if part is not type(None)]
@@ -58,7 +58,7 @@ def returned(function: Callable[..., Any]) -> Any:
 
 
 def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | None, ...]:
-    """The DDL types of the fields that `function` gives: of each yielded value (`many`) or of the value itself.
+    """The DDL types of the fields that `function` returns: of each yielded value (`many`) or of the value itself.
 
     A tuple annotation gives one type per field.
     """
@@ -73,7 +73,7 @@ def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | Non
 
 
 def takes_context(function: Any) -> bool:
-    """Has it a parameter called `context`?"""
+    """Does it have a parameter called `context`?"""
     try:
         return "context" in inspect.signature(function).parameters
     except (TypeError, ValueError):

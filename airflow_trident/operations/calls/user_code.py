@@ -1,4 +1,4 @@
-"""The border around users' code: how functions are called, and what an exception in one of them becomes."""
+"""The border around users' code: calls functions and turns their exceptions into UserCodeError."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from airflow_trident.types import Schema
 T = TypeVar("T")
 
 ROW_CHARACTERS = 200
-"""So much of a row's text comes into an error."""
+"""The longest text of a row in an error."""
 _OUR_PARTS = ("/airflow_trident/operations/", "/airflow_trident/engine/", "/airflow_trident/states/")
 
 
 def callable_of(function: Any) -> Callable[..., Any]:
-    """What is called per tuple: `Function.execute`, `Filter.is_keep`, or the function itself."""
+    """The function to call per tuple: `Function.execute`, `Filter.is_keep`, or the function itself."""
     if isinstance(function, Function):
         return function.execute
     if isinstance(function, Filter):
@@ -38,14 +38,14 @@ def callable_of(function: Any) -> Callable[..., Any]:
 
 @contextmanager
 def prepared(function: T, context: OperationContext, border: Border) -> Iterator[T]:
-    """A copy of what a user wrote, for one partition of one attempt: `prepare` is called on it before, and `cleanup`
-    after, if it has them.
+    """A copy of a user's object for one partition of one attempt. Calls its `prepare` before and its `cleanup` after,
+    if it has them.
 
-    A copy, because what it keeps in `self` is that of one transaction, and a drain processes several at a time. Plain
-    functions are code, and are themselves.
+    A copy, because `self` holds data of one transaction and a drain processes several at a time. Plain functions are
+    not copied.
 
     :raises UserCodeError: `prepare` or `cleanup` raised.
-    :raises ConfigurationError: it cannot be copied.
+    :raises ConfigurationError: the object cannot be copied.
     """
     own = _copied(function, border)
     if not isinstance(own, Operation):
@@ -64,10 +64,10 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
 def _copied(function: T, border: Border) -> T:
     if isinstance(function, FunctionType):
         return function
-    modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # are themselves
+    modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # not copied
     try:
         return copy.deepcopy(function, modules)
-    except Exception as error:  # objects fail to be copied in any way they like
+    except Exception as error:  # users' objects may raise anything here
         raise ConfigurationError(
             f"{border.function} in {border.node} cannot be copied for a partition: {error_text(error)}",
             "Open connections, locks and files in prepare(), not in __init__ or at module level.",
@@ -85,9 +85,9 @@ def _live(border: Border, call: Callable[..., None], method: str, *arguments: An
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """Calls one user function on rows; whatever it raises becomes a UserCodeError naming node, fields, row and txid.
+    """Calls one user function on rows. Its exceptions become a UserCodeError that names node, fields, row and txid.
 
-    `outputs`: what the function gives, if values are to be held against it.
+    `outputs`: the declared fields, if values are to be checked against them.
     """
 
     node: str
@@ -97,7 +97,7 @@ class Border:
     outputs: Schema = ()
 
     def one(self, call: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-        """``call(*values)`` as it is."""
+        """``call(*values)``, unchanged."""
         try:
             return call(*values)
         except TridentError:
@@ -106,7 +106,7 @@ class Border:
             raise self.raised(values, error) from error
 
     def single(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
-        """The one tuple of `arity` values that a map function gives."""
+        """The one tuple of `arity` values that a map function returns."""
         return self._tuple(self.one(call, values), values, arity)
 
     def many(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> Iterator[tuple[Any, ...]]:
@@ -126,7 +126,7 @@ class Border:
             yield self._tuple(output, values, arity)
 
     def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
-        """:raises UserCodeError: a text or no iterable at all: iterating over a text would give its letters."""
+        """:raises UserCodeError: not iterable, or a text: iterating over it would give its letters."""
         if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
             raise self.error(values, f"gave {shown(given)}, where an iterable of outputs is expected: yield each one")
 
@@ -147,13 +147,13 @@ class Border:
         return self.error(values, f"gave {shown(output)}, where {arity} value{'s' * (arity != 1)} are declared")
 
     def raised(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> UserCodeError:
-        """What the function's exception becomes; names the innermost line that is not ours."""
+        """The UserCodeError for a function's exception; it names the innermost line outside of this package."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
         place = f" (line {frames[-1].lineno} of {frames[-1].filename.rsplit('/', 1)[-1]})" if frames else ""
         within = f" in {method}" if method else ""
         kind, _, text = error_text(error).partition(": ")
         made = self.error(values, f"raised {kind}{within}: {text}{place}")
-        if frames:  # the user's own; those of this package and of Spark would bury them
+        if frames:  # only the user's frames: those of this package and of Spark would bury them
             made.add_note("".join(traceback.format_list(frames)).rstrip())
         return made
 
@@ -172,7 +172,7 @@ class Border:
 
 
 def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:
-    """One output as `arity` values; None if it is not so many. A single field may come bare."""
+    """One output as `arity` values; None if their number differs. A single value may come without a tuple."""
     if arity == 1 and not isinstance(output, tuple):
         return (output,)
     return tuple(output) if isinstance(output, tuple | list) and len(output) == arity else None

@@ -1,4 +1,4 @@
-"""Checks values of users' code against their declared types. All engines use these rules: a wrong value is refused
+"""Checks values from users' code against their declared types. All engines use these rules; a wrong value is refused
 where it appears."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UnfitValueError(ValueError):
 
 
 def shown(value: Any, characters: int = 80) -> str:
-    """A value in an error's text, also one that cannot be shown."""
+    """A value as text for an error; works for every value."""
     try:
         return repr(value)[:characters]
     except Exception as error:  # noqa: BLE001 - users' classes may raise anything here
@@ -40,8 +40,8 @@ def shown(value: Any, characters: int = 80) -> str:
 
 
 def coercer(type_text: str) -> Callable[[Any], Any]:
-    """A function that gives a value of the declared type, None for None: exact conversions only, so an int becomes a
-    double, but neither a double an int nor a number a text.
+    """A function that converts a value to the declared type and leaves None. Conversions are exact: an int becomes a
+    double, but no double an int and no number a text.
 
     The function raises UnfitValueError.
     """
@@ -61,7 +61,7 @@ def coercer(type_text: str) -> Callable[[Any], Any]:
 
 
 def coerce_column(values: Sequence[Any], type_text: str) -> Sequence[Any]:
-    """The column with every value of the declared type; the same object if nothing had to change.
+    """The column with every value converted to the declared type; the same object if nothing had to change.
 
     :raises UnfitValueError: a value does not fit; `position` says which.
     """
@@ -116,7 +116,7 @@ def _nested(type_text: str) -> Callable[[Any], Any]:
 
 
 def _present(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """For the keys of a map, which cannot be None."""
+    """For map keys, which cannot be None."""
 
     def run(value: Any) -> Any:
         if value is None:
@@ -159,14 +159,14 @@ def _decimal(type_text: str) -> Callable[[Any], Decimal]:
 
 
 def _real(value: Any) -> float:
-    """Python's numbers and numpy's, but no text and no Decimal."""
+    """Accepts numbers of Python and NumPy, but no text and no Decimal."""
     if isinstance(value, bool | str | Decimal):
         raise TypeError
     return float(value)
 
 
 def _boolean(value: Any) -> bool:
-    """bool, and numpy's, which is a class of its own."""
+    """Accepts bool and NumPy's bool, which is another class."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError
     return bool(value)
@@ -179,21 +179,21 @@ def _date(value: Any) -> datetime.date:
 
 
 def _time(value: Any) -> datetime.time:
-    """Of no zone: what it would mean depends on the day."""
+    """Without a zone: the meaning of a zone depends on the day."""
     if _require(value, datetime.time).tzinfo is not None:
         raise ValueError
     return value  # type: ignore[no-any-return]
 
 
 def _interval(value: Any) -> datetime.timedelta:
-    """As long as a long of microseconds holds: Python's own go further."""
+    """Must fit a long of microseconds; Python's own range is wider."""
     if abs(_require(value, datetime.timedelta)) > LONGEST_INTERVAL:
         raise OverflowError
     return value  # type: ignore[no-any-return]
 
 
 def _timestamp(value: Any) -> datetime.datetime:
-    """In UTC; one without a zone is taken as UTC."""
+    """In UTC; a value without a zone counts as UTC."""
     _require(value, datetime.datetime)
     zone = datetime.UTC
     return value.replace(tzinfo=zone) if value.tzinfo is None else value.astimezone(zone)  # type: ignore[no-any-return]

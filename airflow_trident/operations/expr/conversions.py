@@ -1,5 +1,5 @@
-"""Casts between types. Patterns say which texts a cast accepts. Spark uses the same ones: Java's parsers accept more
-(``1d``, ``0x1p3``), and Python's too (``1_000``)."""
+"""Casts between types. Patterns say which texts a cast accepts. Spark uses the same patterns, because the parsers of
+Java (``1d``, ``0x1p3``) and of Python (``1_000``) accept more."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ TEXT_PATTERNS: dict[str, str] = {
     "time": _TIME,
     "timestamp": _DATE + r"[ T]" + _TIME + r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?",
 }
-"""Which texts may be cast to a type, spaces (U+0020) at both ends apart; valid in Python's and Java's syntax alike."""
+"""The texts that a type can be cast from, without spaces (U+0020) at both ends. Valid in Python's and Java's syntax."""
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _CONTEXT = Context(prec=MAX_PRECISION, rounding=ROUND_HALF_UP)
 
 
 def convert(given: str, wanted: str) -> Callable[[Any], Any]:
-    """A cast of values that are not null.
+    """A function that casts values that are not null.
 
-    The function raises ValueError or OverflowError for a value that the wanted type cannot hold.
+    It raises ValueError or OverflowError for a value that the wanted type cannot hold.
     """
     if kind(given) == "string":
         return _from_text(wanted)
@@ -71,7 +71,7 @@ def _from_text(wanted: str) -> Callable[[str], Any]:
 
 
 def microseconds_of(interval: datetime.timedelta) -> int:
-    """An interval as stores, texts and JSON without such a type have it."""
+    """An interval in microseconds, for stores, texts and JSON without an interval type."""
     return interval // _MICROSECOND
 
 
@@ -80,7 +80,7 @@ def interval_of(microseconds: int) -> datetime.timedelta:
 
 
 def _padded(text: str) -> str:
-    """With six digits behind the point: fromisoformat takes three or six."""
+    """With six digits after the point: fromisoformat takes three or six."""
     head, dot, tail = text.partition(".")
     if not dot:
         return text
@@ -90,7 +90,6 @@ def _padded(text: str) -> str:
 
 
 def _time(text: str) -> datetime.time:
-    """A time of day as in TEXT_PATTERNS."""
     return datetime.time.fromisoformat(_padded(text))
 
 
@@ -131,7 +130,7 @@ def _midnight(value: datetime.date) -> datetime.datetime:
 
 
 def single(value: float) -> float:
-    """Rounded to 32 bits; too large ones are infinite."""
+    """Rounded to 32 bits; a value that is too large becomes infinite."""
     return ctypes.c_float(value).value
 
 

@@ -1,7 +1,6 @@
-"""Types of expressions: from a tree as written to a tree in which every conversion is explicit.
+"""Types of expressions: turns a tree as written into a tree in which every conversion is explicit.
 
-The evaluator in Python and the compiler to Spark both walk the resolved tree, so that neither has its own idea of how
-an int meets a double.
+The Python evaluator and the Spark compiler both walk this resolved tree, so both convert types in the same way.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _DIGITS = {name: len(str(limit)) for name, limit in WHOLE_TYPES.items()}
 
 _JAVA_DIGITS = 34
-"""To so many Spark rounds a decimal that it negates."""
+"""Spark rounds a negated decimal to this many digits."""
 _OF_WHOLE = ("double", "boolean", "string", "decimal")
-# What can be cast into what so that Python and the JVM agree. Not double to string: Java prints doubles differently.
+# Casts that give the same in Python and the JVM. Not double to string: Java prints doubles differently.
 CASTS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("byte", "short", "int"), frozenset({*WHOLE_TYPES, *_OF_WHOLE, "float"})),
     "long": frozenset({*WHOLE_TYPES, *_OF_WHOLE}),
@@ -40,8 +39,8 @@ CASTS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A resolved node: `type` is that of its value (of the elements, for ``explode``); `op`, `options` as in
-    `Expression`. Operands of arithmetic and comparison, branches of ``case`` and ``coalesce`` have one common type."""
+    """A resolved node. `type`: of its value (for ``explode``: of the elements); `op` and `options` as in `Expression`.
+    Operands of arithmetic and comparison, and branches of ``case`` and ``coalesce``, have one common type."""
 
     op: str
     type: str
@@ -50,7 +49,7 @@ class Typed:
 
 
 def dtype(expression: Expression, schema: Schema) -> str:
-    """The normalised DDL type of the value of an expression; of the elements, if it is an ``explode``.
+    """The normalised DDL type of an expression's value; for an ``explode``, of the elements.
 
     :raises FieldError: an unknown field, or an operand of a type that the operation cannot take.
     """
@@ -89,7 +88,7 @@ def kind(type_text: str) -> str:
 
 
 def to(typed: Typed, wanted: str) -> Typed:
-    """An explicit cast, or the node itself if it has the type."""
+    """The node with an explicit cast, or the node itself if it has the type."""
     return typed if typed.type == wanted else Typed("cast", wanted, (typed,), (wanted,))
 
 
@@ -127,7 +126,7 @@ class _Call:
 
 
 def common_type(left: str, right: str) -> str | None:
-    """The type that holds the values of both; None if there is none."""
+    """The type that can hold the values of both; None if there is none."""
     if left == right:
         return left
     numbers = {*WHOLE_TYPES, *REAL_TYPES}
@@ -153,7 +152,7 @@ def _arithmetic(call: _Call) -> Typed:
 
 
 def _decimal_arithmetic(call: _Call) -> Typed:
-    """As in SQL: with room for all digits, so that nothing is rounded and nothing overflows."""
+    """As in SQL: the result type has room for all digits, so nothing is rounded and nothing overflows."""
     arguments = tuple(map(_as_decimal, call.arguments))
     parts = [found for one in arguments if (found := decimal_parts(one.type)) is not None]
     op = str(call.expression.op)
@@ -172,7 +171,7 @@ def _decimal_arithmetic(call: _Call) -> Typed:
 
 
 def _as_decimal(typed: Typed) -> Typed:
-    """A whole number as a decimal; a literal has no more digits than are written."""
+    """A whole number as a decimal; a literal gets only as many digits as it has."""
     if typed.type not in _DIGITS:
         return typed
     if typed.op == "literal" and typed.options[0] is not None:

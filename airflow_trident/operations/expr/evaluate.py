@@ -1,4 +1,4 @@
-"""What expressions mean, in plain Python. Engines that run them elsewhere must give the same values and errors."""
+"""The meaning of expressions, in plain Python. Engines that run them elsewhere must give the same values and errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _WORD = re.compile(r"[^ \t\n\x0b\f\r]+")
 
 
 def bind(expression: Expression, schema: Schema) -> Callable[..., Any]:
-    """A function of the values of `expression.reads`, in that order, as a user's function would be.
+    """A function of the values of `expression.reads`, in that order, like a user's function.
 
-    It gives the value; for an ``explode`` the elements, as a list (empty for null).
+    It returns the value; for an ``explode`` the elements, as a list (empty for null).
 
     :raises FieldError: the expression does not fit the schema.
     """
@@ -99,7 +99,8 @@ def _function_of(typed: Typed) -> Callable[..., Any]:
 
 
 def _three_valued(*, decisive: bool) -> Callable[[list[Evaluator]], Evaluator]:
-    """``&`` or ``|``: one decisive side is enough, whatever the other is; the right one is then not even looked at."""
+    """``&`` or ``|``: one decisive side decides, even beside a null. After a decisive left side the right one is not
+    evaluated."""
 
     def build(arguments: list[Evaluator]) -> Evaluator:
         left, right = arguments

@@ -1,4 +1,4 @@
-"""Which type a Python value has as a literal of an expression."""
+"""The type of a Python value as a literal of an expression."""
 
 from __future__ import annotations
 

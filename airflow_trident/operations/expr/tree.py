@@ -1,22 +1,22 @@
-"""Column expressions: small immutable trees that say how a value is made from the fields of one tuple.
+"""Column expressions: small immutable trees that compute a value from the fields of one tuple.
 
-Spark runs them in the JVM, where a row never meets Python; `operations.expr.evaluate` runs the same tree in Python and
-defines what it means. Only what both can do alike is offered.
+Spark runs them in the JVM, without Python. `operations.expr.evaluate` runs the same tree in Python and defines its
+meaning. Only operations that both do alike are offered.
 
 Meaning, in short:
 
 * Null: an operation on a null is null, except ``coalesce``, ``is_null``, ``when`` and the three-valued ``&`` and ``|``.
-* Whole numbers (byte, short, int, long) are calculated as long; an overflow is an error. Any double or float makes it
-  a double.
-* ``+``, ``-`` and ``*`` of decimals, and of these with whole numbers, are exact: the type has all digits that may come.
+* Whole numbers (byte, short, int, long) are computed as long; an overflow is an error. With a double or float the
+  result is a double.
+* ``+``, ``-`` and ``*`` of decimals, also with whole numbers, are exact: the result type has all possible digits.
 * ``/`` always gives a double; division and remainder by zero give null. A remainder has the sign of its left side.
 * NaN equals NaN and is greater than every other number. Text is compared by code points.
 * ``trim`` strips spaces only; ``split_words`` splits at runs of ASCII whitespace; positions count characters from 1.
-  ``lower`` and ``upper`` are Unicode's full mappings (final sigma, SS for ß); the two sides may differ in letters that
-  are newer than Python's Unicode tables.
-* ``cast`` that cannot hold the value is an error. Timestamps are UTC.
+  ``lower`` and ``upper`` use Unicode's full mappings (final sigma, SS for ß); Python and Java may differ in letters
+  that are newer than Python's Unicode tables.
+* ``cast`` fails if the type cannot hold the value. Timestamps are UTC.
 
-An error in a value that nothing uses afterwards may pass unseen in Spark, which leaves out what is not used.
+Spark leaves out values that nothing uses, so an error in such a value may pass unseen.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Operand: TypeAlias = (
     "Expression | str | int | float | bool | bytes | Decimal | datetime.date | datetime.datetime | datetime.time | "
     "datetime.timedelta"
 )
-"""An expression, or a Python value that becomes a literal. A text is a literal too: fields are written ``col("x")``."""
+"""An expression, or a Python value that becomes a literal. A text is a literal too; a field is written ``col("x")``."""
 
 
 class ExpressionOp(StrEnum):
-    """What a node of the tree does; infix ones have the symbol as value."""
+    """What a node of the tree does. The value of an infix operation is its symbol."""
 
     COLUMN = "column"
     LITERAL = "literal"
@@ -90,16 +90,17 @@ def _operator(op: ExpressionOp) -> Callable[[Expression, Operand], Expression]:
 
 
 def _reflected(op: ExpressionOp) -> Callable[[Expression, Operand], Expression]:
-    """What Python calls on the right side, where the left one is a plain value."""
+    """What Python calls if the left operand is a plain value."""
     return lambda right, left: _call(op, left, right)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expression:
-    """One node. `options` are what is not an expression: a field's name, a literal's value and type, a cast's type.
+    """One node. `options`: its parts that are not expressions (a field's name, a literal's value and type, a cast's
+    type).
 
-    ``==`` and the other operators make new expressions, so expressions can neither be compared nor be tested for
-    truth in Python; two equal ones have equal texts.
+    ``==`` and the other operators make new expressions, so Python can neither compare expressions nor test their truth.
+    Equal expressions have equal texts.
     """
 
     op: ExpressionOp
@@ -117,7 +118,7 @@ class Expression:
 
     @property
     def is_explode(self) -> bool:
-        """One tuple per element?"""
+        """Does it give one tuple per element?"""
         return self.op is ExpressionOp.EXPLODE
 
     def __str__(self) -> str:
@@ -171,7 +172,7 @@ class Expression:
     # ---- methods -----------------------------------------------------------------------------------------------
 
     def cast(self, type_text: str) -> Expression:
-        """To another type; a value that it cannot hold is an error.
+        """Convert to another type; a value that the type cannot hold is an error.
 
         :raises FieldError: no such type.
         """
@@ -182,9 +183,9 @@ class Expression:
         return _call(ExpressionOp.GET_FIELD, self, options=(name,))
 
     def get_item(self, key: Any) -> Expression:
-        """An element of an array, the first being 0, or the value of a key of a map; null if there is none.
+        """An element of an array, counted from 0, or the value of a map's key; null if there is none.
 
-        :raises FieldError: it is neither a number from 0 up nor a value of another type.
+        :raises FieldError: the key is no plain Python value, or no long.
         """
         known = lit(key)
         if known.op is not ExpressionOp.LITERAL or (known.options[1] == "long" and not -(2**63) <= key < 2**63):
@@ -208,7 +209,7 @@ class Expression:
 
 
 class Case(Expression):
-    """``when(a, x).when(b, y)``: null where nothing holds, until ``otherwise`` ends it."""
+    """``when(a, x).when(b, y)``: null where no condition holds, until ``otherwise`` ends it."""
 
     __slots__ = ()
 
@@ -232,10 +233,10 @@ def col(name: str) -> Expression:
 
 
 def lit(value: Any, type_text: str | None = None) -> Expression:
-    """A constant. An expression is given back as it is.
+    """A constant. An expression is returned unchanged.
 
-    :param type_text: its type; needed for None, else that of the Python value (int is long, float is double).
-    :raises FieldError: a value that no type can hold.
+    :param type_text: the type; required for None; default: that of the Python value (int is long, float is double).
+    :raises FieldError: no type can hold the value.
     """
     if isinstance(value, Expression):
         return value if type_text is None else value.cast(type_text)
@@ -261,12 +262,12 @@ def upper(text: Operand) -> Expression:
 
 
 def trim(text: Operand) -> Expression:
-    """Without spaces (U+0020 only) at both ends."""
+    """Removes spaces (U+0020 only) at both ends."""
     return _call(ExpressionOp.TRIM, text)
 
 
 def length(text: Operand) -> Expression:
-    """Characters (code points) of a text, as a long."""
+    """Number of characters (code points) of a text, as a long."""
     return _call(ExpressionOp.LENGTH, text)
 
 
@@ -276,7 +277,7 @@ def concat(*texts: Operand) -> Expression:
 
 
 def substring(text: Operand, start: int, count: int) -> Expression:
-    """At most `count` characters from the `start`-th on; the first is 1.
+    """At most `count` characters from position `start` on, counted from 1.
 
     :raises FieldError: a start below 1 or a negative count.
     """
@@ -296,13 +297,13 @@ def split(text: Operand, delimiter: str) -> Expression:
 
 
 def split_words(text: Operand) -> Expression:
-    """The parts between runs of ASCII whitespace (space, tab, line feed, vertical tab, form feed, return), none
-    empty."""
+    """The parts between runs of ASCII whitespace (space, tab, line feed, vertical tab, form feed, return), without
+    empty ones."""
     return _call(ExpressionOp.SPLIT_WORDS, text)
 
 
 def size(array: Expression) -> Expression:
-    """Elements of an array, as a long."""
+    """Number of elements of an array, as a long."""
     return _call(ExpressionOp.SIZE, array)
 
 
@@ -312,7 +313,7 @@ def explode(array: Expression) -> Expression:
 
 
 def coalesce(*values: Operand) -> Expression:
-    """The first that is not null.
+    """The first value that is not null.
 
     :raises FieldError: nothing to choose from.
     """
@@ -320,7 +321,7 @@ def coalesce(*values: Operand) -> Expression:
 
 
 def when(condition: Expression, value: Operand) -> Case:
-    """`value` where `condition` is true; go on with ``.when(...)``, end with ``.otherwise(...)``."""
+    """`value` where `condition` is true; continue with ``.when(...)``, end with ``.otherwise(...)``."""
     return Case(ExpressionOp.CASE, (lit(condition), lit(value)))
 
 
