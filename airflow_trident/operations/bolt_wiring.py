@@ -45,7 +45,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class Outputs:
-    """A component's streams as rows of one schema. Several streams: a tag, then the fields of all, null for the others."""
+    """A component's streams as rows of one schema. Several: a tag, then the fields of all, null for the others."""
 
     component: str
     streams: Mapping[str, Output]

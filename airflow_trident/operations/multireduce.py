@@ -66,8 +66,7 @@ class JoinOutFieldsMode(StrEnum):
 class Joiner(GroupedMultiReducer[tuple[list[tuple[Any, ...]], ...]]):
     """Joins the tuples of one group. `values`: the fields of a side without the join fields.
 
-    `layout`, for PRESERVE: the fields of each side in order, as ``(is a join field, position among those or the
-    others)``.
+    `layout`, for PRESERVE: the fields of each side in order, as ``(is a join field, place among those or the others)``.
     """
 
     types: tuple[JoinType, ...]

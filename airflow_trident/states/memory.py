@@ -1,4 +1,4 @@
-"""A state in the memory of this process: for tests and notebooks, and the meaning of all others."""
+"""A state in the memory of this process: for tests and notebooks; it defines the meaning of all other states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Kept:
     marker: Marker | None = None
     data: dict[Key, Value] = field(default_factory=dict)
     before: Changes = field(default_factory=dict)
-    """The keys of the highest txid with their values before it; kept if a spout is opaque."""
+    """The keys of the highest txid, with their values before it; kept if a spout is opaque."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ _REGISTRY = threading.Lock()
 
 @dataclass(frozen=True)
 class MemoryState(StateFactory):
-    """A named store of this process; all topologies that use the name share it. Gone when the process ends."""
+    """A named store in this process, shared by all topologies that use the name. Gone when the process ends."""
 
     name: str = "default"
 
@@ -85,7 +85,7 @@ class OpenMemoryState(AdmittingState):
             changes = merge(spec, batch, lambda keys: [taken_back.get(key, kept.data.get(key)) for key in keys], ticket)
             if ticket.txid < marker.high:
                 before = kept.before | merge_before(spec, batch, kept.before, ticket)
-            # Whatever can raise has happened before the first write.
+            # Everything that can raise comes before the first write.
             self._write(taken_back)
             if ticket.txid == marker.high:
                 before = {key: kept.data.get(key) for key in changes} if spec.opaque else {}
@@ -123,4 +123,4 @@ class OpenMemoryState(AdmittingState):
             return iter(list(self._kept.data.items()))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""

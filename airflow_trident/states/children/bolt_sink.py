@@ -1,4 +1,4 @@
-"""A bolt with effects of its own at the end of a stream. It gets each batch in the commit phase, in txid order."""
+"""A bolt with its own effects at the end of a stream. It gets each batch in the commit phase, in txid order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoltSink(StateFactory):
-    """Give every batch to a bolt in another program, for what it does with it, for ``Topology(name,
-    exactly_once=False)``: ``stream.partition_persist(BoltSink(bolt), "word")``.
+    """Gives every batch to a bolt in another program, for ``Topology(name, exactly_once=False)``:
+    ``stream.partition_persist(BoltSink(bolt), "word")``.
 
-    A child runs for each batch that has rows. A commit that is repeated gives it the batch again: at least once.
-    TRIDENT_TXID in its environment is the same then, so that it can make it once. What it emits is left out.
+    A child process runs for each batch that has rows. A repeated commit gives it the batch again: at least once.
+    TRIDENT_TXID in its environment is then the same, so the bolt can skip a repetition. What it emits is dropped.
 
     :param bolt: a :class:`~airflow_trident.children.shell_bolt.ShellBolt` or
         :class:`~airflow_trident.children.node_bolt.NodeBolt`.
@@ -52,19 +52,19 @@ class OpenBoltSink(State):
 
     def __init__(self, bolt: ChildBolt, spec: StateSpec) -> None:
         self._spec = spec
-        # Nobody reads what it emits, on whatever stream.
+        # Nobody reads what the bolt emits, on any stream.
         self._bolt = copy.copy(bolt)
         object.__setattr__(self._bolt, "strict_streams", False)
 
     def marker(self) -> Marker | None:
-        """None, always: it does not know what the bolt did."""
+        """Always None: the state does not know what the bolt did."""
         return None
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        """Not in one step, and not told apart from a repetition.
+        """Not atomic, and a repetition is not detected.
 
-        :raises UserCodeError: the bolt gave a row up. It may have done something with others.
-        :raises ChildError: it died, hung or did not stop.
+        :raises UserCodeError: the bolt failed a row. It may have processed others.
+        :raises ChildError: the child died, hung or did not stop.
         """
         place = BoltPlace(
             node=self._spec.name,
@@ -80,7 +80,7 @@ class OpenBoltSink(State):
         return Applied.APPLIED
 
     def bar(self, ticket: CommitTicket) -> None:
-        """Nothing: it promises nothing about what the bolt has, and that may have a part of any batch."""
+        """Does nothing: the bolt may have a part of any batch, and nothing is promised about it."""
 
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
         """:raises ConfigurationError: nobody knows what the bolt keeps."""
@@ -91,7 +91,7 @@ class OpenBoltSink(State):
         raise self._not_asked()
 
     def close(self) -> None:
-        """Nothing is held open: a child ends with its batch."""
+        """Nothing to close: a child ends with its batch."""
 
     def _not_asked(self) -> ConfigurationError:
         return ConfigurationError(f"sink {self._spec.name!r} is a bolt, which cannot be asked", "Use a state.")

@@ -1,4 +1,4 @@
-"""What every store asks of a state's fields."""
+"""What every store requires of a state's fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_trident.types import is_nested
 
 
 def require_plain_keys(spec: StateSpec) -> None:
-    """:raises ConfigurationError: a key field has parts: it has no canonical text that every store keeps apart."""
+    """:raises ConfigurationError: a key field is nested: it has no canonical text that all stores tell apart."""
     for field in spec.keys:
         if is_nested(field.type):
             raise ConfigurationError(
@@ -20,10 +20,9 @@ def require_plain_keys(spec: StateSpec) -> None:
 
 
 def require_columns(spec: StateSpec, taken: Iterable[str], cannot: str) -> None:
-    """
-    :param taken: names of other columns.
-    :param cannot: who cannot tell two columns apart, as the error says it.
-    :raises ConfigurationError: the fields cannot be columns beside each other, and beside these.
+    """:param taken: names of other columns.
+    :param cannot: who cannot tell two columns apart, for the error.
+    :raises ConfigurationError: the fields cannot be columns together, or together with `taken`.
     """
     seen = set(taken)
     for field in (*spec.keys, *spec.values):
@@ -36,12 +35,12 @@ def require_columns(spec: StateSpec, taken: Iterable[str], cannot: str) -> None:
 
 
 LONGEST_NAME = 255
-"""Bytes of a file's or folder's name, on every file system that is in use."""
+"""Longest name of a file or folder, in bytes, on every file system in use."""
 
 
 def require_short_name(spec: StateSpec, name: str, *, beside: int = 0) -> None:
-    """:param beside: so many characters are added to it.
-    :raises ConfigurationError: no file system takes a name like this.
+    """:param beside: this many characters are added to the name.
+    :raises ConfigurationError: the name is too long for a file system.
     """
     most = LONGEST_NAME - beside
     if len(name.encode()) > most:

@@ -31,7 +31,7 @@ _VERBS = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
 class Group:
     """The batches of one step.
 
-    :param batches: one for each ticket; or one for all of them, where they are merged by key already.
+    :param batches: one per ticket, or a single one if they are already merged by key.
     :raises ConfigurationError: these tickets cannot be one step of this state.
     """
 
@@ -69,15 +69,15 @@ class Group:
 
     @cached_property
     def merged(self) -> pa.Table | None:
-        """All batches as one that gives the same; None: there is none, or nobody can be sure of it."""
+        """One batch with the same effect as all of them; None if there is none, or this is not certain."""
         return self.batches[0] if len(self.batches) == 1 else merged(self.spec, self.batches)
 
     def as_one(self, verdicts: Sequence[Verdict]) -> pa.Table | None:
-        """The one batch that is to be applied, if all are missing and can be one; else see :meth:`missing`."""
+        """The one batch to apply, if all are missing and can be merged; else None, see :meth:`missing`."""
         return self.merged if Verdict.SKIP not in verdicts else None
 
     def changes(self, verdicts: Sequence[Verdict], lookup: Lookup) -> Changes:
-        """What is to be written.
+        """What to write.
 
         :raises InseparableError: as :meth:`missing`. :raises UserCodeError: as :func:`merge`.
         """
@@ -86,9 +86,9 @@ class Group:
         return merge_in_order(self.spec, parts, lookup)
 
     def missing(self, verdicts: Sequence[Verdict]) -> list[tuple[CommitTicket, pa.Table]]:
-        """What is to be applied one after the other, as not all of it is missing, or as it cannot be merged.
+        """The batches to apply one after the other, if the state holds some already or they cannot be merged.
 
-        :raises InseparableError: it cannot be taken apart, and the state holds a part of it.
+        :raises InseparableError: the batches are staged as one, and the state holds a part of them.
         """
         if self.is_inseparable:
             held = [one.txid for one, verdict in zip(self.tickets, verdicts, strict=True) if verdict is Verdict.SKIP]
@@ -102,12 +102,12 @@ class Group:
 
 
 def answers(verdicts: Sequence[Verdict]) -> tuple[Applied, ...]:
-    """What a step did with each ticket."""
+    """What a step did for each ticket."""
     return tuple(Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED for verdict in verdicts)
 
 
 def merge_in_order(spec: StateSpec, parts: Sequence[tuple[OfAttempt, pa.Table]], lookup: Lookup) -> Changes:
-    """What batches do to the stored map one after the other, each seeing those before it.
+    """The effect of batches on the stored map, one after the other; each sees those before it.
 
     :raises UserCodeError: as :func:`merge`.
     """
@@ -118,8 +118,8 @@ def merge_in_order(spec: StateSpec, parts: Sequence[tuple[OfAttempt, pa.Table]],
 
 
 def merged(spec: StateSpec, batches: Sequence[pa.Table]) -> pa.Table | None:
-    """One batch that does the same as these in a row. None: combining is not exact, or the sum of the batches might not
-    fit its field where the new value would."""
+    """One batch with the same effect as these in a row. None: combining is not exact, or the sum of the batches might
+    overflow where the new value would fit."""
     import pyarrow as pa
 
     if not spec.merges_exactly:
@@ -137,7 +137,7 @@ def merged(spec: StateSpec, batches: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def _fits_arrow(spec: StateSpec, table: pa.Table) -> bool:
-    """Does Arrow do it as we do? It wraps sums round, and knows more than one zero and NaN as keys."""
+    """Does Arrow give the same as `merge`? It wraps sums that overflow, and has several zeros and NaNs as keys."""
     import pyarrow.compute as pc
 
     if not spec.keys or any(one.type in REAL_TYPES for one in spec.keys):

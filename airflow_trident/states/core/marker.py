@@ -1,4 +1,4 @@
-"""The decision that every state makes in its atomic step: pure, so that all stores decide alike (T2..T5, T9, T11)."""
+"""The decision that every state makes in its atomic step (T2..T5, T9, T11). Pure, so all stores decide alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AdmittingState(State):
-    """A state whose `apply` asks :func:`admit` in its atomic step. So `bar` is an `apply` of the marker alone."""
+    """A state whose `apply` asks :func:`admit` in its atomic step, so `bar` is an `apply` of the marker alone."""
 
     _spec: StateSpec
 
@@ -37,7 +37,7 @@ class AdmittingState(State):
         return self._apply_group(Group(self._spec, tickets, batches))
 
     def _apply_group(self, group: Group) -> tuple[Applied, ...]:
-        """In one atomic step, after the decision of :func:`admit_group`."""
+        """Apply in one atomic step, after the decision of :func:`admit_group`."""
         raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ def admit(
 ) -> tuple[Marker, Verdict]:
     """The marker to write, and what to do with the batch.
 
-    :param opaque: `StateSpec.opaque`: the batch of the highest txid may be replaced by that of a newer attempt.
+    :param opaque: `StateSpec.opaque`: a newer attempt may replace the batch of the highest txid.
     :raises FencedError: the ticket's fence is lower than the marker's.
     :raises LedgerBehindStateError: the marker is of another incarnation, or holds what the ledger never committed.
     :raises StateBehindLedgerError: the state lacks what the ticket needs.
@@ -80,10 +80,10 @@ def admit_group(
 ) -> tuple[Marker, tuple[Verdict, ...]]:
     """The marker after all tickets of one step, lowest first, and what to do with the batch of each (T12).
 
-    As :func:`admit` for one after the other. If anything is new, the marker's group names all txids of the step, also
-    those that the state held before: the ledger may not say COMMITTED of any of them yet.
+    Same as :func:`admit` for one after the other. If anything is new, the marker's group names all txids of the step,
+    also those that the state held before: the ledger may not have committed them yet.
 
-    :param tickets: of one fence, none of them late; at least one.
+    :param tickets: at least one; all with the same fence, none late.
     :raises: as :func:`admit`; then no ticket is admitted.
     """
     verdicts = []
@@ -97,23 +97,23 @@ def admit_group(
 
 
 def digest_of(position: dict[str, Json]) -> str:
-    """Of `CommitTicket.position`: 16 bytes, hexadecimal. Equal positions have the same digest."""
+    """Digest of `CommitTicket.position`: 16 bytes, hexadecimal. Equal positions have the same digest."""
     text = json.dumps(position, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def group_to_json(group: dict[int, str]) -> list[list[Json]]:
-    """`Marker.group` as it is stored."""
+    """`Marker.group` in stored form."""
     return [[txid, digest] for txid, digest in group.items()]
 
 
 def group_from_json(content: Sequence[Sequence[Json]]) -> dict[int, str]:
-    """:raises ValueError, TypeError: it was not written by `group_to_json`."""
+    """:raises ValueError, TypeError: `group_to_json` did not write it."""
     return {int(str(txid)): str(digest) for txid, digest in content}
 
 
 def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
-    """The marker with the ticket's fence, in a state that does not hold its transaction."""
+    """The marker with the ticket's fence, for a state that does not hold its transaction."""
     _require_whole(marker, ticket, state)
     if marker is None:
         return Marker(incarnation=ticket.incarnation, high=0, fence=ticket.fence)
@@ -144,7 +144,7 @@ def _require_newest(marker: Marker, ticket: CommitTicket, state: str) -> None:
 
 
 def _require_whole(marker: Marker | None, ticket: CommitTicket, state: str) -> None:
-    """What is missing below a batch is a gap only if the ledger says so; else the state was restored, or lost."""
+    """A transaction missing below the batch must be a gap in the ledger; else the state was restored, or lost data."""
     needed = ticket.needed.get(state, Txids())
     lacking = needed if marker is None else marker.lacks(needed)
     if lacking:
@@ -154,9 +154,9 @@ def _require_whole(marker: Marker | None, ticket: CommitTicket, state: str) -> N
 def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool) -> None:
     """Is the ticket's transaction the one that this state knows by that txid?
 
-    Above the highest txid nothing is known yet. Below it a late transaction may come, into a hole or once more, and one
-    that came in a group with the highest: its position must have the same digest. The highest must have the same
-    position, and no older attempt where attempts may have different batches.
+    Nothing is known above the highest txid. Below it, these may come: a late transaction, for a hole or repeated, or
+    one of the highest txid's group; the latter must have the same digest of its position. The highest must have the
+    same position, and no older attempt if attempts may have different batches.
     """
     if ticket.txid > marker.high:
         return
@@ -191,7 +191,7 @@ def _highest(ticket: CommitTicket, holes: tuple[tuple[int, int], ...], attempt: 
 
 
 def _from(floor: int, holes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Without what is below `floor`: nothing can fill it any more."""
+    """Without holes below `floor`: nothing can fill them any more."""
     return tuple((max(first, floor), last) for first, last in holes if last >= floor)
 
 

@@ -1,6 +1,6 @@
-"""How a staged batch changes a stored map: pure, so that every store without arithmetic of its own merges alike.
+"""How a staged batch changes a stored map. Pure, so all stores that merge in this process merge alike.
 
-A key is a tuple of key fields (the empty tuple where the state has none), a value a tuple of value fields.
+A key is a tuple of key fields (the empty tuple if the state has none), a value a tuple of value fields.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Value: TypeAlias = tuple[Any, ...]
 Changes: TypeAlias = "dict[Key, Value | None]"
 """What to write: the new value of a key, or None to remove it."""
 Lookup: TypeAlias = Callable[[Sequence[Key]], "list[Value | None]"]
-"""The stored values of keys; asked about keys of the batch only, so that the cost does not depend on the state (T6)."""
+"""The stored values of keys. Asked for keys of the batch only, so the cost does not depend on the state (T6)."""
 
 EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow])
 """Default decimal arithmetic rounds to 28 digits; sums of decimal(38,s) must be exact."""
 
 
 class OfAttempt(Protocol):
-    """Which attempt of which transaction a batch belongs to; a CommitTicket says it."""
+    """Names the attempt and transaction of a batch, as a CommitTicket does."""
 
     @property
     def txid(self) -> int: ...
@@ -48,14 +48,14 @@ class OfAttempt(Protocol):
 
 
 NOBODY: OfAttempt = TransactionAttempt(txid=0, attempt=NO_ATTEMPT)
-"""Values are combined in no transaction: to be read, or to be stored in less place."""
+"""For combining values outside of any transaction: to read them, or to store them in less space."""
 
 
 def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup, whose: OfAttempt) -> Changes:
-    """What a staged batch (schema `spec.staged`) does to the stored map. What the user wrote is copied, prepared for
+    """The effect of a staged batch (schema `spec.staged`) on the stored map. Users' objects are copied, prepared for
     the attempt `whose`, and cleaned up (T10).
 
-    :raises UserCodeError: the user's aggregator or updater raised, or gave what does not fit the state's fields.
+    :raises UserCodeError: the user's aggregator or updater raised, or its result does not fit the state's fields.
     """
     rows = table_to_rows(batch)
     with decimal.localcontext(EXACT), _prepared(spec, whose) as own, user_code(spec):
@@ -70,7 +70,7 @@ def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup, whose: OfAttempt) ->
 
 @contextmanager
 def _prepared(spec: StateSpec, whose: OfAttempt) -> Iterator[StateSpec]:
-    """The spec with copies of what the user wrote."""
+    """The spec with copies of the user's objects."""
     context = OperationContext(partition_index=0, num_partitions=1, txid=whose.txid, attempt=whose.attempt)
     with ExitStack() as lives:
 
@@ -83,8 +83,8 @@ def _prepared(spec: StateSpec, whose: OfAttempt) -> Iterator[StateSpec]:
 
 
 def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAttempt) -> Changes:
-    """What a late batch does to the values before the highest txid (T9), for keys that have one: taking the highest
-    txid back must not take the late batch too."""
+    """The effect of a late batch on the values before the highest txid (T9), for keys that have one: taking the highest
+    txid back must not take back the late batch too."""
     if not before:
         return {}
     changes = merge(spec, batch, lambda keys: [before.get(key) for key in keys], whose)
@@ -93,7 +93,7 @@ def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAtt
 
 @contextmanager
 def user_code(spec: StateSpec) -> Iterator[None]:
-    """The border around user code: errors of this package pass, all others become UserCodeError."""
+    """The border around user code: errors of this package pass through, all others become UserCodeError."""
     try:
         yield
     except TridentError:
@@ -150,7 +150,7 @@ def _stored(lookup: Lookup, keys: Iterable[Key]) -> Changes:
 
 
 def with_changes(lookup: Lookup, changes: Changes, keys: Sequence[Key]) -> list[Value | None]:
-    """The values of keys as they will be stored: those that are not written yet come first."""
+    """The values of keys after `changes`, which are not written yet."""
     unknown = [key for key in dict.fromkeys(keys) if key not in changes]
     stored = dict(zip(unknown, lookup(unknown), strict=True)) if unknown else {}
     return [changes[key] if key in changes else stored[key] for key in keys]
@@ -159,7 +159,7 @@ def with_changes(lookup: Lookup, changes: Changes, keys: Sequence[Key]) -> list[
 def _picker(spec: StateSpec, names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     staged = names_of(spec.staged)
     places = [staged.index(name) for name in names]
-    if len(places) < 2:  # of which itemgetter makes no tuple
+    if len(places) < 2:  # itemgetter makes no tuple of a single field
         return lambda row: tuple([row[place] for place in places])
     return itemgetter(*places)
 
@@ -204,7 +204,7 @@ def _require_own_keys(spec: StateSpec, rows: list[tuple[Any, ...]], changes: Cha
 
 
 class BufferedMap:
-    """The MapState of an updater: puts are kept back until the whole batch is done, reads see them."""
+    """The MapState of an updater: buffers puts until the whole batch is done; reads see them."""
 
     def __init__(self, spec: StateSpec, lookup: Lookup) -> None:
         self.changes: Changes = {}
@@ -235,7 +235,7 @@ class BufferedMap:
 
 
 def _fitting(spec: StateSpec, changes: Changes) -> Changes:
-    """The changes with every value in its field's type (an int in a double field becomes a float)."""
+    """The changes with every value converted to its field's type (an int in a double field becomes a float)."""
     import pyarrow as pa
 
     schema = (*spec.keys, *spec.values)
@@ -250,7 +250,7 @@ def _fitting(spec: StateSpec, changes: Changes) -> Changes:
 
 
 def does_not_fit(spec: StateSpec, what: str) -> UserCodeError:
-    """The error of a value that a state's field cannot hold, such as a sum that overflows."""
+    """The error for a value that a state's field cannot hold, such as a sum that overflows."""
     return UserCodeError(
         f"a new value of state {spec.name!r} does not fit its field: {what}",
         "Nothing was applied: declare a wider type (a sum of decimal(38,0) or double), or mend the aggregator.",
@@ -260,7 +260,7 @@ def does_not_fit(spec: StateSpec, what: str) -> UserCodeError:
 
 
 def _unfit(spec: StateSpec, rows: list[tuple[Any, ...]]) -> str:
-    """The first value that does not fit, in words."""
+    """Describes the first value that does not fit."""
     import pyarrow as pa
 
     schema = (*spec.keys, *spec.values)

@@ -1,8 +1,8 @@
 """Values as numbers, texts and bytes, for stores with fewer types than a topology.
 
-Dates, times and timestamps (UTC) are ISO 8601, decimals text, an interval is its microseconds, NaN the text ``NaN``.
-Arrays, maps and structs are JSON: an array is a list, a struct an object, a map an object if its keys are strings, else
-a list of pairs; in it bytes are hexadecimal.
+Dates, times and timestamps (UTC) are ISO 8601, decimals are text, an interval is its microseconds, NaN is the text
+``NaN``. Arrays, maps and structs are JSON: an array is a list, a struct an object, a map an object if its keys are
+strings, else a list of pairs. Bytes inside JSON are hexadecimal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def key_text(fields: Sequence[Field], key: Sequence[Any]) -> str:
 
 @cache
 def encoder(type_text: str) -> Coder:
-    """From Python to numbers, texts and bytes. Timestamps without a zone are UTC."""
+    """Converts from Python to numbers, texts and bytes. Timestamps without a zone are UTC."""
     if type_text.startswith("decimal"):
         return optional(lambda value: format(value, "f"))
     if is_nested(type_text):
@@ -55,7 +55,7 @@ def encoder(type_text: str) -> Coder:
 
 @cache
 def decoder(type_text: str) -> Coder:
-    """Back to Python: the values that Arrow gives for the type."""
+    """Converts back to Python: the values that Arrow gives for the type."""
     if type_text.startswith("decimal"):
         return optional(Decimal)
     if is_nested(type_text):
@@ -79,12 +79,12 @@ def _json_encoder(type_text: str) -> Coder:
 
 
 def json_decoder(type_text: str) -> Coder:
-    """Back from inside JSON text."""
+    """Converts a value inside JSON text back."""
     return optional(bytes.fromhex) if type_text == "binary" else decoder(type_text)
 
 
 def json_part(value: Any) -> Any:
-    """An encoded value inside JSON text."""
+    """An encoded value in the form for JSON text."""
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -107,9 +107,9 @@ def _timestamp(value: datetime.datetime) -> str:
 
 
 def json_coder(type_text: str, leaf: Callable[[str], Coder], *, decodes: bool = False) -> Coder:
-    """From values that are not None to what ``json.dumps`` takes, or back from it.
+    """Converts values that are not None to what ``json.dumps`` accepts, or back.
 
-    :param leaf: for a simple type the function that does the same for its values.
+    :param leaf: gives the same conversion for a simple type.
     """
     inner = {member.name: optional(json_coder(member.type, leaf, decodes=decodes)) for member in members(type_text)}
     if not inner:

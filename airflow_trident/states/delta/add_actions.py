@@ -1,4 +1,4 @@
-"""What the log of a Delta table says of a file: it is in the file's footer."""
+"""Entries of a Delta table's log for a file, made from the file's footer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"(?:[\w=/.-]|%25)*", re.ASCII)
 _LONGEST = 32
-"""Characters of a text in statistics, as Delta itself keeps them."""
+"""Longest text in statistics, in characters, as in Delta itself."""
 
 
 def described(footer: Any, path: str, size: int, columns: Collection[str], partition: Mapping[str, Any]) -> NewFile:
@@ -36,7 +36,7 @@ def described(footer: Any, path: str, size: int, columns: Collection[str], parti
 
 
 def old_files(table: Any) -> list[OldFile]:
-    """Of the version that a `deltalake.DeltaTable` is at."""
+    """The files of the version that a `deltalake.DeltaTable` is at."""
     import pyarrow as pa
 
     names = table.metadata().partition_columns
@@ -53,9 +53,8 @@ def old_files(table: Any) -> list[OldFile]:
 
 
 def rows_of(source: Any, file: OldFile, table: Any, columns: Sequence[str] | None) -> pa.Table:
-    """
-    :param source: its content.
-    :param table: the `deltalake.DeltaTable`, whose partition columns the files of others do not have.
+    """:param source: the file's content.
+    :param table: the `deltalake.DeltaTable`; files of other writers lack its partition columns.
     :param columns: None: all of the table's.
     """
     import pyarrow as pa
@@ -77,10 +76,10 @@ def rows_of(source: Any, file: OldFile, table: Any, columns: Sequence[str] | Non
 
 
 def removed(file: OldFile) -> Any:
-    """Paths are as the log has them; they are encoded once more in what is removed, and one that came out differently
-    would stay in the table.
+    """A remove action. Paths are as in the log. The remove action encodes them once more; if the result differed, the
+    file would stay in the table.
 
-    :raises ConfigurationError: this one might.
+    :raises ConfigurationError: the path would differ.
     """
     transaction: Any = require_extra("deltalake.transaction", EXTRA)
     if not _PLAIN.fullmatch(file.path):
@@ -93,18 +92,18 @@ def removed(file: OldFile) -> Any:
 
 
 def texts(partition: Mapping[str, Any]) -> dict[str, str | None]:
-    """As the log has them."""
+    """Values as texts of the log."""
     return {name: None if value is None else str(_json(value)) for name, value in partition.items()}
 
 
 def _now_ms() -> int:
-    """For the log's own times; nothing is decided by them."""
+    """For the log's own times; nothing depends on them."""
     return time.time_ns() // 1_000_000
 
 
 def _statistics(footer: Any, nulls: dict[str, int], columns: Collection[str]) -> dict[str, Any]:
-    """Only what means the same to every reader: NaN, times and decimals have no smallest and largest values here. And
-    those only if all columns have them: delta-rs takes one that is missing for a null, and finds no row of the file."""
+    """Only values with one meaning for every reader: NaN, times and decimals get no minimum and maximum. And only if
+    all columns have them: delta-rs takes a missing one for a null and finds no row of the file."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]

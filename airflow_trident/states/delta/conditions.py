@@ -1,4 +1,4 @@
-"""Of a Delta table in a bucket: does its store take a name once? delta-rs relies on it, and does not ask."""
+"""Does the store of a Delta table in a bucket give a name away only once? delta-rs relies on that without a check."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SETTINGS = {
 
 
 def require_conditions(place: DeltaPlace) -> None:
-    """:raises ConfigurationError: it cannot: two committers could both write the next version.
-    :raises MissingExtraError: obstore is needed to ask.
+    """:raises ConfigurationError: it does not: two committers could both write the next version.
+    :raises MissingExtraError: the check needs obstore.
     """
     parts = urlsplit(place.where)
     if parts.scheme not in _SCHEMES:

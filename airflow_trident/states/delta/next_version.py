@@ -1,4 +1,4 @@
-"""Commits that are the next version of a Delta table, or none; who got no answer asks the table."""
+"""Commits that are the next version of a Delta table, or none. Without an answer, the table itself is asked."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_trident.states.tables.overtaken import Overtaken
 
 @contextmanager
 def next_version(place: DeltaPlace, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Around a commit that Delta may not repeat by itself.
+    """Wraps a commit that Delta must not repeat by itself.
 
-    :param undo: takes back what was written for it.
-    :raises Overtaken: it is not the next version of the table.
-    :raises OutcomeUnknownError: nobody said whether it is.
+    :param undo: takes back what was written for the commit.
+    :raises Overtaken: the commit is not the next version of the table.
+    :raises OutcomeUnknownError: it is unknown whether it is.
     """
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
     try:

@@ -1,4 +1,4 @@
-"""The Delta table of one state: found or made, and held to be its own."""
+"""The Delta table of one state: opens or makes it, and checks that it belongs to the state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from airflow_trident.types import names_of
 
 
 def open_table(place: DeltaPlace, runs: Runs) -> Any:
-    """
-    :return: a `deltalake.DeltaTable`.
+    """:return: a `deltalake.DeltaTable`.
     :raises ConfigurationError: the table belongs to something else.
-    :raises DefinitionChangedError: it is that of the state, with other fields.
+    :raises DefinitionChangedError: the table belongs to the state, but has other fields.
     """
     spec = runs.spec
     module: Any = require_extra("deltalake", EXTRA)

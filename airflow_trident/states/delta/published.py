@@ -1,7 +1,7 @@
-"""What a Delta state has of each key, as a table of its own, which everybody reads as it is.
+"""The current value of each key of a Delta state, as a separate table that everybody can read.
 
-Each time it is written whole, as one version of the table. An application transaction says up to which commit of the
-state it goes: who comes later with less writes nothing.
+Each publication writes the whole table as one version. An application transaction holds the last commit of the state
+that it includes; a slower publisher with less writes nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ _KEPT = "latest"
 
 
 def publish(place: DeltaPlace, spec: StateSpec, commit: int, rows: Callable[[], pa.Table], keep_h: int) -> bool:
-    """
-    :param place: of the state's own table.
-    :param commit: the state's last one that `rows` is of.
-    :param keep_h: hours for which files of older versions stay for who still reads them.
+    """:param place: of the state's own table.
+    :param commit: the last commit of the state that is in `rows`.
+    :param keep_h: how many hours files of older versions stay for their readers.
     :return: was it new?
-    :raises ConfigurationError: the table is another one's.
-    :raises Overtaken: somebody else was faster.
+    :raises ConfigurationError: the table belongs to something else.
+    :raises Overtaken: another process was faster.
     """
     import pyarrow.parquet as pq
 
@@ -66,7 +65,7 @@ def publish(place: DeltaPlace, spec: StateSpec, commit: int, rows: Callable[[], 
                     app_transactions=[transaction.Transaction(app, commit)], max_commit_retries=0
                 ),
             )
-        with contextlib.suppress(errors.CommitFailedError):  # somebody published more
+        with contextlib.suppress(errors.CommitFailedError):  # another process published more
             table.update_incremental()
             table.vacuum(keep_h, dry_run=False, enforce_retention_duration=False, full=True)
     return True

@@ -1,8 +1,8 @@
-"""The files of a Delta state: each is a *run*, the rows of one batch or of several that were folded into one.
+"""The files of a Delta state. Each is a *run*: the rows of one batch, or of several that were folded into one.
 
-A run is written once. Its place in the order is a partition value of the table, so the list of runs comes from the
-table's log alone. The marker of the state is in the footer of the run that was written last, so that it changes with
-the data in one commit. Rows are sorted by the first key: a look-up reads the row groups that may hold a key.
+A run is written once. Its place in the order is a partition value of the table, so the table's log alone gives the list
+of runs. The marker of the state is in the footer of the last run, so marker and data change in one commit. Rows are
+sorted by the first key: a look-up reads only row groups that may hold a key.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _FAST: dict[MergeKind | None, tuple[str, ...]] = {
     MergeKind.MIN: _ORDERED,
     MergeKind.MAX: _ORDERED,
 }
-"""What Arrow folds as we do: no extremes of floating point, where it skips NaN, and no sums of decimals."""
+"""Types that Arrow folds as `merge` does: no floating point in MIN and MAX, where Arrow skips NaN, and no sums of
+decimals."""
 _VERBS = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A file. `commit`: the number of the commit that wrote it. `txid`: whose rows it has, None if it was folded."""
+    """A file. `commit`: number of the commit that wrote it. `txid`: of its rows, None if it was folded."""
 
     path: str
     commit: int
@@ -67,7 +68,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a commit knows. `bounds`: per value field, what no sum's absolute value is above; 0 where none is added."""
+    """What a commit knows. `bounds`: per value field, an upper bound of the absolute value of any sum; 0 for other
+    fields."""
 
     marker: Marker | None
     bounds: tuple[int, ...]
@@ -75,15 +77,13 @@ class Footer:
     def to_bytes(self) -> bytes:
         marker = None if self.marker is None else asdict(self.marker)
         group = [] if marker is None else group_to_json(marker.pop("group"))
-        # Beside the marker: versions that know no groups take no field of it that they do not know.
+        # Beside the marker: older versions, which know no groups, refuse unknown fields in it.
         beside = {"group": group} if group else {}
         return json.dumps({"v": 1, "marker": marker, "bounds": self.bounds, **beside}).encode()
 
 
 def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
-    """
-    :raises CorruptRecordError: the file was written by somebody else.
-    """
+    """:raises CorruptRecordError: another writer made the file."""
     import pyarrow.parquet as pq
 
     try:
@@ -103,7 +103,8 @@ def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How one state's rows are kept and folded. Combiners add partial values; else the last wins, also a removal."""
+    """How the rows of one state are kept and folded. Combiners add partial values; otherwise the last row wins, also a
+    removal."""
 
     spec: StateSpec
 
@@ -118,7 +119,7 @@ class Runs:
 
     @property
     def is_builtin(self) -> bool:
-        """Can no combination raise, but for sums that overflow?"""
+        """Do all combinations surely succeed, except for sums that overflow?"""
         return self.adds and all(combiner.merge_kind is not None for combiner in self.spec.combiners)
 
     # ---- writing -----------------------------------------------------------------------------------------------
@@ -141,9 +142,9 @@ class Runs:
         return self.fold(self._canonical(table), whose)
 
     def of_several(self, batches: Sequence[tuple[OfAttempt, pa.Table]]) -> pa.Table:
-        """Staged batches of partial values as one: each combined by itself first, as its own attempt.
+        """Staged batches of partial values as one table. Each is first combined alone, as its own attempt.
 
-        :raises UserCodeError: a sum of them does not fit its field, as it would in no file.
+        :raises UserCodeError: a sum of them does not fit its field; no file could hold it.
         """
         import pyarrow as pa
 
@@ -160,7 +161,7 @@ class Runs:
         )
 
     def _canonical(self, table: pa.Table) -> pa.Table:
-        """Keys that are equal, with equal bits."""
+        """With equal bits for equal keys."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -192,7 +193,7 @@ class Runs:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def read(self, files: pafs.FileSystem, runs: Sequence[Run]) -> pa.Table:
-        """All rows, in order; not folded."""
+        """All rows in order, not folded."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -205,7 +206,7 @@ class Runs:
         return pa.concat_tables(parts)
 
     def look_up(self, files: pafs.FileSystem, runs: Sequence[Run], keys: Sequence[Key]) -> dict[Key, Value]:
-        """The values of those keys that have one."""
+        """The values of the keys that have one."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -228,7 +229,7 @@ class Runs:
         return self.mapping(pa.concat_tables(parts))
 
     def fold(self, table: pa.Table, whose: OfAttempt = NOBODY) -> pa.Table:
-        """Each key once. Rows of removed keys stay: they hide those of runs that are not here."""
+        """Each key once. Rows of removed keys stay: they hide rows of other runs."""
         if not table.num_rows:
             return table
         if not self.adds:
@@ -262,7 +263,7 @@ class Runs:
         return type(table).from_arrays(columns, names=list(names_of(self.rows))).cast(arrow_schema(self.rows))
 
     def mapping(self, table: pa.Table) -> dict[Key, Value]:
-        """Folded, without what was removed."""
+        """The folded rows without removed keys."""
         width, values = len(self.spec.keys), len(self.spec.values)
         rows = table_to_rows(self.fold(table))
         return {
@@ -296,12 +297,12 @@ def runs_of(table: Any) -> list[Run]:
 
 
 def now_ms() -> int:
-    """For the log's own times; nothing is decided by them."""
+    """For the log's own times; nothing depends on them."""
     return time.time_ns() // 1_000_000
 
 
 def _scale(type_text: str) -> int | None:
-    """Digits behind the point of a type whose sums may overflow; None for others."""
+    """Digits after the point, for a type whose sums may overflow; None for others."""
     if type_text in WHOLE_TYPES:
         return 0
     return int(type_text.rstrip(")").split(",")[1]) if type_text.startswith("decimal(") else None
@@ -322,7 +323,7 @@ def _groups(metadata: Any, wanted: Sequence[Any]) -> list[int]:
     try:
         plain.sort()
         return [number for number in everything if _may_have(metadata.row_group(number).column(0).statistics, plain)]
-    except TypeError:  # statistics of a type that does not compare with its values
+    except TypeError:  # statistics of a type that cannot be compared with its values
         return everything
 
 

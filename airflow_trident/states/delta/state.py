@@ -1,8 +1,8 @@
-"""States as Delta tables: every batch is appended with its marker in one commit, and folded later.
+"""States as Delta tables: each commit appends a batch with its marker; later commits fold the files.
 
-What decides about a batch was read from one snapshot, and the commit says so: it succeeds only as the version right
-after that snapshot (and as the next app transaction), so nothing can come between. A handle that is opened later would
-accept an older app transaction; none is asked to.
+Each decision about a batch is read from one snapshot. The commit succeeds only as the version right after that snapshot
+(and as the next app transaction), so nothing can come between. A handle that is opened later would accept an older app
+transaction, so no commit uses one.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class DeltaState(StateFactory):
     :param path: a folder that all committers share, or a URI such as ``s3://bucket/states``.
     :param table: the table's name below it.
     :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
-    :param storage_options: over those of the connection.
-    :param fold_at: with so many files, a commit is followed by folding some of them; None: only `fold()` does it.
-    :param keep_removed_h: how long files that were folded stay for who still reads them.
+    :param storage_options: override those of the connection.
+    :param fold_at: from this number of files on, a commit also folds some of them; None: only `fold()` does.
+    :param keep_removed_h: how many hours folded files stay for their readers.
     """
 
     path: str
@@ -71,7 +71,7 @@ class DeltaState(StateFactory):
     def __post_init__(self) -> None:
         if self.fold_at is not None and self.fold_at < 2:
             raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
-        DeltaPlace(uri=self.path)  # refuses what is no place
+        DeltaPlace(uri=self.path)  # refuses an invalid place
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -93,7 +93,7 @@ class DeltaState(StateFactory):
         return f"DeltaState({self.path}{f', {self.table}' if self.table else ''})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """The receiving process may not have the Airflow connection, so send resolved settings."""
         place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
         found = place.resolved(required=False)
         return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
@@ -114,7 +114,7 @@ class OpenDeltaState(AdmittingState):
         require_conditions(place)
 
     def _snapshot(self) -> tuple[list[Run], Footer]:
-        """The runs, and what the last commit knew; all later questions are about the same snapshot."""
+        """The runs and the footer of the last commit. All later questions use the same snapshot."""
         with self.place.errors():
             self._table.update_incremental()
             runs = runs_of(self._table)
@@ -177,7 +177,7 @@ class OpenDeltaState(AdmittingState):
     def _apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
         spec, known = self._spec, self._runs
         runs, footer = self._snapshot()
-        # Without partial values, what came late cannot be told from what the highest txid did with it.
+        # Without partial values, a late batch cannot be separated from the changes of the highest txid.
         commutes = spec.commutes and (known.adds or not spec.opaque)
         marker, verdict = admit(footer.marker, ticket, state=spec.name, commutes=commutes, opaque=spec.opaque)
         if verdict is not Verdict.SKIP:
@@ -201,9 +201,9 @@ class OpenDeltaState(AdmittingState):
     ) -> None:
         """Commit one more run.
 
-        :param rows: from the runs that stay.
+        :param rows: makes its rows from the runs that stay.
         """
-        # The marker of a commit without rows is of no use any more, unless it is about to be taken back as a batch.
+        # A run without rows only held an old marker, unless it is about to be taken back as a batch.
         gone = [*(run for run in runs if not run.rows), *replaced]
         table = arrow_schema(self._runs.rows).empty_table()
         if rows is not None:
@@ -215,7 +215,7 @@ class OpenDeltaState(AdmittingState):
         self._commit(table, Footer(marker=marker, bounds=bounds), gone, commit=commit, order=commit, txid=txid)
 
     def _rows_of(self, ticket: CommitTicket, batch: pa.Table, footer: Footer, kept: Sequence[Run]) -> pa.Table:
-        """What to append, after everything that can raise."""
+        """The rows to append. Everything that can raise happens here."""
         lookup = partial(self._stored, kept)
         if not self._runs.adds:
             return self._runs.changes(merge(self._spec, batch, lookup, ticket))
@@ -224,7 +224,7 @@ class OpenDeltaState(AdmittingState):
             new = self._runs.bounds(table)
             if not self._runs.may_overflow([old + more for old, more in zip(footer.bounds, new, strict=True)]):
                 return table
-        # Only to see that it can be combined: what is appended stays partial, so that it can be taken back.
+        # Only to check that it can be combined: the appended values stay partial, so they can be taken back.
         merge(self._spec, batch, lookup, ticket)
         return table
 
@@ -234,7 +234,7 @@ class OpenDeltaState(AdmittingState):
         return [found.get(key) for key in keys]
 
     def _commit(self, table: pa.Table, footer: Footer, gone: Sequence[Run], **place: Any) -> None:
-        """One commit of a new run without those that are `gone`.
+        """One commit that adds a run and removes those in `gone`.
 
         :raises Overtaken: it is not the next version of the table.
         """
@@ -242,7 +242,7 @@ class OpenDeltaState(AdmittingState):
         with self.place.errors():
             run = self._runs.write(self._files, table, footer, **place)
             times = now_ms()
-            # Who follows the table's changes need not see a fold.
+            # Readers of the table's change feed need not see a fold.
             changes = place["txid"] is not None
             added = transaction.AddAction(run.path, run.bytes, run.partition, times, changes, run.stats)
             removed = [
@@ -272,16 +272,16 @@ class OpenDeltaState(AdmittingState):
     # ---- folding -----------------------------------------------------------------------------------------------
 
     def fold(self, *, at: int = 2) -> bool:
-        """Make one run of several, in a transaction of its own that changes no value; if there are at least `at`.
+        """Fold at least `at` runs into one, in a transaction of its own that changes no value.
 
-        With `at` above 2 the newest runs and those older ones that are not much larger than them: so each row is
-        written again only a few times (the logarithm of the state's size). Returns whether anything was folded.
+        With `at` above 2, folds the newest runs and older ones that are not much larger. So each row is rewritten only
+        a few times (the logarithm of the state's size). Returns whether anything was folded.
         """
         return bool(self._again(lambda: self._fold(at)))
 
     def _fold(self, at: int) -> bool:
         runs, footer = self._snapshot()
-        # What may be taken back stays by itself.
+        # A run that may be taken back stays separate.
         marker = footer.marker
         own = [marker.high] if marker is not None and marker.attempt != NO_ATTEMPT else []
         parts = sorted((run for run in runs if run.rows and run.txid not in own), key=lambda run: -run.order)
@@ -319,15 +319,15 @@ class OpenDeltaState(AdmittingState):
         with self.place.errors(), contextlib.suppress(errors.CommitFailedError):
             self._table.update_incremental()
             hours = self._factory.keep_removed_h
-            # All: what killed committers wrote and never committed is in no log.
+            # All files: those that killed committers wrote but never committed are in no log.
             self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
 
     def publish(self) -> bool:
-        """Write the value of each key to the Delta table ``<table>_latest``, one row for a key, which others read as it
-        is: one version of that table, whole. It reads and writes all of the state.
+        """Write the value of each key to the Delta table ``<table>_latest``, one row per key, for any reader. Writes
+        the whole table as one version, and reads the whole state.
 
         :return: False if nothing was committed since the last time.
-        :raises ConfigurationError: that table is another one's.
+        :raises ConfigurationError: that table belongs to something else.
         """
         return bool(self._again(self._publish))
 
@@ -362,4 +362,4 @@ class OpenDeltaState(AdmittingState):
         return iter(found.items())
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""

@@ -1,13 +1,13 @@
-"""Rows appended to a Delta table that everybody may read and write: staged files become files of the table.
+"""Appends rows to a Delta table that everybody may read and write: staged files become files of the table.
 
-A commit of the table has the batch's files and an application transaction, whose version is a random token. The token
-names a file, `_trident/<topology>-<state>/<token>.json` below the table, with the marker: it is written before, and
-counts from the commit on. The log keeps application transactions for ever (unless the table's
-`delta.setTransactionRetentionDuration` is set), and neither vacuum nor clean-up of the log touches the file. What
-decides about a batch was read from one version of the table; the commit is the next version, or none.
+A commit of the table contains the batch's files and an application transaction, whose version is a random token. The
+token names a file below the table, `_trident/<topology>-<state>/<token>.json`, which holds the marker. It is written
+before the commit and is valid from the commit on. The log keeps application transactions for ever (unless the table's
+`delta.setTransactionRetentionDuration` is set); neither vacuum nor clean-up of the log touches the file. Each decision
+about a batch is read from one version of the table; the commit is the next version, or none.
 
-Others may append, compact, vacuum, delete and overwrite meanwhile: then all is decided anew. A table that somebody
-restored to a version below the marker's is refused.
+If others append, compact, vacuum, delete or overwrite meanwhile, everything is decided anew. A table that was restored
+to a version before the marker's is refused.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _FORMAT = Format(
 
 @dataclass(frozen=True)
 class DeltaTable(StateFactory):
-    """A Delta table, made if missing; rows are appended as they are.
+    """A Delta table, made if missing; rows are appended unchanged.
 
     :param path: its folder, or a URI such as ``s3://bucket/sales``.
     :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
-    :param storage_options: over those of the connection.
+    :param storage_options: override those of the connection.
     :param partition_by: its partition columns.
     """
 
@@ -73,7 +73,7 @@ class DeltaTable(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
 
     def __post_init__(self) -> None:
-        self.place()  # refuses what is no place
+        self.place()  # refuses an invalid place
 
     def place(self) -> DeltaPlace:
         return DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
@@ -85,13 +85,13 @@ class DeltaTable(StateFactory):
 
     def make_state(self, spec: StateSpec) -> OpenDeltaTable:
         """
-        :raises ConfigurationError: the table has other columns, or something that a file by reference would break.
+        :raises ConfigurationError: the table has other columns, or a feature that files added by reference would break.
         """
         self.validate(spec)
         return OpenDeltaTable(self.place().resolved(), spec)
 
     def latest(self) -> pa.Table:
-        """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
+        """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
 
         :raises ConfigurationError: the table has no changes by key.
         """
@@ -109,15 +109,15 @@ class DeltaTable(StateFactory):
         return f"DeltaTable({self.path})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """The receiving process may not have the Airflow connection, so send resolved settings."""
         found = self.place().resolved(required=False)
         return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """The marker's file. `of`: topology and state. `table_version`: the table's version that it counts from. `before`:
-    the token that it replaced."""
+    """The marker's file. `of`: topology and state. `table_version`: the table version of its commit. `before`: the
+    token that it replaced."""
 
     of: tuple[str, str]
     marker: dict[str, Any]
@@ -127,7 +127,7 @@ class _Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known(Known):
-    """`commit`: the token. `before`: the one that it replaced."""
+    """`commit`: the token. `before`: the token that it replaced."""
 
     before: int | None = None
 
@@ -171,7 +171,7 @@ class OpenDeltaTable(AppendingState):
     # ---- what is known -----------------------------------------------------------------------------------------
 
     def _known(self) -> _Known:
-        """As of one version of the table, which all later questions are about."""
+        """From one version of the table; all later questions use the same version."""
         with self.place.errors():
             for last in (False, True):
                 self._table.update_incremental()
@@ -183,7 +183,7 @@ class OpenDeltaTable(AppendingState):
                 try:
                     content = self._content(token)
                 except FileNotFoundError:
-                    if last:  # else others have gone on twice since the token was read
+                    if last:  # else others committed twice since the token was read
                         raise CorruptRecordError(
                             f"the Delta table {self.place.where!r} has no file {self._path(token)!r}, with what is "
                             f"applied of state {self._spec.name!r}",
@@ -214,7 +214,7 @@ class OpenDeltaTable(AppendingState):
         while (last := max((one for one in restored if ours < one <= now), default=None)) is not None:
             to = restored[last]
             if to is not None and int(to) >= ours:
-                now = int(to)  # what was there then is there again
+                now = int(to)  # the content of that version is back
             else:
                 raise CorruptRecordError(
                     f"the Delta table {self.place.where!r} was restored to "
@@ -286,14 +286,14 @@ class OpenDeltaTable(AppendingState):
                     commit_properties=properties,
                 )
         del tried[token]
-        if known.before is not None:  # the one between stays, for who has just read its token
+        if known.before is not None:  # keep the one between for readers that have just read its token
             self._delete(self._path(known.before))
 
     def _write_marker(self, token: int, known: _Known, marker: Marker) -> None:
         content = {
             "version": _FORMAT.version,
             "of": [self._spec.topology, self._spec.name],
-            # Rows of a sink come one transaction at a time, so there is never a group.
+            # Rows of a sink are applied one transaction at a time, so there is never a group.
             "marker": {name: value for name, value in asdict(marker).items() if name != "group"},
             "table_version": int(self._table.version()) + 1,
             "before": known.commit,

@@ -1,4 +1,4 @@
-"""What a Delta table is asked before rows go into it by reference: Delta checks nothing of files that are added so."""
+"""Checks of a Delta table before rows are added by reference: Delta itself does not check such files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _ON = "true"
 
 
 def require_delta_columns(spec: StateSpec, taken: tuple[str, ...] = ()) -> None:
-    """
-    :param taken: names of columns that the table has besides.
-    :raises ConfigurationError: the fields cannot be columns of a Delta table beside each other.
+    """:param taken: names of other columns of the table.
+    :raises ConfigurationError: the fields cannot be columns of one Delta table.
     """
     for each in (*spec.keys, *spec.values):
         if has_times(each.type) or INTERVAL in each.type:
@@ -34,7 +33,7 @@ def require_delta_columns(spec: StateSpec, taken: tuple[str, ...] = ()) -> None:
 
 
 def require_table(table: Any, spec: StateSpec, where: str) -> None:
-    """:raises ConfigurationError: files with the fields of `spec` cannot be added to it without being rewritten."""
+    """:raises ConfigurationError: files with the fields of `spec` cannot be added without a rewrite."""
     why = _why_not(table, spec)
     if why:
         raise ConfigurationError(
@@ -87,7 +86,7 @@ def _why_not_columns(schema: Any, spec: StateSpec) -> tuple[str, str] | None:
 
 
 def json_of(kind: Any) -> str:
-    """A type as the table's log says it."""
+    """A type in the words of the table's log."""
     return str(kind.to_json()).replace('"', "")
 
 

@@ -1,10 +1,10 @@
-"""Exactly-once files: one per transaction, which appears in the folder whole or not at all.
+"""Exactly-once files: one per transaction; it appears in the folder whole or not at all.
 
-What is applied is a record in ``_trident`` of the folder, ``<topology>-<state>.<19 digits>.json``: of several the
-highest counts. The next one is published by put-if-absent, so a committer that decided on a record which is no longer
-the last cannot write its own (T3): nothing is locked, and nobody waits for a committer that was stopped. A record also
-names the file that is to appear and the one that is to go, so that whoever comes after a crash finishes that first.
-Names that begin with ``_`` are no data for Spark, pyarrow and `FileSpout`. The folder may be one of a bucket
+Records in the folder's ``_trident``, ``<topology>-<state>.<19 digits>.json``, say what is applied; the highest one
+counts. The next record is published by put-if-absent, so a committer that decided on an outdated record cannot write
+its own (T3): nothing is locked, and nobody waits for a stopped committer. A record also names the file that is to
+appear and the file that is to be removed; after a crash the next committer does this first. Spark, pyarrow and
+`FileSpout` ignore names that begin with ``_``. The folder may be in a bucket
 (:mod:`airflow_trident.states.files.sink_folder`).
 """
 
@@ -49,19 +49,19 @@ _FORMAT = Format(
     "committer died while it wrote: remove it when nobody commits.",
 )
 KEEP = 10
-"""Records that stay behind the last one, for people; older ones are removed."""
+"""How many records before the last one stay, for people; older ones are removed."""
 _BESIDE = len(f".{'0' * 19}.json.{'0' * 32}.tmp")
 """Characters of the longest file name besides the sink's own."""
 TRIES = 100
-"""Each time that a committer must decide anew, another one has committed."""
+"""A committer decides anew only if another one has committed."""
 
 
 @dataclass(frozen=True)
 class FileSink(StateFactory):
     """A folder with a file per transaction: ``<topology>-<state>-<txid 19 digits>-<attempt>.parquet``.
 
-    :param path: the folder; may begin with ``~``; made if missing. On a file system that all committers share and on
-        which a hard link fails where the name is taken. Or ``s3://[connection@]bucket/folder``.
+    :param path: the folder; may begin with ``~``; made if missing. All committers must share its file system, on which
+        a hard link to an existing name must fail. Or ``s3://[connection@]bucket/folder``.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 
@@ -104,8 +104,8 @@ class FileSink(StateFactory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """The sink's own file. `highest`: the file of the marker's highest txid. Left to do: `publish`, a file's hidden and
-    final name, and `remove`, a file that goes."""
+    """The sink's own file. `highest`: the file of the marker's highest txid. Still to do: `publish`, a file's hidden
+    and final name, and `remove`, a file to delete."""
 
     marker: Marker | None = None
     highest: str | None = None
@@ -115,7 +115,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """As it is in the file. `of`: topology and state; version 0.1 of the package did not write it."""
+    """The record in stored form. `of`: topology and state; missing in records of version 0.1."""
 
     of: tuple[str, str] | None = None
     fields: str
@@ -177,7 +177,7 @@ class OpenFileSink(AdmittingState):
     # ---- files -------------------------------------------------------------------------------------------------
 
     def _prepare(self, ticket: CommitTicket, batch: pa.Table, version: int) -> tuple[str, str]:
-        """Write the file under a hidden name. :returns: that, and the name under which it will appear."""
+        """Write the file under a hidden name. :returns: that name, and the final one."""
         hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
         self.files.hide(hidden, lambda file: self._encode(batch, file))
         final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
@@ -208,7 +208,7 @@ class OpenFileSink(AdmittingState):
         self.files.settle()
 
     def _clean(self, version: int) -> None:
-        """Of what was prepared for this version or an earlier one nothing is published but what a record says."""
+        """Remove leftovers of this version and earlier ones: whatever no record names is never published."""
         limits = ((self._hidden, version), (self._record, version - KEEP), (self._unfinished, version - KEEP))
         self.files.forget(
             name
@@ -219,11 +219,11 @@ class OpenFileSink(AdmittingState):
     # ---- the record --------------------------------------------------------------------------------------------
 
     def _publish(self, version: int, record: _Record) -> bool:
-        """The atomic step, and what follows from it; False: it is not for this committer."""
+        """The atomic step and its consequences; False: another committer was first."""
         won = self._write(version, record)
         if won:
             self._finish(record)
-            if version == 1:  # a committer of version 0.1 refuses what it finds there now
+            if version == 1:  # this makes a committer of version 0.1 refuse
                 self.files.succeed(self._record_name(0), self._record_name(1))
             self._clean(version)
         elif record.publish is not None:
@@ -232,7 +232,7 @@ class OpenFileSink(AdmittingState):
 
     def _write(self, version: int, record: _Record) -> bool:
         assert record.marker is not None
-        # Files come one by one, so there is never a group.
+        # Files are applied one by one, so there is never a group.
         marker = {name: getattr(record.marker, name) for name in Marker.__slots__ if name != "group"}
         content = {
             "version": _FORMAT.version,
@@ -245,11 +245,12 @@ class OpenFileSink(AdmittingState):
         }
         if not self.files.take(self._record_name(version), json.dumps(content).encode()):
             return False
-        # One that is so late that the record of this version was removed has published it behind the last one.
+        # A very late committer may succeed after this version's record was removed; it then published an outdated
+        # record.
         return max(self._versions(), default=0) == version
 
     def _record_name(self, version: int) -> str:
-        """Version 0: what version 0.1 of the package wrote, in one file."""
+        """Version 0: the single file of version 0.1 of the package."""
         return f"{self._name}.{version:019d}.json" if version else f"{self._name}.json"
 
     def _versions(self) -> list[int]:
@@ -267,7 +268,7 @@ class OpenFileSink(AdmittingState):
             except FileNotFoundError:
                 if not version:
                     return 0, _Record()
-                # removed since its name was read: others have gone on
+                # removed since its name was read: others have committed
 
     def _decode(self, data: bytes, path: str) -> _Record:
         place = f"of sink {self._spec.name!r} ({path!r})"
@@ -314,11 +315,11 @@ class OpenFileSink(AdmittingState):
         raise ConfigurationError(f"sink {self._spec.name!r} cannot be queried by key", "Use a state with keys.")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
 
 
 def _plain(value: Any) -> str | int:
-    """In JSON dates, times and decimals are text; an interval is its microseconds."""
+    """In JSON, dates, times and decimals are text; an interval is its microseconds."""
     if isinstance(value, datetime.timedelta):
         return microseconds_of(value)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
@@ -330,5 +331,5 @@ def _with_text_keys(value: Any) -> Any:
         return [_with_text_keys(part) for part in value]
     if not isinstance(value, dict):
         return value
-    plain = (str, bool, int)  # which the encoder makes texts of
+    plain = (str, bool, int)  # the encoder makes texts of these
     return {key if isinstance(key, plain) else str(_plain(key)): _with_text_keys(part) for key, part in value.items()}

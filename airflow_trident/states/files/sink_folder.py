@@ -1,5 +1,5 @@
-"""Where a FileSink's files are: a file system or an object store. In a bucket nothing is renamed: a copy inside the
-store is there whole, or not at all."""
+"""The folder of a FileSink, in a file system or an object store. A bucket has no rename, but a copy inside the store
+appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ META = "_trident"
 
 
 class SinkFolder(ABC):
-    """`_trident` in it holds records and hidden files, by plain names; the folder itself what has appeared.
+    """`_trident` in it holds records and hidden files, by plain names; the folder itself holds published files.
 
-    Verbs raise StoreUnavailableError or ConfigurationError where the storage does not work, and FileNotFoundError where
-    what they need is not there.
+    Methods raise StoreUnavailableError or ConfigurationError if the storage does not work, and FileNotFoundError if a
+    file they need does not exist.
     """
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """For people."""
+        """The folder's name, for people."""
 
     @abstractmethod
     def make(self) -> None:
-        """So that it can be written to."""
+        """Make it writable."""
 
     @abstractmethod
     def noted(self) -> list[str]:
@@ -42,45 +42,45 @@ class SinkFolder(ABC):
 
     @abstractmethod
     def note(self, name: str) -> bytes:
-        """:raises FileNotFoundError: it is not there."""
+        """:raises FileNotFoundError: there is no such file."""
 
     @abstractmethod
     def take(self, name: str, content: bytes) -> bool:
-        """Put it into ``_trident``, in one atomic step; False: the name is taken."""
+        """Put it into ``_trident`` in one atomic step; False: the name is taken."""
 
     @abstractmethod
     def hide(self, name: str, write: Callable[[BinaryIO], None]) -> None:
-        """Put it into ``_trident``, durably, under a name that nobody else uses."""
+        """Put it into ``_trident`` durably, under a name that nobody else uses."""
 
     @abstractmethod
     def forget(self, names: Iterable[str]) -> None:
-        """Take these out of ``_trident``, those that are there."""
+        """Remove these from ``_trident``; missing ones are ignored."""
 
     @abstractmethod
     def show(self, hidden: str, final: str) -> None:
-        """Let a hidden file appear, unless that is done: then it is not hidden any more."""
+        """Publish a hidden file. If it is no longer hidden, that was done before."""
 
     @abstractmethod
     def remove(self, final: str) -> None:
-        """A file that has appeared, unless that is done."""
+        """Remove a published file, if it is still there."""
 
     @abstractmethod
     def settle(self) -> None:
-        """What appeared and what was removed lasts."""
+        """Make publications and removals durable."""
 
     @abstractmethod
     def shown(self) -> list[str]:
-        """What has appeared, by name."""
+        """Names of the published files."""
 
     @abstractmethod
     def open(self, final: str) -> BinaryIO:
-        """What has appeared, for reading."""
+        """Open a published file for reading."""
 
     def succeed(self, earlier: str, record: str) -> None:
-        """Put a record in the place of one that an earlier version of the package reads, if that is there."""
+        """Replace a record that an earlier version of the package reads, if it exists."""
 
     def errors(self) -> AbstractContextManager[None]:
-        """What an error of the operating system means here."""
+        """Translates errors of the operating system."""
         return nullcontext()
 
 
@@ -106,7 +106,7 @@ class LocalSinkFolder(SinkFolder):
         try:
             return put_if_absent(self._noted(name), content, private=False)
         except FileNotFoundError:
-            return False  # so slow that others have cleaned behind it
+            return False  # so slow that others have cleaned up meanwhile
 
     def hide(self, name: str, write: Callable[[BinaryIO], None]) -> None:
         write_durably(self._noted(name), write, private=False)
@@ -152,7 +152,7 @@ class LocalSinkFolder(SinkFolder):
 
 @dataclass(frozen=True)
 class ObjectSinkFolder(SinkFolder):
-    """A hidden object is the right to appear: who finds it gone is late, and changes nothing."""
+    """A hidden object is the right to publish: a late committer does not find it and changes nothing."""
 
     place: ObjectPlace
 
@@ -189,14 +189,14 @@ class ObjectSinkFolder(SinkFolder):
             try:
                 _obstore().copy(self.place.store(), f"{META}/{hidden}", final)
             except FileNotFoundError:
-                return  # it is done
+                return  # done before
         self.forget([hidden])
 
     def remove(self, final: str) -> None:
         self._delete([final])
 
     def settle(self) -> None:
-        """An answer of the store says that it lasts."""
+        """Nothing to do: an answer of the store means that the change is durable."""
 
     def shown(self) -> list[str]:
         return [name for name, _ in ObjectStorage(self.place).list("") if "/" not in name]

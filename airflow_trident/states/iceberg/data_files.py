@@ -1,4 +1,4 @@
-"""Files of an Iceberg table: where they are, and what its manifests say of them."""
+"""Files of an Iceberg table: their locations and their entries in manifests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_DAY = date(1970, 1, 1).toordinal()
 
 
 def local_path(location: str) -> str | None:
-    """Of a file that this machine's file system has; its folder is made."""
+    """The path, if the file is on this machine's file system; its folder is made."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
         return None
@@ -44,7 +44,7 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
         parquet_column_mapping=module.parquet_path_to_id_mapping(schema),
     )
     said = statistics.to_serialized_dict()
-    # A footer does not count NaN, and its extremes leave NaN out: who trusted them would delete rows that have it.
+    # A footer does not count NaN, and its bounds ignore NaN: a reader that trusts them would delete rows with NaN.
     real = {number for number in said["lower_bounds"] if _is_real(schema, number, types)}
     for bounds in ("lower_bounds", "upper_bounds"):
         said[bounds] = {number: value for number, value in said[bounds].items() if number not in real}
@@ -64,7 +64,7 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
 
 
 def old_files(table: Any) -> list[OldFile]:
-    """Of the snapshot that a `pyiceberg.table.Table` was loaded with; `entry` is its `FileScanTask`."""
+    """The files of the snapshot that a `pyiceberg.table.Table` was loaded with. `entry` is its `FileScanTask`."""
     metadata = table.metadata
     dates = [str(one.field_type) == "date" for one in metadata.spec().partition_type(metadata.schema()).fields]
     return [
@@ -86,8 +86,7 @@ def _values(partition: Sequence[Any], dates: Sequence[bool]) -> PartitionValues:
 
 
 def rows_of(table: Any, file: OldFile, columns: Sequence[str] | None) -> pa.Table:
-    """Without what files of deletes take away; with the ids of the columns, so that they are found whatever they are
-    called."""
+    """Without the rows in delete files. Columns carry their ids, so renamed ones are found."""
     module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
     expressions: Any = require_extra("pyiceberg.expressions", EXTRA)
     schema = table.metadata.schema()
@@ -98,7 +97,7 @@ def rows_of(table: Any, file: OldFile, columns: Sequence[str] | None) -> pa.Tabl
 
 
 def record_of(values: PartitionValues) -> Any:
-    """Of a file's partition: dates are days since 1970 there."""
+    """The partition of a file; dates are days since 1970."""
     typedef: Any = require_extra("pyiceberg.typedef", EXTRA)
     return typedef.Record(*(value.toordinal() - _FIRST_DAY if isinstance(value, date) else value for value in values))
 

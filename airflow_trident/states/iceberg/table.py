@@ -1,13 +1,13 @@
-"""Rows appended to an Iceberg table that everybody may read and write: staged files become files of the table.
+"""Appends rows to an Iceberg table that everybody may read and write: staged files become files of the table.
 
-A commit has one new snapshot with the batch's files, and the marker as a property of the table: one request to the
-catalog, sent once, which asks that the main branch, the schema and the partitioning are still those that were looked
-at. What pyiceberg does by itself where a commit fails (it repeats the same files on top of what others did, as often as
-a property of the table says) would bring a batch in twice, so it is not asked to. A marker that comes without a batch
-has a snapshot without files: a property alone asks for nothing, and would overwrite that of a newer committer.
+A commit is one request to the catalog, sent once. It adds a snapshot with the batch's files and sets the marker as a
+property of the table. It requires that the main branch, the schema and the partitioning are still the ones that were
+read. pyiceberg's own retry is not used: it repeats the same files on top of others' commits, which would add a batch
+twice. A marker without a batch gets a snapshot without files: a property alone has no requirement, and would overwrite
+that of a newer committer.
 
-Properties outlive snapshots, so others may append, compact, delete, and expire snapshots. The marker says which
-snapshot it came with: main must come from that one, which shows whether somebody rolled the table back.
+Properties outlive snapshots, so others may append, compact, delete, and expire snapshots. The marker names its
+snapshot. Main must descend from it; otherwise somebody rolled the table back.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _FORMAT = Format(
 
 @dataclass(frozen=True)
 class IcebergTable(StateFactory):
-    """An Iceberg table, made if missing; rows are appended as they are.
+    """An Iceberg table, made if missing; rows are appended unchanged.
 
     :param name: with its namespace: ``sales.big_orders``.
     :param catalog: its name in the configuration of pyiceberg (``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__...``).
     :param conn_id: an Airflow connection (``iceberg``): its host is the catalog's `uri`, login and password its
         `credential`, its extras are properties.
     :param properties: of the catalog, over those of the connection: ``{"type": "sql", "uri": ..., "warehouse": ...}``.
-    :param partition_by: the columns whose values are its partitions.
+    :param partition_by: its partition columns.
     """
 
     name: str
@@ -70,7 +70,7 @@ class IcebergTable(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
 
     def __post_init__(self) -> None:
-        self.place()  # refuses what is no name
+        self.place()  # refuses an invalid name
 
     def place(self) -> IcebergPlace:
         return IcebergPlace(
@@ -84,14 +84,14 @@ class IcebergTable(StateFactory):
 
     def make_state(self, spec: StateSpec) -> OpenIcebergTable:
         """
-        :raises ConfigurationError: there is no such catalog; or the table has other columns, or something that a file
-            by reference would break.
+        :raises ConfigurationError: there is no such catalog; or the table has other columns, or a feature that files
+            added by reference would break.
         """
         self.validate(spec)
         return OpenIcebergTable(self.place().resolved(), spec)
 
     def latest(self) -> pa.Table:
-        """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
+        """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
 
         :raises ConfigurationError: the table has no changes by key.
         """
@@ -113,14 +113,15 @@ class IcebergTable(StateFactory):
         return f"IcebergTable({self.name}, {self.catalog})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """The receiving process may not have the Airflow connection, so send resolved settings."""
         found = self.place().resolved(required=False)
         return {**self.__dict__, "conn_id": found.conn_id, "properties": dict(found.properties)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """The property. `of`: topology and state. `snapshot`: id of the one that came with it; `sequence`: its number."""
+    """The property. `of`: topology and state. `snapshot`: id of the snapshot of the same commit; `sequence`: its
+    number."""
 
     of: tuple[str, str]
     marker: dict[str, Any]
@@ -168,7 +169,7 @@ class OpenIcebergTable(AppendingState):
         return self._known_now()
 
     def _known_now(self) -> Known:
-        """Of the table as it was loaded last."""
+        """From the table as it was last loaded."""
         metadata = self._table.metadata
         require_table(metadata, self._spec, self.place.name)
         text = metadata.properties.get(self._app)
@@ -190,7 +191,7 @@ class OpenIcebergTable(AppendingState):
             )
 
     def _require_ancestor(self, content: _Content, where: str) -> None:
-        """Does main come from the marker's snapshot? Where that was expired, what is left of its children is asked."""
+        """Does main descend from the marker's snapshot? If that is expired, its remaining children are checked."""
         metadata = self._table.metadata
         at = metadata.current_snapshot()
         while at is not None and at.snapshot_id != content.snapshot and at.sequence_number > content.sequence:
@@ -199,7 +200,7 @@ class OpenIcebergTable(AppendingState):
             parent = at.parent_snapshot_id
             above = None if parent is None else metadata.snapshot_by_id(parent)
             if above is None and (parent is not None or metadata.snapshot_by_id(content.snapshot) is None):
-                return  # expired: some forget the parent, too
+                return  # expired: some tools forget the parent, too
             at = above
         if at is None or at.snapshot_id != content.snapshot:
             raise CorruptRecordError(
@@ -257,7 +258,7 @@ class OpenIcebergTable(AppendingState):
             append.snapshot_properties = {self._app: said}
             for one in new:
                 append.append_data_file(one.entry)
-            append.commit()  # writes manifests: nothing refers to them yet
+            append.commit()  # writes manifests; nothing refers to them yet
             transaction.set_properties({self._app: said})
         tried[append.snapshot_id] = append._clean_all_uncommitted
         try:
@@ -275,17 +276,17 @@ class OpenIcebergTable(AppendingState):
         return {
             "version": _FORMAT.version,
             "of": [self._spec.topology, self._spec.name],
-            # Rows of a sink come one transaction at a time, so there is never a group.
+            # Rows of a sink are applied one transaction at a time, so there is never a group.
             "marker": {name: value for name, value in asdict(marker).items() if name != "group"},
             "sequence": self._table.metadata.next_sequence_number(),
         }
 
     def _send(self, transaction: Any) -> None:
-        """Once: `Transaction.commit_transaction` would send it again, on top of what others did."""
+        """Sends once: `Transaction.commit_transaction` would send again, on top of others' commits."""
         update: Any = require_extra("pyiceberg.table.update", EXTRA)
         metadata = self._table.metadata
         requirements = (
-            *transaction._requirements,  # that main is where it was
+            *transaction._requirements,  # main has not moved
             update.AssertTableUUID(uuid=metadata.table_uuid),
             update.AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
             update.AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),

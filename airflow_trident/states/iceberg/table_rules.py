@@ -1,4 +1,4 @@
-"""What an Iceberg table is asked before rows go into it by reference: their columns are known by name there."""
+"""Checks of an Iceberg table before rows are added by reference: such files find their columns by name."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SIMPLE = {
     "TimestamptzType": "timestamp",
 }
 CHANGES = "airflow-trident.changes"
-"""The property that says of a table by which keys it has changes, and whose."""
+"""The table property that names the keys of its changes, and their writer."""
 _ANOTHER = "Append to another table."
 
 
 def require_iceberg_columns(spec: StateSpec) -> None:
-    """:raises ConfigurationError: the fields cannot be columns of an Iceberg table beside each other."""
+    """:raises ConfigurationError: the fields cannot be columns of one Iceberg table."""
     for each in spec.staged:
         if INTERVAL in each.type:
             raise ConfigurationError(
@@ -43,9 +43,8 @@ def require_iceberg_columns(spec: StateSpec) -> None:
 
 
 def require_table(metadata: Any, spec: StateSpec, name: str) -> None:
-    """
-    :param metadata: `pyiceberg.table.metadata.TableMetadata`.
-    :raises ConfigurationError: files with the fields of `spec` cannot be added to it without being rewritten.
+    """:param metadata: `pyiceberg.table.metadata.TableMetadata`.
+    :raises ConfigurationError: files with the fields of `spec` cannot be added without a rewrite.
     """
     why = _why_not(metadata, spec)
     if why:
@@ -83,7 +82,7 @@ def _why_not(metadata: Any, spec: StateSpec) -> tuple[str, str] | None:
 
 
 def _why_not_by_name(metadata: Any, found: dict[str, Any], wanted: dict[str, str]) -> tuple[str, str] | None:
-    """Staged files have no ids of columns: readers find these by the names that the table maps to ids."""
+    """Staged files have no column ids: readers find columns by the table's mapping of names to ids."""
     mapping = metadata.name_mapping()
     if mapping is None:
         return None
@@ -95,7 +94,7 @@ def _why_not_by_name(metadata: Any, found: dict[str, Any], wanted: dict[str, str
 
 
 def ddl_of(kind: Any) -> str:
-    """A type of Iceberg in the words of a field's; in its own words if no field can be of it."""
+    """An Iceberg type as a field type, or in Iceberg's words if no field can have it."""
     name = type(kind).__name__
     if name == "DecimalType":
         return f"decimal({kind.precision},{kind.scale})"

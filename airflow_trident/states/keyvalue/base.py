@@ -1,28 +1,28 @@
 """The contract of key-value states and of their providers, after Storm's KeyValueState and StateProvider.
 
-Promises of an implementation (`tests/contracts/test_keyvalue_states.py` checks every one over every implementation):
+Promises of an implementation (`tests/contracts/test_keyvalue_states.py` checks each for every implementation):
 
-K1   A state has three layers: pending writes in memory, prepared ones and committed data in the store. Reads look in
-     them in that order. A deletion hides what lower layers hold. An iterator gives each key once, and none twice
-     because somebody writes meanwhile.
-K2   `put` and `delete` change the pending layer only: no other instance sees them, and they are gone with this one.
+K1   A state has three layers: pending writes in memory, prepared writes and committed data in the store. Reads look in
+     them in that order. A deletion hides what lower layers hold. An iterator gives each key exactly once, even if
+     somebody writes meanwhile.
+K2   `put` and `delete` change the pending layer only: no other instance sees it, and it is gone with this instance.
 K3   `prepare_commit(txid)` makes the pending writes durable as prepared, in one atomic step, and empties the pending
-     layer. Preparing the same txid again, under the same fence, adds to what is prepared.
-K4   `commit(txid)` makes what is prepared the committed data, in one atomic step. The txid must be the prepared one.
-K5   What is committed already is a success of its own name: `prepare_commit` and `commit` of the last committed txid
-     return `Step.ALREADY` and change nothing; `prepare_commit` drops the pending writes, which are a replay's.
-K6   The next txid cannot be prepared before the former is committed or rolled back, txids only rise, and a newer
-     committer must commit or roll back what it finds prepared before it prepares: TransitionError, nothing changes.
-K7   `rollback()` drops pending and prepared writes, as often as it is called; the committed data stays as it was, and
-     nothing that is written later can reach it except by commit.
+     layer. Preparing the same txid again, under the same fence, adds to the prepared writes.
+K4   `commit(txid)` makes the prepared writes committed data, in one atomic step. The txid must be the prepared one.
+K5   "Already committed" is a success: `prepare_commit` and `commit` of the last committed txid return `Step.ALREADY`
+     and change nothing; `prepare_commit` drops the pending writes, which belong to a replay.
+K6   TransitionError, with nothing changed, if the next txid is prepared before the previous one is committed or rolled
+     back, if a txid is lower, or if a newer committer prepares before it has committed or rolled back what it finds.
+K7   `rollback()` drops pending and prepared writes and may be repeated. Committed data stays unchanged; later writes
+     reach it only by commit.
 K8   `commit()` without a txid makes the pending writes committed data at once, if nothing is prepared.
-K9   Every step carries the fence of the caller's commit ticket. A lower one than any before is refused with FencedError
-     and changes nothing; a higher one is recorded in the same atomic step, also when nothing else was to do.
-K10  A step costs what was written since the last commit, never what the state holds.
+K9   Every step carries the fence of the caller's commit ticket. A lower fence than any before is refused with
+     FencedError and changes nothing; a higher one is recorded in the same atomic step, even if nothing else changes.
+K10  The cost of a step depends on the writes since the last commit, never on the size of the state.
 K11  Namespaces do not see each other. Two processes may use one namespace: their steps come one after the other.
-K12  Equal keys are keys with equal JSON text: 1, 1.0, True and "1" are four keys. Lists and tuples are one kind, and
-     come back as tuples. Values come back as they were put, or are refused by `put`; never pickled, never shared:
-     changing a value that was put or got changes no state.
+K12  Keys are equal if their JSON texts are equal: 1, 1.0, True and "1" are four keys. Lists and tuples are one
+     kind, and come back as tuples. Values come back as they were put, or `put` refuses them. They are never pickled
+     and never shared: changing a value after `put` or `get` changes no state.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class KeyValueState(Closing, Generic[K, V]):
 
     @abstractmethod
     def delete(self, key: K) -> V | None:
-        """Remove a key; the value that it had."""
+        """Remove a key and return its value."""
 
     @abstractmethod
     def iterator(self) -> Iterator[tuple[K, V]]:
-        """Every key once with its value."""
+        """Every key once, with its value."""
 
     # ---- what the checkpoint uses ------------------------------------------------------------------------------
 
@@ -80,39 +80,39 @@ class KeyValueState(Closing, Generic[K, V]):
         :raises FencedError: a newer committer was here.
         :raises TransitionError: another transaction is prepared, or `txid` is below the committed one.
         :raises StoreUnavailableError: nothing was changed; pending writes are kept.
-        :raises OutcomeUnknownError: perhaps it was; the same call again resolves it.
+        :raises OutcomeUnknownError: a change is possible; the same call again resolves it.
         """
 
     @abstractmethod
     def commit(self, txid: int | None = None, *, fence: int) -> Step:
-        """Make what is prepared for `txid` the committed data; without a txid, the pending writes.
+        """Turn the prepared writes of `txid` into committed data; without a txid, the pending writes.
 
         :raises FencedError, TransitionError, StoreUnavailableError, OutcomeUnknownError: as above.
         """
 
     @abstractmethod
     def rollback(self, *, fence: int) -> None:
-        """Drop what is pending and prepared.
+        """Drop pending and prepared writes.
 
         :raises FencedError, StoreUnavailableError, OutcomeUnknownError: as above.
         """
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop the pending writes, those of a try that failed; the store is not touched."""
+        """Drop the pending writes of a failed try; the store is not touched."""
 
     @abstractmethod
     def marks(self) -> Marks:
-        """What the store knows about the namespace now; all zero for one that was never used."""
+        """What the store knows about the namespace now; all zero if it was never used."""
 
     @abstractmethod
     def committed_items(self) -> Iterator[tuple[K, V]]:
-        """As `iterator`, of the committed data alone."""
+        """Like `iterator`, for committed data only."""
 
 
 class StateProvider(ABC):
-    """Opens key-value states by namespace. Made while a DAG is parsed, from keyword arguments: opens nothing, imports
-    no driver. Picklable."""
+    """Opens key-value states by namespace. Made from keyword arguments while a DAG is parsed, so it opens nothing and
+    imports no driver. Picklable."""
 
     capabilities: Capabilities
 
@@ -130,7 +130,7 @@ class StateProvider(ABC):
 
 
 def namespace_of(component: str, task: int | str) -> str:
-    """Storm's ``<component>-<task index>``; the part before it tells topologies apart: ``<topology>/<node>``."""
+    """Storm's ``<component>-<task index>``; the component ``<topology>/<node>`` tells topologies apart."""
     return f"{component}-{task}"
 
 

@@ -1,8 +1,8 @@
 """Drives the partitions of one stateful node through the checkpoint protocol: recover, prepare all, commit all.
 
-Whoever comes raises the fence of the journal first and reads it then: from there on nobody older can begin or decide a
-checkpoint. If it says that one is under way, every partition is rolled back or committed under the new fence, so that
-nobody older can touch one of them either. Hence a checkpoint that begins finds every partition quiet.
+A new committer first raises the fence of the journal and then reads it: from then on no older committer can begin or
+decide a checkpoint. If the journal shows an open checkpoint, every partition is rolled back or committed under the new
+fence, so no older committer can touch a partition either. So a new checkpoint finds every partition at rest.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _EMITTED = "__emitted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What the journal holds: how far the checkpoint is, and what is applied (None: nothing). A transaction counts from
-    COMMITTING on."""
+    """What the journal holds: the progress of the checkpoint, and what is applied (None: nothing). A transaction counts
+    from COMMITTING on."""
 
     record: CheckpointRecord
     marker: Marker | None
@@ -42,21 +42,21 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """As it is in the store."""
+    """The journal's entry in stored form."""
 
     checkpoint: dict[str, Any]
     marker: dict[str, Any] | None
 
 
 class Journal:
-    """The durable record of one node, a key-value state of its own (Storm keeps its CheckpointSpout's likewise)."""
+    """The durable record of one node, itself a key-value state (as for Storm's CheckpointSpout)."""
 
     def __init__(self, state: KeyValueState[Any, Any]) -> None:
         self.state = state
 
     def read(self) -> Saved:
-        """:raises CorruptRecordError: it cannot be read. :raises NewerRecordError: of a newer version."""
-        self.state.discard()  # of a write that failed
+        """:raises CorruptRecordError: the record is damaged. :raises NewerRecordError: a newer version wrote it."""
+        self.state.discard()  # of a failed write
         value = self.state.get(_KEY)
         if value is None:
             return Saved(record=CheckpointRecord(), marker=None)
@@ -69,12 +69,12 @@ class Journal:
         return Saved(record=record, marker=marker)
 
     def take_over(self, fence: int) -> None:
-        """:raises FencedError: somebody newer has."""
+        """:raises FencedError: a newer committer has taken over."""
         self.state.discard()
         self.state.commit(fence=fence)
 
     def emitted(self) -> Json:
-        """What was kept with the last checkpoint that was decided; None if nothing was ever."""
+        """What was kept with the last decided checkpoint; None if there was none."""
         emitted: Json = self.state.get(_EMITTED)
         return emitted
 
@@ -87,17 +87,17 @@ class Journal:
 
 
 class Checkpoints:
-    """See the module. `parts` are all partitions of the node, also those that a batch has no tuples for: every state
-    goes through every transaction, so that a partition that was left behind or restored from a copy is noticed."""
+    """See the module. `parts`: all partitions of the node, also those without tuples in a batch. Every state takes part
+    in every transaction, so a partition that was left behind or restored from a copy is detected."""
 
     def __init__(self, journal: Journal, parts: Sequence[Part]) -> None:
         self._journal = journal
         self._parts = parts
 
     def recover(self, fence: int) -> Saved:
-        """Take over, bring what was left to its end by the recovery table, and initialise the functions.
+        """Take over, finish or undo an open checkpoint by the recovery table, and initialise the functions.
 
-        :raises FencedError: somebody newer was here.
+        :raises FencedError: a newer committer was here.
         :raises CorruptRecordError: a partition is not where the journal says.
         """
         self._journal.take_over(fence)
@@ -112,10 +112,10 @@ class Checkpoints:
             self._journal.write(saved, fence)
 
     def run(self, saved: Saved, txid: int, marker: Marker, fence: int, emitted: Json = None) -> None:
-        """Make what the functions have written the committed state as of `txid`.
+        """Make the writes of the functions the committed state as of `txid`.
 
-        :param marker: what is applied once this is decided.
-        :param emitted: what to keep in the very step that decides; None: nothing.
+        :param marker: what is applied after the decision.
+        :param emitted: data to keep in the deciding step itself; None: nothing.
         """
         record = begin(saved.record, txid)
         self._journal.write(replace(saved, record=record), fence)
@@ -126,7 +126,7 @@ class Checkpoints:
             self._journal.write(Saved(record=record, marker=marker), fence, emitted if decides else None)
 
     def note(self, saved: Saved, marker: Marker, fence: int) -> None:
-        """Keep a marker that only has a higher fence."""
+        """Write a marker that differs only in a higher fence."""
         self._journal.write(replace(saved, marker=marker), fence)
 
     def _all(self, action: Action, txid: int, fence: int) -> None:
@@ -135,7 +135,7 @@ class Checkpoints:
 
 
 def shows_prepared(record: CheckpointRecord) -> bool:
-    """Does what is prepared count already? From the decision on."""
+    """Do prepared writes count already? Yes from the decision on."""
     return record.state is CheckpointState.COMMITTING
 
 

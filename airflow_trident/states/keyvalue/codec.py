@@ -12,9 +12,9 @@ _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fal
 
 
 def encode_key(key: Any) -> str:
-    """Canonical text: equal texts, equal keys. Lists and tuples are one kind; -0.0 is 0.0.
+    """Canonical text: equal texts are equal keys. Lists and tuples are one kind; -0.0 is 0.0.
 
-    :raises ValueError: JSON cannot hold the key, or would bring it back changed.
+    :raises ValueError: JSON cannot hold the key, or would change it.
     """
     plain = _plain_key(key)
     return _encode(plain, plain, "key")
@@ -25,7 +25,7 @@ def decode_key(text: str, namespace: str) -> Any:
 
 
 def encode_value(value: Any) -> str:
-    """:raises ValueError: JSON cannot hold the value, or would bring it back changed, as it does tuples."""
+    """:raises ValueError: JSON cannot hold the value, or would change it, as it does tuples."""
     return _encode(value, value, "value")
 
 
@@ -50,7 +50,7 @@ def _encode(plain: Any, given: Any, what: str) -> str:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal, with equal types all the way down: 1, 1.0 and True are three values."""
+    """Equal values with equal types at every level: 1, 1.0 and True are three values."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list):

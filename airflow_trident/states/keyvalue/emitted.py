@@ -1,4 +1,4 @@
-"""What a stateful function emitted, as it is kept with its checkpoint: in Arrow's stream format, which keeps types."""
+"""The emitted tuples of a stateful function, kept with its checkpoint in Arrow's stream format, which keeps types."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def encode_emitted(txid: int, schema: Schema, rows: list[tuple[Any, ...]]) -> Js
 
 
 def decode_emitted(kept: Json, txid: int, where: str) -> pa.Table:
-    """
-    :param where: the namespace, for errors.
-    :raises FencedError: it is that of another transaction.
-    :raises CorruptRecordError: it cannot be read.
+    """:param where: the namespace, for errors.
+    :raises FencedError: the tuples are of another transaction.
+    :raises CorruptRecordError: they cannot be read.
     """
     import pyarrow as pa
 

@@ -1,5 +1,5 @@
-"""Keys and values of a key-value state that are more than JSON: objects of classes, or what a serializer makes bytes of
-(Storm: keyClass, valueClass, keySerializerClass, valueSerializerClass). The store holds JSON texts all the same."""
+"""Keys and values of a key-value state beyond plain JSON: objects of classes, or bytes of a serializer (Storm:
+keyClass, valueClass, keySerializerClass, valueSerializerClass). The store holds JSON texts in any case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = ("key_class", "value_class", "key_serializer", "value_serializer")
 
 
 class Serializer(Protocol):
-    """Makes bytes of an object, and the object of bytes (Storm: Serializer). Equal keys must give equal bytes."""
+    """Converts objects to bytes and back (Storm: Serializer). Equal keys must give equal bytes."""
 
     def serialize(self, value: Any) -> bytes: ...
 
@@ -28,19 +28,19 @@ class Serializer(Protocol):
 
 
 class Form:
-    """How one kind of objects, the keys or the values, lies in JSON.
+    """How the keys or the values are represented in JSON.
 
     :param kind: their class: a dataclass, or any type that JSON can be converted to; None: whatever JSON holds.
-    :param serializer: makes them bytes, which lie as base64; None: JSON.
+    :param serializer: converts them to bytes, stored as base64; None: JSON.
     """
 
     def __init__(self, what: str, kind: type | None = None, serializer: Serializer | None = None) -> None:
         self._what, self._kind, self._serializer = what, kind, serializer
 
     def plain(self, given: Any) -> Any:
-        """What is put into the store.
+        """The JSON value to store.
 
-        :raises ValueError: it is no object of the class, or would come back as another one.
+        :raises ValueError: not an object of the class, or it would come back changed.
         """
         kind = self._kind
         if kind is not None and type(given) is not kind:
@@ -58,9 +58,9 @@ class Form:
         return plain
 
     def given(self, plain: Any) -> Any:
-        """The object again.
+        """The object of a stored JSON value.
 
-        :raises CorruptRecordError: what the store holds is none.
+        :raises CorruptRecordError: the stored value is no such object.
         """
         try:
             if self._serializer is not None:
@@ -78,16 +78,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Forms:
-    """Of keys, and of values."""
+    """The forms of keys and of values."""
 
     key: Form
     value: Form
 
     @classmethod
     def of(cls, config: Mapping[str, Json]) -> Forms:
-        """
-        :param config: of `OPTIONS`; other names are left alone.
-        :raises ConfigurationError: a class that is not there, or cannot be used so.
+        """:param config: may have any of `OPTIONS`; other names are ignored.
+        :raises ConfigurationError: a class does not exist or does not fit.
         """
         return cls(_form("key", config), _form("value", config))
 
@@ -96,7 +95,7 @@ AS_THEY_ARE = Forms(Form("key"), Form("value"))
 
 
 def split_config(config: Mapping[str, Json]) -> tuple[dict[str, Json], dict[str, Json]]:
-    """What says how keys and values are kept, and the rest, which is the provider's."""
+    """The options for keys and values, and the rest, which belongs to the provider."""
     forms = {name: config[name] for name in OPTIONS if name in config}
     return forms, {name: value for name, value in config.items() if name not in forms}
 

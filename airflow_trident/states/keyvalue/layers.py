@@ -1,6 +1,6 @@
-"""What all stores of key-value states share: the pending layer, and the order in which layers are read.
+"""Common part of all stores of key-value states: the pending layer, and the order in which layers are read.
 
-A store only says how prepared and committed text is kept; see :class:`LayeredState`. Texts are those of
+A store only defines how prepared and committed text is kept; see :class:`LayeredState`. Texts are those of
 :mod:`airflow_trident.states.keyvalue.codec`; None is a tombstone.
 """
 
@@ -30,16 +30,16 @@ Admit: TypeAlias = "Callable[[Marks], tuple[Marks, Step]]"
 
 
 class Act(StrEnum):
-    """What a step does to the data."""
+    """How a step changes the data."""
 
     PREPARE = "prepare"
-    """Adds writes to what is prepared."""
+    """Adds writes to the prepared ones."""
     COMMIT = "commit"
-    """Makes what is prepared the committed data."""
+    """Makes the prepared writes committed data."""
     DIRECT = "direct"
-    """Makes writes committed data, past the prepared layer, which is empty."""
+    """Makes writes committed data without preparing; the prepared layer is empty."""
     ROLLBACK = "rollback"
-    """Drops what is prepared."""
+    """Drops the prepared writes."""
 
 
 class LayeredState(KeyValueState[K, V]):
@@ -53,15 +53,15 @@ class LayeredState(KeyValueState[K, V]):
 
     @abstractmethod
     def _find(self, key: str) -> str | None:
-        """What the prepared layer says about the key, else the committed one."""
+        """The key's text in the prepared layer, else in the committed one."""
 
     @abstractmethod
     def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
-        """Keys with values, ascending: of the prepared over the committed layer, or of the committed one alone."""
+        """Keys with values, ascending, from both layers (the prepared one wins) or from the committed one alone."""
 
     @abstractmethod
     def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
-        """One atomic step: read the marks, decide, change the data if that says DONE, and write the new marks."""
+        """One atomic step: read the marks, decide, change the data if the decision is DONE, and write the new marks."""
 
     # ---- reads and writes --------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class LayeredState(KeyValueState[K, V]):
         return None if text is None else decode_value(text, self.namespace)
 
     def iterator(self) -> Iterator[tuple[K, V]]:
-        pending = dict(self._pending)  # as it is now: writes meanwhile must not give a key twice
+        pending = dict(self._pending)  # a copy: writes meanwhile must not give a key twice
         for key, value in pending.items():
             if value is not None:
                 yield self._decoded(key, value)

@@ -34,7 +34,7 @@ _REGISTRY = threading.Lock()
 
 @dataclass(frozen=True)
 class MemoryStateProvider(StateProvider):
-    """A named store of this process; all who use the name share it. Gone when the process ends."""
+    """A named store in this process, shared by all users of the name. Gone when the process ends."""
 
     name: str = "default"
 
@@ -110,4 +110,4 @@ class MemoryKeyValueState(LayeredState[Any, Any]):
                 self._kept.committed[key] = value
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""

@@ -18,7 +18,7 @@ _NOTHING = object()
 
 
 class Part:
-    """What a checkpoint asks of a partition, hooks included. Lives for one transaction."""
+    """Runs checkpoint actions on a partition, with the function's hooks. Lives for one transaction."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Part:
         self._call("prepare", self._function.prepare, self._context)
 
     def execute(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """What the function emits.
+        """The tuples that the function emits.
 
-        :raises UserCodeError: the function raised, or gave what it did not declare.
+        :raises UserCodeError: the function raised, or emitted something undeclared.
         """
         emits = self._border.outputs
         if emits:
@@ -60,7 +60,7 @@ class Part:
     # ---- the checkpoint ----------------------------------------------------------------------------------------
 
     def act(self, action: Action, txid: int, fence: int) -> None:
-        """Hook, then step."""
+        """Run the hook, then the step."""
         if action is Action.INITSTATE:
             self._initialise(txid, fence)
         elif action is Action.PREPARE:
@@ -83,7 +83,7 @@ class Part:
                 f"where the checkpoint record of its node says {txid}: a part of the store was lost or restored",
                 "Restore the whole store from one copy, or give the topology a new state.",
             )
-        self._state.discard()  # of a try that failed in this process
+        self._state.discard()  # of a failed try in this process
         self._window.writable = True
         self._call("init_state", self._function.init_state, self._window)
 
@@ -97,8 +97,7 @@ class Part:
 
 
 class Window:
-    """The function's view of its state (`operations.stateful.KeyValues`). Writable from `init_state` to
-    `pre_prepare`."""
+    """A function's view of its state (`operations.stateful.KeyValues`). Writable from `init_state` to `pre_prepare`."""
 
     def __init__(self, state: KeyValueState[Any, Any], forms: Forms) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""State providers by name (Storm: topology.state.provider): built in, from an entry point, or by dotted path."""
+"""State providers by name (Storm: topology.state.provider): built-in, from an entry point, or by dotted path."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from airflow_trident.errors import ConfigurationError, MissingExtraError
 from airflow_trident.states.keyvalue.base import ProviderConfig, StateProvider
 
 GROUP = "airflow_trident.state_providers"
-"""Entry points of other packages: a name, and ``module:Class`` of a StateProvider."""
+"""Entry points of other packages: a name, and the ``module:Class`` of a StateProvider."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """Where a provider of this package is; `extra`: what to install for its driver, empty if nothing."""
+    """Location of a provider of this package. `extra`: what to install for its driver, empty if nothing."""
 
     target: str
     extra: str = ""
@@ -35,7 +35,7 @@ _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)[:.]([A-Za-z_]\w*)\Z")
 def make_provider(name: str, config: ProviderConfig, built_in: Mapping[str, BuiltIn] = BUILT_IN) -> StateProvider:
     """The provider with its configuration as keyword arguments; opens nothing.
 
-    :raises ConfigurationError: no or several providers of that name, not a provider, or not its configuration.
+    :raises ConfigurationError: no or several providers of that name, not a provider, or wrong configuration.
     :raises MissingExtraError: its driver is not installed.
     """
     kind = provider_class(name, built_in)
@@ -78,7 +78,7 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _load(name: str, target: str, needs: str) -> type[StateProvider]:
-    """:param needs: what to install if a module is missing; empty where the user named the class itself."""
+    """:param needs: what to install if a module is missing; empty if the user named the class."""
     match = _PATH.match(target)
     if match is None:
         raise ConfigurationError(

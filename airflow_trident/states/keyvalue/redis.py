@@ -1,8 +1,8 @@
 """Key-value states in Redis or Valkey (Storm: RedisKeyValueStateProvider, RedisKeyValueState).
 
 A namespace is a hash of committed data, a hash of prepared writes, and a record with its marks, all under one hash tag.
-Every step is one script that compares the record with what was decided on; what it writes is staged under a key of its
-own first. A step costs what was written since the last commit.
+Writes are first staged under a separate key. Then one script does the step: it compares the record with the one that
+was decided on. The cost of a step depends on the writes since the last commit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = 1
 
 
 _MARK = "mark"
-"""An act that changes the marks alone."""
+"""An act that changes only the marks."""
 _STEP = (
     COMMON
     + """
@@ -72,7 +72,7 @@ return ended('DONE')
 class RedisStateProvider(RedisSettings, StateProvider):
     """Any number of namespaces of a server; see :class:`RedisSettings` for how to reach it.
 
-    :param prefix: what the names of all keys begin with.
+    :param prefix: the beginning of all key names.
     """
 
     prefix: str = "trident"
@@ -177,7 +177,7 @@ class RedisKeyValueState(LayeredState[Any, Any]):
 
         def attempt() -> Step | None:
             known = self._read()
-            if known.op == op:  # the answer of an earlier one was lost
+            if known.op == op:  # the answer of an earlier try was lost
                 return decided[-1]
             marks, step = admit(known.marks)
             if step is Step.ALREADY and marks == known.marks:

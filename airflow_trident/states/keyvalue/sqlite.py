@@ -1,8 +1,8 @@
 """Key-value states in an SQLite file.
 
 All namespaces of a file share three tables: committed data, prepared writes (a null value is a tombstone), and one row
-of marks for each namespace. Every step is one transaction of the file (write-ahead log, full sync) and touches the
-prepared rows only, never the rest of the committed ones.
+of marks per namespace. Every step is one transaction of the file (write-ahead log, full sync) and touches only the
+prepared rows and their keys, never the rest of the committed data.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _KEYS_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class SqliteStateProvider(StateProvider):
-    """A file of any number of namespaces. May be the file of an SqliteState: the tables do not meet.
+    """A file with any number of namespaces. An SqliteState may use the same file: their tables differ.
 
-    :param path: may begin with ``~``, and is relative to the working directory where it is used. The file and its
+    :param path: may begin with ``~``; relative to the working directory of the process that uses it. The file and its
         folder are made if missing.
     :param busy_timeout_s: how long to wait for another writer of the file.
     """
@@ -136,7 +136,7 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
     # ---- steps -------------------------------------------------------------------------------------------------
 
     def _change(self, act: Act, writes: Writes) -> None:
-        """What is committed directly goes by way of the prepared layer, which is empty."""
+        """A direct commit goes through the prepared layer, which is empty."""
         if act in (Act.PREPARE, Act.DIRECT):
             self._connection.executemany(
                 f"INSERT INTO {_PREPARED} (namespace, key, value) VALUES (?, ?, ?) "

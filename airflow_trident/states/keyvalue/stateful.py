@@ -1,8 +1,9 @@
-"""Stateful functions as a state of a topology: `stream.stateful(...)` stages tuples, the commit phase runs them.
+"""Stateful functions as a state of a topology: `stream.stateful(...)` stages tuples, the commit phase runs the
+function.
 
-A stateful function depends on what came before, so it runs when its predecessor has committed: in the commit phase,
-over the staged tuples. The whole of it is one `State.apply`: its atomic step is the journal's write of COMMITTING (see
-`checkpoints`), before which nothing of the batch can be seen and after which all of it is.
+A stateful function depends on all earlier batches, so it runs after its predecessor has committed: in the commit phase,
+over the staged tuples. The whole run is one `State.apply`. Its atomic step is the journal's write of COMMITTING (see
+`checkpoints`): before it nothing of the batch is visible, after it all is.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _READ_TRIES = 10
 class KeyValueStates(StateFactory):
     """Where stateful functions keep their states: ``KeyValueStates("sqlite", {"path": "visits.db"})``.
 
-    :param provider: "memory", "sqlite", the name of another package's provider, or ``package.module:Class``
-        (Storm: topology.state.provider).
-    :param config: its arguments (Storm: topology.state.provider.config), and for every provider ``key_class``,
-        ``value_class``, ``key_serializer``, ``value_serializer``: classes by name, for keys and values that are more
-        than JSON.
-    :raises ConfigurationError: no such provider, or not its configuration; raised on the user's line.
+    :param provider: "memory", "sqlite", the name of another package's provider, or ``package.module:Class`` (Storm:
+        topology.state.provider).
+    :param config: its arguments (Storm: topology.state.provider.config). Every provider also accepts ``key_class``,
+        ``value_class``, ``key_serializer``, ``value_serializer``: names of classes, for keys and values beyond plain
+        JSON.
+    :raises ConfigurationError: no such provider, or wrong configuration; raised on the user's line.
     """
 
     provider: str = "memory"
@@ -103,7 +104,7 @@ class OpenStateful(State):
         return self.saved().marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        admit(self.marker(), ticket, state=self._spec.name, commutes=False)  # what is refused changes nothing
+        admit(self.marker(), ticket, state=self._spec.name, commutes=False)  # a refusal changes nothing
         with ExitStack() as living:
             parts = [self._part(index, ticket) for index in range(len(self._states))]
             for part in parts:
@@ -122,7 +123,7 @@ class OpenStateful(State):
         return Applied.APPLIED
 
     def bar(self, ticket: CommitTicket) -> None:
-        """What was left half done is brought to its end without the function's hooks: it may be them that fail."""
+        """Finish or undo an open checkpoint without the function's hooks, because they may be the cause of failure."""
         ticket = replace(ticket, bars=True)
         admit(self.marker(), ticket, state=self._spec.name, commutes=False)
         checkpoints = Checkpoints(
@@ -133,7 +134,7 @@ class OpenStateful(State):
         checkpoints.note(saved, marker, ticket.fence)
 
     def emitted(self, ticket: CommitTicket) -> pa.Table:
-        """As it was kept with the checkpoint: the function is not run again.
+        """The tuples kept with the checkpoint; the function does not run again.
 
         :raises FencedError: a later transaction was applied meanwhile.
         """
@@ -146,7 +147,7 @@ class OpenStateful(State):
                 emitted += part.execute(rows)
             return emitted
         except UserCodeError:
-            # Overtaken meanwhile, the function has seen a state that changed under it: its error says nothing.
+            # If a newer committer took over, the state changed during the run, so the function's error means nothing.
             journal = self._journal.state
             require_fence(journal.marks(), ticket.fence, journal.namespace, f"apply {ticket.txid}")
             raise
@@ -161,7 +162,7 @@ class OpenStateful(State):
         return Part(function, self._states[index], context, border, self._forms)
 
     def _partitioned(self, batch: pa.Table) -> list[list[tuple[Any, ...]]]:
-        """The tuples of each partition, in the order in which they are staged."""
+        """The tuples of each partition, in staged order."""
         places = [names_of(self._spec.staged).index(name) for name in self._spec.key_names]
         found: list[list[tuple[Any, ...]]] = [[] for _ in self._states]
         for row in table_to_rows(batch):
@@ -171,21 +172,21 @@ class OpenStateful(State):
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        """Values by the function's own keys, each a tuple of one. Reads all: only the function knows a key's
+        """Values by the function's own keys, each a tuple of one. Reads everything: only the function knows a key's
         partition."""
         found = dict(self.items())
         return [found.get(tuple(key)) for key in keys]
 
     def saved(self) -> Saved:
-        """How far the checkpoint is, and what is applied."""
+        """Progress of the checkpoint, and what is applied."""
         return self._journal.read()
 
     def marks(self) -> dict[str, Marks]:
-        """What each partition's namespace knows about itself."""
+        """The marks of each partition's namespace."""
         return {state.namespace: state.marks() for state in self._states}
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """As of one transaction, although partitions commit one after the other: read again if one ended meanwhile."""
+        """From one transaction, although partitions commit one after the other: reads again if one ended meanwhile."""
         for _ in range(_READ_TRIES):
             before = self.saved().record
             prepared_too = shows_prepared(before)
@@ -205,21 +206,21 @@ class OpenStateful(State):
 
 
 class _Nobody(StatefulFunction[Any, Any]):
-    """Stands for the user's function where only the steps are wanted, not its hooks."""
+    """Replaces the user's function if only the steps are wanted, not its hooks."""
 
     def init_state(self, state: KeyValues[Any, Any]) -> None:
-        """It keeps nothing."""
+        """Keeps nothing."""
 
     def execute(self, *values: Any) -> None:
-        """It is never given a tuple."""
+        """Never called."""
 
 
 def partition_of(key: Sequence[Any], partitions: int) -> int:
-    """The partition of a tuple, by its key fields. It never changes, in any process: a key's state is found by it."""
+    """The partition of a tuple, by its key fields. Must never change: the state of a key is found by it."""
     text = json.dumps(canonical_key(key), separators=(",", ":"), default=_text)
     return zlib.crc32(text.encode()) % partitions
 
 
 def _text(value: Any) -> str:
-    """Values of fields that JSON does not have: bytes, decimals, dates."""
+    """Text of values that JSON does not have: bytes, decimals, dates."""
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""A version of a Parquet table for who reads it."""
+"""A version of a Parquet table, for readers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def uri_of(storage: Storage, path: str) -> str:
-    """Absolute; of an object ``s3://bucket/...``, whatever connection leads there."""
+    """Absolute path; for an object ``s3://bucket/...``, without the connection."""
     return f"s3://{_key(storage, path)}" if isinstance(storage, ObjectStorage) else storage.at(path)
 
 
 def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableFile]) -> ds.Dataset:
-    """Of these files, with the columns of the version."""
+    """The dataset of these files, with the columns of the version."""
     import pyarrow.dataset as ds
     import pyarrow.fs as pafs
 

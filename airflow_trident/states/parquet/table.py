@@ -1,8 +1,8 @@
-"""Rows appended to a table of plain Parquet files: staged files become files of the table.
+"""Appends rows to a table of plain Parquet files: staged files become files of the table.
 
 A commit is the next version of the table (see :mod:`airflow_trident.states.parquet.table_versions`): it names the
-batch's files and has the marker. What decides about a batch was read from the version before. So there is one step that
-makes it so: a name that is taken once. No catalog and no library is between the rows and who reads them.
+batch's files and holds the marker. Each decision about a batch is read from the version before. One step makes it
+valid: creating a name that can be taken only once. Readers need neither a catalog nor a library.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ _KEPT = 100
 
 @dataclass(frozen=True)
 class ParquetTable(StateFactory):
-    """A folder of Parquet files with numbered versions, made if missing; rows are appended as they are.
+    """A folder of Parquet files with numbered versions, made if missing; rows are appended unchanged.
 
-    :param path: the folder, which all committers see, or ``s3://[connection@]bucket/prefix``, with a connection of
-        type ``aws``.
-    :param partition_by: its partition columns. They are columns of the files, too.
-    :param keep_versions: so many, or up to twice as many, can be read; what only older ones name is removed.
+    :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix``, with a connection of type
+        ``aws``.
+    :param partition_by: its partition columns. The files contain them, too.
+    :param keep_versions: this many versions, up to twice as many, stay readable; files that only older ones name are
+        removed.
     """
 
     path: str
@@ -95,9 +96,7 @@ class ParquetTable(StateFactory):
         require_short_name(spec, f"{spec.topology}/{spec.name}")
 
     def make_state(self, spec: StateSpec) -> OpenParquetTable:
-        """
-        :raises ConfigurationError: the table has other columns, or other partitions.
-        """
+        """:raises ConfigurationError: the table has other columns, or other partitions."""
         self.validate(spec)
         return OpenParquetTable(self._storage(), spec, self.keep_versions)
 
@@ -108,7 +107,7 @@ class ParquetTable(StateFactory):
         return f"ParquetTable({self.path})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """The receiving process may not have the Airflow connection, so send resolved settings."""
         with suppress(TridentError):
             return {**self.__dict__, "resolved": self._storage().resolved()}
         return dict(self.__dict__)
@@ -116,11 +115,11 @@ class ParquetTable(StateFactory):
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
-        """Those that can be read, lowest first."""
+        """The readable versions, lowest first."""
         return ParquetVersions(self._storage()).numbers()
 
     def files(self, version: int | None = None) -> list[str]:
-        """All files of a version, of the last one unless it is named: absolute paths, or ``s3://bucket/...``.
+        """All files of a version (default: the last): absolute paths, or ``s3://bucket/...``.
 
         :raises ConfigurationError: there is no such version.
         """
@@ -129,7 +128,7 @@ class ParquetTable(StateFactory):
         return [uri_of(storage, one.path) for one in ParquetVersions(storage).files(found)]
 
     def dataset(self, version: int | None = None) -> ds.Dataset:
-        """A version as pyarrow reads it: columns that a file lacks are null; partitions are left out by filters.
+        """A version as a pyarrow dataset: columns that a file lacks are null; filters skip partitions.
 
         :raises ConfigurationError: there is no such version.
         """
@@ -138,7 +137,7 @@ class ParquetTable(StateFactory):
         return dataset_of(storage, found, list(ParquetVersions(storage).files(found)))
 
     def latest(self, version: int | None = None) -> pa.Table:
-        """The rows of upserts that count, as :func:`latest_rows` says it, in memory.
+        """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
 
         :raises ConfigurationError: there is no such version, or the table has no changes by key.
         """
@@ -160,7 +159,7 @@ class ParquetTable(StateFactory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownVersion(Known):
-    """`version`: the one that it is of."""
+    """`version`: the table version that it was read from."""
 
     version: ParquetVersion
 
@@ -180,7 +179,7 @@ class OpenParquetTable(AppendingState):
             made = ParquetVersion(
                 version=1, fields=ddl(spec.staged), partition_by=spec.partition_by, changes=said_of(spec)
             )
-            with suppress(Overtaken):  # another was first
+            with suppress(Overtaken):  # another process was first
                 self._versions.publish(made)
         self._known()
 
@@ -228,12 +227,12 @@ class OpenParquetTable(AppendingState):
         return None
 
     def _require_not_restored(self, version: ParquetVersion, at: int) -> None:
-        """Has no version since `at` more of this state applied? Each is asked once."""
+        """Does no version since `at` say that more of this state was applied? Each version is read once."""
         for number in range(version.version - 1, max(at, self._asked), -1):
             try:
                 between = self._versions.read(number).states.get(self._app)
             except FileNotFoundError:
-                break  # those before are not kept either
+                break  # older ones are not kept either
             if between is not None and between.at > at:
                 raise CorruptRecordError(
                     f"{self._what} was restored to a version before {between.at}, with which came what state "
@@ -306,7 +305,7 @@ class OpenParquetTable(AppendingState):
         made_now = replace(following, version=number, files=files, states=states)
         kept = self._publish(made_now)
         del tried[commit]
-        with suppress(TridentError):  # the commit is there
+        with suppress(TridentError):  # the commit has succeeded
             self._versions.clean(made_now, kept, self._keep)
 
     @property
@@ -325,7 +324,7 @@ class OpenParquetTable(AppendingState):
     def _without(self, last: ParquetVersion, gone: AbstractSet[str], made: list[str]) -> ParquetVersion:
         """The version without these files.
 
-        :param made: gets the list that is written instead of those with such files.
+        :param made: receives the path of the list that replaces lists with such files.
         """
         if not gone:
             return replace(last, removed=())
@@ -367,5 +366,5 @@ def _json(value: Any) -> Any:
 
 
 def _content(marker: Marker) -> dict[str, Any]:
-    """Rows of a sink come one transaction at a time, so there is never a group."""
+    """Rows of a sink are applied one transaction at a time, so there is never a group."""
     return {name: value for name, value in asdict(marker).items() if name != "group"}

@@ -1,8 +1,8 @@
-"""The versions of a Parquet table: each is one small JSON object that names the files of the table, whole.
+"""The versions of a Parquet table: each is one small JSON object that names all files of the table.
 
-A version is published by put-if-absent of its number, so whoever decided on one that is not the last any more has no
-version of his own. It names its newest files itself and the others by *lists*, objects that are written once and shared
-by all versions after: so a version stays small, however many files there are.
+A version is published by put-if-absent of its number, so a committer that decided on an outdated version cannot
+publish. It names its newest files itself and the others by *lists*: objects that are written once and shared by all
+later versions. So a version stays small, however many files there are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.types import Schema, parse_declared
 
 VERSIONS, LISTS, DATA = "_versions", "_lists", "_data"
-"""Folders of a table. Who reads the whole folder sees none of them: files that no version names are there, too."""
+"""Folders of a table. Readers of the whole folder skip them: they also hold files that no version names."""
 INLINE = 256
-"""Files that a version names itself, at most."""
+"""How many files a version names itself, at most."""
 _NAME = re.compile(rf"{VERSIONS}/(\d{{19}})\.json\Z")
 FORMAT = Format(
     noun="the version",
@@ -45,7 +45,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedState:
-    """What of a state is applied. `of`: topology and state. `commit`: the last commit that said so, in version `at`."""
+    """What is applied of a state. `of`: topology and state. `commit`: the last commit of the state, in version `at`."""
 
     of: tuple[str, str]
     marker: dict[str, Any]
@@ -55,8 +55,8 @@ class AppliedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetVersion:
-    """`fields`: as ``word string, n long``. `files`: the newest; older ones are in `lists`. `removed`: paths dropped
-    here. `changes`: of a table of upserts, by which keys, and whose."""
+    """`fields`: as ``word string, n long``. `files`: the newest; older ones are in `lists`. `removed`: paths dropped in
+    this version. `changes`: for a table of upserts, its keys and its writer."""
 
     version: int
     fields: str
@@ -79,12 +79,12 @@ class _FileList:
 
 @dataclass(frozen=True, slots=True)
 class ParquetVersions:
-    """Of one table, where `storage` is. All verbs raise as those of :class:`Storage`."""
+    """The versions of one table in `storage`. Methods raise the same errors as those of :class:`Storage`."""
 
     storage: Storage
 
     def numbers(self) -> list[int]:
-        """Of the versions that are kept, lowest first."""
+        """Numbers of the versions that are kept, lowest first."""
         names = (name for name, _ in self.storage.list(VERSIONS))
         return sorted(int(found[1]) for found in map(_NAME.match, names) if found)
 
@@ -97,14 +97,13 @@ class ParquetVersions:
                 return None
             try:
                 return self.read(number)
-            except FileNotFoundError:  # removed since its name was read: others have gone on
+            except FileNotFoundError:  # removed since its name was read: others have committed
                 if number == before:
                     raise FORMAT.damaged(f"{number}", "it is listed and cannot be read") from None
                 before = number
 
     def read(self, number: int) -> ParquetVersion:
-        """
-        :raises FileNotFoundError: it is not kept.
+        """:raises FileNotFoundError: it is not kept.
         :raises CorruptRecordError: it is damaged.
         :raises NewerRecordError: a newer version of the package wrote it.
         """
@@ -118,15 +117,15 @@ class ParquetVersions:
         return found
 
     def files(self, version: ParquetVersion) -> Iterator[TableFile]:
-        """All of the version's."""
+        """All files of the version."""
         for path in version.lists:
             yield from self.listed(version, path)
         yield from version.files
 
     def listed(self, version: ParquetVersion, path: str) -> tuple[TableFile, ...]:
-        """Those of one of its lists.
+        """The files in one of its lists.
 
-        :raises CorruptRecordError: it is damaged, or gone.
+        :raises CorruptRecordError: the list is damaged, or gone.
         """
         where = f"{version.version}, its list {self.storage.at(path)!r}"
         try:
@@ -145,21 +144,20 @@ class ParquetVersions:
         return path
 
     def publish(self, version: ParquetVersion) -> list[int]:
-        """
-        :returns: the numbers that are kept.
-        :raises Overtaken: it is not the next version; or it is, and others have gone on since.
+        """:returns: the numbers that are kept.
+        :raises Overtaken: it is not the next version; or it is, and others have committed since.
         """
         content = FORMAT.dump(asdict(version), f"version {version.version}")
         if not self.storage.put_if_absent(_name(version.version), content):
             raise Overtaken
-        # One that is so late that the version of this number was removed has published it behind the last one.
+        # A very late committer may succeed after this version was removed; it then published an outdated version.
         numbers = self.numbers()
         if not numbers or numbers[-1] != version.version:
             raise Overtaken
         return numbers
 
     def clean(self, last: ParquetVersion, numbers: Sequence[int], keep: int) -> None:
-        """Versions before the last `keep`, and what only they name; now and then, not each time. Best effort."""
+        """Remove versions before the last `keep`, and files that only they name. Runs now and then, best effort."""
         if len(numbers) < 2 * keep:
             return
         old, first_kept = numbers[:-keep], numbers[-keep]
@@ -169,7 +167,7 @@ class ParquetVersions:
                 gone.update(self.read(number).removed)
             except FileNotFoundError:
                 continue
-        if gone:  # what somebody restored is named again
+        if gone:  # a restored version names its files again
             gone -= {*last.lists, *(one.path for one in self.files(last))}
         self.storage.remove(sorted(gone))
         self.storage.remove([_name(number) for number in old])

@@ -1,8 +1,8 @@
-"""Keys and values of a state as bytes in Redis, made to be read by others.
+"""Keys and values of a state as bytes in Redis, readable for other programs.
 
-One field is its plain text: ``#redis``, ``12``, ``0.25``, ``2024-02-29``; an interval is its microseconds; bytes are
-themselves. In texts and bytes a backslash is doubled; null is ``\\N``. Several fields are a JSON array, in which bytes
-are hexadecimal; none is ``[]``.
+A single field is its plain text: ``#redis``, ``12``, ``0.25``, ``2024-02-29``; an interval is its microseconds; bytes
+stay as they are. In texts and bytes a backslash is doubled; null is ``\\N``. Several fields are a JSON array, with
+bytes in hexadecimal; no field is ``[]``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field
 
 NULL = b"\\N"
 GONE = b"\\D"
-"""No value is written so: a key that is to be removed, or was not there."""
+"""Never the text of a value: marks a key that is to be removed, or was missing."""
 SEPARATOR = b":"
 
 
@@ -43,7 +43,7 @@ class Texts:
         return compact(list(map(json_part, parts))).encode()
 
     def decode(self, content: bytes) -> tuple[Any, ...]:
-        """:raises ValueError: it was not written by `encode`."""
+        """:raises ValueError: `encode` did not write it."""
         if len(self.fields) == 1:
             return (_read(content, self.fields[0].type, self._decoders[0]),)
         parts = json.loads(content)
@@ -74,8 +74,8 @@ def _read(content: bytes, type_text: str, decode: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a key is: its text, or, if `split`, the text of its first field, a colon, and the text of the others. In
-    the first field's text a colon is ``\\c``."""
+    """Where a key is: its text, or, if `split`, the text of its first field, a colon, and the text of the others. A
+    colon in the first field's text is ``\\c``."""
 
     keys: tuple[Field, ...]
     split: bool
@@ -92,7 +92,7 @@ class Addresses:
         return first.encode(key[:1]).replace(SEPARATOR, b"\\c") + SEPARATOR + rest.encode(key[1:])
 
     def decode(self, address: bytes) -> tuple[Any, ...]:
-        """:raises ValueError: it was not written by `encode`."""
+        """:raises ValueError: `encode` did not write it."""
         first, rest = self._parts
         if not self.split:
             return rest.decode(address)
@@ -101,5 +101,5 @@ class Addresses:
 
 
 def _with_colons(text: bytes) -> bytes:
-    """``\\c`` as a colon, but not the end of a doubled backslash and a c."""
+    """Replaces ``\\c`` by a colon, except for a c after a doubled backslash."""
     return b"\\\\".join(part.replace(b"\\c", SEPARATOR) for part in text.split(b"\\\\"))

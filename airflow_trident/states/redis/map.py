@@ -1,4 +1,4 @@
-"""The map of a state as it is in Redis: where each key is, reading, and staging what is to be written."""
+"""The map of a state in Redis: finding and reading keys, and staging writes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STAGED_FOR_S = 3600
-"""What a killed committer staged is gone after this."""
+"""Staged data of a killed committer expires after this time."""
 AT_ONCE = 5000
-"""So many keys are in one command."""
+"""How many keys are in one command."""
 
 
 class RedisLayout(StrEnum):
@@ -31,12 +31,12 @@ class RedisLayout(StrEnum):
 
 
 SPLIT = "split"
-"""A layout of its own: several hashes, by the first key field."""
+"""Another layout: several hashes, by the first key field."""
 
 
 @dataclass(frozen=True)
 class RedisMap:
-    """`data`: the hash, or what the names of all hashes or keys begin with. Errors are the driver's."""
+    """`data`: name of the hash, or common prefix of all hashes or keys. Errors are the driver's."""
 
     client: Any
     data: str
@@ -85,11 +85,11 @@ class RedisMap:
 
     @property
     def prefix(self) -> bytes:
-        """What the names of several hashes or keys begin with."""
+        """The common prefix of the names of several hashes or keys."""
         return self.data.encode() + SEPARATOR
 
     def read(self, name: str) -> Changes:
-        """A hash of addresses and values that is small."""
+        """Reads a small hash of addresses and values."""
         return {
             self.addresses.decode(address): None if text == GONE else self.values.decode(text)
             for address, text in self.client.hgetall(name).items()
@@ -98,7 +98,7 @@ class RedisMap:
     # ---- all keys ----------------------------------------------------------------------------------------------
 
     def items(self) -> Iterator[tuple[Key, Value]]:
-        """Each key once, although SCAN may give one twice."""
+        """Each key once, although SCAN may return it twice."""
         seen: set[bytes] = set()
         for address, text in self._scan():
             if address not in seen and text is not None:
@@ -136,7 +136,7 @@ class RedisMap:
         return is_sum and self.spec.values[0].type == "long"
 
     def amounts(self, batch: pa.Table) -> dict[bytes, bytes]:
-        """What to add at each address."""
+        """The amount to add at each address."""
         columns = [batch.column(name).to_pylist() for name in self.spec.key_names]
         given = batch.column(self.spec.value_names[0]).to_pylist()
         keys = zip(*columns, strict=True) if columns else [()] * len(given)
@@ -158,12 +158,12 @@ def overflow(spec: StateSpec) -> Exception:
 
 
 def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
-    """Write a hash that lives for a while."""
+    """Write a hash that expires after a while."""
     if not content:
         return
-    client.unlink(name)  # of a try that was cut off
+    client.unlink(name)  # of an interrupted try
     for some in parts(list(content.items())):
-        both = client.pipeline(transaction=True)  # so that nothing is ever left without an end
+        both = client.pipeline(transaction=True)  # so that no hash is left without an expiry
         both.execute_command("HSET", name, *chain.from_iterable(some))
         both.expire(name, STAGED_FOR_S)
         both.execute()
@@ -175,5 +175,5 @@ def parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _literally(text: str) -> str:
-    """For MATCH."""
+    """Escapes a text for MATCH."""
     return "".join("\\" + letter if letter in "*?[]^\\" else letter for letter in text)

@@ -1,4 +1,4 @@
-"""A map in Redis that is open for reading: what its states have in common."""
+"""A map in Redis that is open for reading: the common part of its states."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_trident.states.redis.retrying import Session
 
 
 class OpenRedisMap(State):
-    """One client; not for sharing between threads at the same time.
+    """One client; do not share it between threads at the same time.
 
-    :param data: see `RedisMap`, as `layout`.
+    :param data: as `layout`, see `RedisMap`.
     :raises ConfigurationError: the server may remove keys.
     """
 
@@ -32,19 +32,19 @@ class OpenRedisMap(State):
         return self._session.client
 
     def _read_first(self) -> None:
-        """What is to be found in order when it is opened; by default nothing."""
+        """Checks made on opening; by default none."""
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
         return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
 
     def items(self) -> Iterator[tuple[Key, Value]]:
-        """Each key once. Read by SCAN, while others may write: not all values are of one transaction then."""
+        """Each key once. Reads by SCAN while others may write, so the values may be of several transactions."""
         with redis_errors(self._session.server.place, StoreUnavailableError):
             yield from self._map.items()
 
     def count(self) -> int:
-        """How many keys the state has. One command for one hash; otherwise the names of all keys are read."""
+        """Number of keys in the state. One command for one hash; otherwise the names of all keys are read."""
         return self._session.patiently(self._map.count)
 
     def close(self) -> None:

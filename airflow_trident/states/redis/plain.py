@@ -1,7 +1,7 @@
-"""A map in Redis that knows of no transactions (Storm: ``RedisMapState.nonTransactional``).
+"""A map in Redis without transactions (Storm: ``RedisMapState.nonTransactional``).
 
-Nothing but the map is in Redis, under a name of the user's own, so that other programs and other topologies may write
-it, too. A commit that is repeated changes it again: at least once.
+Redis holds only the map, under a name that the user gives, so other programs and topologies may write it, too. A
+repeated commit changes it again: at least once.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NonTransactionalRedisState(RedisSettings, StateFactory):
-    """A map in Redis without fences and without markers, for ``Topology(name, exactly_once=False)``; see
-    :class:`RedisSettings` for how to reach the server.
+    """A map in Redis without fences and markers, for ``Topology(name, exactly_once=False)``; see :class:`RedisSettings`
+    for how to reach the server.
 
-    :param key: the hash (`HASH`), or what the names of all keys begin with, before a colon (`STRING`); by default
+    :param key: the hash (`HASH`), or the prefix of all key names, before a colon (`STRING`); by default
         ``<topology>/<state>``.
     """
 
@@ -66,7 +66,7 @@ class NonTransactionalRedisState(RedisSettings, StateFactory):
 
 @dataclass(frozen=True)
 class _Commands:
-    """Those of a layout: they take where a key is, and a value."""
+    """The commands of a layout; their arguments are the place of a key, and a value."""
 
     put: str
     add: str
@@ -87,11 +87,11 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
         super().__init__(server, factory.key or f"{spec.topology}/{spec.name}", str(factory.layout), spec)
 
     def marker(self) -> Marker | None:
-        """None, always: it does not know what is applied."""
+        """Always None: the state does not know what is applied."""
         return None
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        """Not in one step, and not told apart from a repetition.
+        """Not atomic, and a repetition is not detected.
 
         :raises StoreUnavailableError: a part of the batch may be applied.
         """
@@ -99,10 +99,10 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
         return Applied.APPLIED
 
     def bar(self, ticket: CommitTicket) -> None:
-        """Nothing: it promises nothing about what it holds, and may hold a part of any batch."""
+        """Does nothing: the state may hold a part of any batch, and promises nothing about it."""
 
     def _changes(self, ticket: CommitTicket, batch: pa.Table) -> list[tuple[Any, ...]]:
-        """As commands. Sums are left to the server, so that what others add meanwhile stays."""
+        """The changes as commands. The server does the sums, so that concurrent additions of others stay."""
         if self._map.adds:
             sums = self._map.amounts(batch)
             return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
@@ -112,7 +112,7 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
         return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, gone)]
 
     def _of_many(self, command: str, changes: Sequence[tuple[bytes, ...]]) -> list[tuple[Any, ...]]:
-        """Of a hash one command for many keys. Strings one by one: in a cluster they are on several nodes."""
+        """For a hash, one command for many keys. Strings one by one: in a cluster they are on several nodes."""
         if self._map.layout == RedisLayout.STRING:
             return [(command, *self._place(address), *text) for address, *text in changes]
         return [(command, self._map.data, *chain.from_iterable(some)) for some in parts(changes)]

@@ -1,4 +1,4 @@
-"""The record of a state in Redis: its marker, whose it is, and which request wrote it. JSON, with a version."""
+"""The record of a state in Redis: its marker, its owner, and the request that wrote it. JSON, with a version."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept
         "op": op,
         "kept": kept,
     }
-    if marker.group:  # versions that know no groups leave it out when they write the record
+    if marker.group:  # versions that know no groups omit it when they write
         content["group"] = group_to_json(marker.group)
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -51,7 +51,8 @@ def definition(spec: StateSpec, layout: str) -> str:
 
 def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Record:
     """
-    :raises ConfigurationError: it is another state's. :raises DefinitionChangedError: it was made with other fields.
+    :raises ConfigurationError: it belongs to another state. :raises DefinitionChangedError: it was made with other
+        fields.
     :raises CorruptRecordError, NewerRecordError: it cannot be read.
     """
     try:

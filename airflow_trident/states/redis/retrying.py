@@ -1,4 +1,4 @@
-"""Talking to Redis so that in the end it is certain what happened: lost answers, servers that come back, zombies."""
+"""Requests to Redis with a certain outcome in the end: handles lost answers, servers that come back, and zombies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Session:
-    """One client. Not for sharing between threads at the same time."""
+    """One client; do not share it between threads at the same time."""
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
@@ -25,7 +25,7 @@ class Session:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Around what is read first: it is closed if that fails, or if the server is not fit to keep a state.
+        """Wraps the first reads: closes the client if they fail, or if the server is unfit to keep a state.
 
         :raises ConfigurationError: the server removes keys when its memory is full.
         """
@@ -37,19 +37,17 @@ class Session:
             raise
 
     def call(self, act: Callable[[], T]) -> T:
-        """
-        :raises StoreUnavailableError: no answer, or not now. :raises ConfigurationError: refused.
-        """
+        """:raises StoreUnavailableError: no answer, or not now. :raises ConfigurationError: refused."""
         with redis_errors(self.server.place, StoreUnavailableError):
             return act()
 
     def send(self, act: Callable[[], T]) -> T:
-        """As `call`, of what changes something: from here on a lost answer may have been a change."""
+        """Like `call`, for a change: from here on a lost answer may mean a change."""
         self._sending = True
         return self.call(act)
 
     def patiently(self, act: Callable[[], T]) -> T:
-        """Something without effects, again and again until the time is over."""
+        """Repeats something without effects until it succeeds or the time is over."""
         patience = _Patience(self.server.timeout_s)
         while True:
             try:
@@ -59,8 +57,8 @@ class Session:
                     raise
 
     def until_certain(self, attempt: Callable[[], T | None], what: str) -> T:
-        """Run `attempt` until it has an answer (None: somebody came in between). Each one begins by reading what an
-        earlier one may have done.
+        """Run `attempt` until it has an answer (None: another request came in between). Each attempt first reads what
+        an earlier one may have done.
 
         :raises StoreUnavailableError: the time is over, and surely nothing happened.
         :raises OutcomeUnknownError: the time is over, and the answer to a change was lost.

@@ -1,8 +1,8 @@
-"""What Redis does in one atomic step, as Lua. A script reads and computes everything before it writes anything but its
-own scratch keys, because Redis takes nothing back when a script fails in the middle.
+"""The atomic steps in Redis, as Lua scripts. A script reads and computes everything before it writes anything except
+its own scratch keys, because Redis does not roll back a script that fails in the middle.
 
-Each script first compares the record of its state with the text that the caller has decided on. A request that comes
-twice, or late, finds another text and changes nothing.
+Each script first compares the record of its state with the text that the caller has decided on. A repeated or late
+request finds another text and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from enum import StrEnum
 
 
 class Said(StrEnum):
-    """What a script answers."""
+    """Answers of a script."""
 
     DONE = "DONE"
     MOVED = "MOVED"
     """The record is not the one that was decided on: read it and decide again."""
     UNSTAGED = "UNSTAGED"
-    """What was staged is not there (any more): stage it again."""
+    """The staged data is missing or expired: stage it again."""
     TAKEN = "TAKEN"
-    """There is no record, but something else under the key of the data."""
+    """There is no record, but the key of the data holds something else."""
     DAMAGED = "DAMAGED"
-    """The values before the highest transaction are not all there."""
+    """Some of the values before the highest transaction are missing."""
     OVERFLOW = "OVERFLOW"
     """A sum is beyond 64 bits."""
 
 
 class Turn(StrEnum):
-    """What kind of step it is."""
+    """Kinds of steps."""
 
     MARK = "mark"
-    """The record only."""
+    """Writes only the record."""
     HIGHEST = "highest"
     REPLACE = "replace"
-    """The batch of the highest transaction is taken back first."""
+    """First takes back the batch of the highest transaction."""
     LATE = "late"
-    """Below the highest one: what was kept to take that back changes, too."""
+    """Below the highest transaction: also changes the values kept to take that one back."""
 
 
 COMMON = """

@@ -1,8 +1,9 @@
 """States in Redis or Valkey: a hash, several hashes, or one key per key of the state (Storm: RedisMapState).
 
-A batch is staged under a key of its own first; then one script compares the state's record with what was decided on,
-applies all keys and writes the new record. A second, late or lost request finds another record and changes nothing.
-Counts and sums of longs are added by the server; other aggregators read, merge and write the keys of the batch.
+A batch is first staged under a separate key. Then one script compares the state's record with the one that was decided
+on, applies all keys and writes the new record. A repeated, late or lost request finds another record and changes
+nothing. The server adds counts and sums of longs; for other aggregators this process reads, merges and writes the
+batch's keys.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
 class RedisState(RedisSettings, StateFactory):
     """A state under the keys ``{<key>}:...`` of a server; see :class:`RedisSettings` for how to reach it.
 
-    :param key: by default ``<topology>/<state>``. In braces: a cluster keeps all keys of a state on one node.
+    :param key: by default ``<topology>/<state>``. The braces keep all keys of a state on one node of a cluster.
     :param layout: `HASH`: one hash ``{key}:data``. `STRING`: a key ``{key}:data:<state's key>`` each.
-    :param hash_by: the first key field: a hash ``{key}:data:<its value>`` for each of its values. So several tables
+    :param hash_by: the first key field: one hash ``{key}:data:<its value>`` for each of its values. So several tables
         change in one atomic step.
     :param fsync: a commit waits until the server has written it to its disk (WAITAOF; needs the append-only file).
-    :param replicas: and until so many replicas have, too.
+    :param replicas: the commit also waits for this number of replicas.
     """
 
     key: str | None = None
@@ -97,7 +98,7 @@ class RedisState(RedisSettings, StateFactory):
 
 
 class OpenRedisState(OpenRedisMap, AdmittingState):
-    """See :class:`RedisState`. One client; not for sharing between threads at the same time."""
+    """See :class:`RedisState`. One client; do not share it between threads at the same time."""
 
     def __init__(self, factory: RedisState, server: RedisServer, spec: StateSpec) -> None:
         self._factory = factory
@@ -136,15 +137,13 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         return self._in_one_step(what, partial(self._group_step, group))
 
     def _in_one_step(self, what: str, decide: Callable[[Record | None, str], _Step]) -> tuple[Applied, ...]:
-        """
-        :param decide: what to do, given what is known, by the request of this name.
-        """
+        """:param decide: gives the step to do, from the known record and the id of the request."""
         op = uuid.uuid4().hex
         sent: list[_Step] = []
 
         def attempt() -> tuple[Applied, ...] | None:
             known = self._read()
-            if known is not None and known.op == op:  # the answer of an earlier one was lost
+            if known is not None and known.op == op:  # the answer of an earlier try was lost
                 return self._confirmed(sent[-1].does, op)
             step = decide(known, op)
             if step.record is None:
@@ -184,7 +183,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         )
 
     def _mark(self, known: Record | None, marker: Marker, does: tuple[Applied, ...], op: str) -> _Step:
-        """Of what is there already."""
+        """A step for transactions that are already applied."""
         if known is not None and marker == known.marker:
             return _Step(does=does)
         kept = known.kept if known else 0
@@ -209,7 +208,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
     def _changes(
         self, ticket: CommitTicket, batch: pa.Table, turn: Turn
     ) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-        """What to stage: amounts to add, or new values; and new values of what is kept, for a late batch."""
+        """What to stage: amounts to add, or new values; and, for a late batch, new values of kept keys."""
         if self._map.adds:
             return self._map.amounts(batch), {}
         taken_back = self._session.call(lambda: self._map.read(self._before)) if turn is not Turn.HIGHEST else {}
@@ -225,7 +224,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         return self._map.texts(merge(spec, batch, lookup, ticket)), {}
 
     def _run(self, op: str, known: Record | None, step: _Step) -> Said:
-        """The atomic step."""
+        """Run the atomic step."""
         keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
         expected = known.text if known else b""
         flags = [str(int(step.adds)), str(int(self._spec.opaque))]
@@ -256,7 +255,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         return said
 
     def _confirmed(self, applied: tuple[Applied, ...], op: str) -> tuple[Applied, ...]:
-        """When the disks have it, if that is wanted. They speak of what this connection wrote last, so write."""
+        """Wait for the disks, if configured. They confirm the last write of this connection, so write first."""
         factory = self._factory
         if not (factory.fsync or factory.replicas):
             return applied
@@ -282,8 +281,8 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One request, and what it does with each transaction. `record`: None: nothing to send. `changes`, `before`: what
-    to stage. `kept`: how many kept values there must be. `adds`: the changes are amounts; the server adds."""
+    """One request, and its result for each transaction. `record`: None: nothing to send. `changes`, `before`: what to
+    stage. `kept`: how many kept values must exist. `adds`: the changes are amounts that the server adds."""
 
     does: tuple[Applied, ...]
     turn: Turn = Turn.MARK

@@ -1,4 +1,4 @@
-"""What a database must give to keep a state in it. `states.sql.store.SqlStore` does the rest."""
+"""What a kind of database must implement to keep a state. `states.sql.store.SqlStore` does the rest."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 KEY_COLUMN = "_key"
-"""The primary key where the key fields cannot be it: databases differ in what they index and what they call equal."""
+"""The primary key, if the key fields cannot be it: databases differ in what they index and what they call equal."""
 
 
 class Dialect(ABC):
     """One kind of database, connected, with the tables of one state; not for several threads at the same time.
 
-    Three tables: `markers`, which the states of a database (or of its schema) share, has a row for each of them;
-    `data` is the state; an opaque state has one of what was there `before` its highest txid, of that batch's keys only.
-    Names of tables are as statements have them. Unless said otherwise, methods are called inside :meth:`transaction`.
+    There are three tables. `markers`, shared by all states of a database (or schema), has one row per state. `data` is
+    the state. `before`, for an opaque state, holds the values before its highest txid, for that batch's keys only.
+    Names of tables are quoted as in statements. Unless said otherwise, methods are called inside :meth:`transaction`.
     """
 
     container: ClassVar[str] = "database"
     """What holds the tables, for people."""
     where_else: ClassVar[str] = "schema"
-    """What a state with other fields could be kept in instead."""
+    """Where a state with other fields could be kept instead."""
     restore: ClassVar[str] = "Restore the database from a backup."
     factory: ClassVar[str] = ""
-    """How a person gives the state another table."""
+    """How a user gives the state another table."""
     mine: ClassVar[str] = "topology = :topology AND state = :state"
-    """Which row of `markers` is the state's."""
+    """Condition for the state's row of `markers`."""
     of_table: ClassVar[str] = "table_name = :table_name"
-    """Which row of `markers` is of the state's table, whoever's it is."""
+    """Condition for the row of `markers` that owns the state's table."""
     for_update: ClassVar[str] = ""
-    """Put to the statement that reads the marker's row, it locks the row."""
+    """Locks the marker's row, appended to the statement that reads it."""
 
     spec: StateSpec
     place: str
@@ -62,12 +62,12 @@ class Dialect(ABC):
         return f"({ddl(self.spec.keys)}) -> ({ddl(self.spec.values)})"
 
     def fold(self, name: str) -> str:
-        """Two names of tables are one table if this is equal."""
+        """Two table names mean the same table if their results are equal."""
         return name
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """What `markers` keeps of a state that was never applied to."""
+        """The row of `markers` for a state that nothing was applied to."""
         return {
             "topology": self.spec.topology,
             "state": self.spec.name,
@@ -79,7 +79,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Sequence[Sequence[Any]]:
-        """The rows of one statement, whose parameters are written ``:name``. Outside of a transaction, too."""
+        """The rows of one statement with parameters ``:name``. Also called outside of a transaction."""
 
     @abstractmethod
     def errors(self) -> AbstractContextManager[None]:
@@ -89,15 +89,15 @@ class Dialect(ABC):
     def transaction(self) -> AbstractContextManager[None]:
         """All or nothing.
 
-        :raises OutcomeUnknownError: nobody knows whether it was committed.
+        :raises OutcomeUnknownError: it is unknown whether it was committed.
         """
 
     def reading(self) -> AbstractContextManager[None]:
-        """A transaction that writes nothing."""
+        """A transaction without writes."""
         return nullcontext()
 
     def lock(self) -> None:
-        """Let no other committer of this state do anything until the commit, where `for_update` is not enough (T7)."""
+        """Block other committers of this state until the commit, if `for_update` is not enough (T7)."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -111,21 +111,19 @@ class Dialect(ABC):
     # ---- making tables -----------------------------------------------------------------------------------------
 
     def making(self) -> AbstractContextManager[None]:
-        """A transaction in which tables are made, by one process at a time where the database can do that."""
+        """A transaction that makes tables, for one process at a time if the database supports that."""
         return self.transaction()
 
     @abstractmethod
     def lacking(self) -> Sequence[str]:
-        """What is not there of `markers`, `data` and what the dialect needs besides. Outside of a transaction, too."""
+        """What is missing of `markers`, `data` and the dialect's other needs. Also called outside of a transaction."""
 
     @abstractmethod
     def make(self, table: str) -> None:
-        """
-        :param table: one that is lacking.
-        """
+        """:param table: a missing one."""
 
     def enter(self) -> bool:
-        """Put the state's row into `markers`; False: somebody else was first."""
+        """Insert the state's row into `markers`; False: another process was first."""
         row = self.row
         values = ", ".join(f":{name}" for name in row)
         self.execute(f"INSERT INTO {self.markers} ({', '.join(row)}) VALUES ({values})", row)
@@ -134,39 +132,39 @@ class Dialect(ABC):
     # ---- the state's table -------------------------------------------------------------------------------------
 
     def stage(self, batch: StagedBatch) -> None:
-        """Bring the batch to the server, before the marker is locked."""
+        """Send the batch to the server, before the marker is locked."""
 
     @abstractmethod
     def merge_natively(self, batch: StagedBatch) -> bool:
-        """Have the database merge the batch; opaque states keep the values before. False: not exactly, nothing
-        changed."""
+        """Let the database merge the batch; opaque states keep the values before. False: it cannot do so exactly, and
+        nothing changed."""
 
     @abstractmethod
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        """What is stored under each key. Inside of :meth:`reading`, too."""
+        """The stored value of each key. Also called inside of :meth:`reading`."""
 
     @abstractmethod
     def put(self, changes: Changes, *, keeps: bool) -> None:
         """Write merged values.
 
-        :param keeps: forget what was kept, and keep what is stored under these keys before they are written (T9).
+        :param keeps: replace the kept values by those that these keys have now (T9).
         """
 
     @abstractmethod
     def restore_before(self) -> None:
-        """Take the batch of the highest txid back (T9)."""
+        """Take back the batch of the highest txid (T9)."""
 
     @abstractmethod
     def kept(self, keys: Sequence[Key]) -> Changes:
-        """Of `keys` those that the highest txid has, with their values before it."""
+        """Those of `keys` that the highest txid changed, with their values before it."""
 
     @abstractmethod
     def put_before(self, changes: Changes) -> None:
-        """Write into what is kept."""
+        """Write into the kept values."""
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[Key, Value]]:
-        """All of the state, in pieces: it may be larger than the memory. Outside of a transaction."""
+        """All keys and values, in pieces: the state may be larger than memory. Outside of a transaction."""
 
 
 def quote(name: str) -> str:
@@ -174,7 +172,7 @@ def quote(name: str) -> str:
 
 
 def safe_name(text: str) -> str:
-    """A table name without need of quotes."""
+    """A table name that needs no quotes."""
     return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
@@ -186,7 +184,7 @@ def fields_of(spec: StateSpec) -> tuple[Field, ...]:
 def merges_natively(spec: StateSpec, is_exact: Callable[[MergeKind, str], bool]) -> bool:
     """Can the database do the arithmetic of all combiners?
 
-    :param is_exact: can it do this on values of the type?
+    :param is_exact: is the arithmetic exact for values of the type?
     """
     kinds = [combiner.merge_kind for combiner in spec.combiners]
     pairs = zip(kinds, spec.values, strict=bool(kinds))

@@ -1,8 +1,8 @@
-"""States in PostgreSQL tables, which people query as they are, also while batches are applied.
+"""States in PostgreSQL tables, which people can query directly, also while batches are applied.
 
-A batch is copied into a table of its transaction's own; then the marker's row is locked, which only one committer can,
-and batch and marker change together. The arithmetic of the built-in aggregators is done by the server in one statement;
-other aggregators read, merge and write the keys of the batch.
+A batch is copied into a temporary table of its transaction. Then the marker's row is locked, which admits one committer
+at a time, and batch and marker change together. The server does the arithmetic of built-in aggregators in one
+statement; for other aggregators this process reads, merges and writes the batch's keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PostgresState(StateFactory):
     :param schema: of the table; made if missing; by default the first one of the connection's search path.
     :param connection: explicit settings instead of `conn_id`.
     :param lock_timeout_s: how long to wait for another committer of the same state.
-    :param statement_timeout_s: the longest that one statement, or user code between two, may take.
+    :param statement_timeout_s: time limit for one statement, and for user code between two statements.
     """
 
     conn_id: str = "postgres_default"
@@ -70,7 +70,7 @@ class PostgresState(StateFactory):
         return SqlStore(PostgresDialect(*self.opening(spec)))
 
     def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits]:
-        """What a :class:`PostgresDialect` is opened with."""
+        """The arguments of a :class:`PostgresDialect`."""
         limits = Limits(
             connect_s=self.connect_timeout_s, lock_s=self.lock_timeout_s, statement_s=self.statement_timeout_s
         )

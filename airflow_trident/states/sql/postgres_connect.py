@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL by psycopg, and what its errors mean for a task."""
+"""Connections to PostgreSQL by psycopg, and the meaning of its errors for a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import psycopg
 
 OLDEST = 150000
-"""PostgreSQL 15: before it, unique indexes do not hold null keys apart from each other."""
+"""PostgreSQL 15: older unique indexes do not treat null keys as equal."""
 _NOT_OF_LIBPQ = frozenset(
     {"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query", "enable_log_db_messages"}
 )
@@ -54,15 +54,15 @@ def connect(where: Connection, limits: Limits, application: str) -> psycopg.Conn
     options = {name: value for name, value in where.extra.items() if name not in _NOT_OF_LIBPQ and value is not None}
     place = {"host": where.host, "port": where.port, "dbname": where.schema, "user": where.login}
     given = {name: value for name, value in {**place, "password": where.password}.items() if value}
-    # A dead network must not hold a committer, and with it the marker's lock, for ever.
+    # A dead network must not block a committer, and the marker's lock, for ever.
     alive = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": _DEAD_AFTER_S * 1000}
     settings = {**alive, "connect_timeout": max(2, round(limits.connect_s)), **options, **given}
     settings |= {"application_name": application[:63], "client_encoding": "UTF8"}
     try:
-        # Statements are planned anew each time: a plan made for a small batch is wrong for a large one.
+        # Statements are planned anew each time: a plan for a small batch is wrong for a large one.
         connection: psycopg.Connection[Any] = driver.connect(**settings, autocommit=True, prepare_threshold=None)
     except driver.Error as error:
-        # Not chained: the cause holds the arguments in its frames.
+        # Not chained: the frames of the cause hold the arguments, and so the password.
         raise _cannot_connect(error, where) from None
     if connection.info.server_version < OLDEST:
         connection.close()
@@ -86,12 +86,12 @@ def _cannot_connect(error: psycopg.Error, where: Connection) -> TridentError:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Did the server end or vanish, so that nobody knows what became of a COMMIT?"""
+    """Did the server end or vanish, so that the outcome of a COMMIT is unknown?"""
     return error.sqlstate is None or error.sqlstate.startswith(_CONNECTION_LOST)
 
 
 def store_error(error: psycopg.Error, where: Connection) -> TridentError:
-    """One clear error for what the server said; nothing was applied."""
+    """One clear error for the server's error; nothing was applied."""
     code, words = error.sqlstate or "", said(error, where)
     if code.startswith("XX"):
         return CorruptError(f"{where.describe()} is damaged ({words})", "Restore it from a backup.")

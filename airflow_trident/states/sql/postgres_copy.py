@@ -1,7 +1,7 @@
-"""Values as PostgreSQL keeps them: a table of a batch as the text format of COPY, and back from rows.
+"""Values in PostgreSQL: a batch as COPY text, and rows back as values.
 
 PostgreSQL's text has no zero character: U+0000 is stored as U+0001 U+0001, and U+0001 as U+0001 U+0002, which keeps
-their order. Arrays, maps and structs are JSON; in it bytes are hexadecimal, dates and times ISO 8601, intervals
+their order. Arrays, maps and structs are JSON; inside it bytes are hexadecimal, dates and times ISO 8601, intervals
 microseconds, NaN and infinities text.
 """
 
@@ -39,7 +39,7 @@ _COLUMN_TYPES = {
 
 
 def column_type(type_text: str) -> str:
-    """The column of a field."""
+    """The column type of a field."""
     if type_text.startswith("decimal"):
         return type_text.replace("decimal", "numeric")
     return "jsonb" if is_nested(type_text) else _COLUMN_TYPES[type_text]
@@ -49,9 +49,9 @@ def column_type(type_text: str) -> str:
 
 
 def copy_text(pieces: Iterable[pa.RecordBatch], schema: Schema, keys: int) -> Iterator[memoryview]:
-    """The rows as COPY ... FROM STDIN takes them, in pieces. Columns stay in Arrow, except bytes and nested values.
+    """The rows as input of COPY ... FROM STDIN, in pieces. Columns stay in Arrow, except bytes and nested values.
 
-    :param keys: so many columns are the key: -0.0 is 0.0 in them.
+    :param keys: the number of key columns; in them -0.0 becomes 0.0.
     """
     import pyarrow.compute as pc
 
@@ -110,14 +110,14 @@ def show_zero(text: str) -> str:
 
 
 def parameter(type_text: str) -> Coder:
-    """From Python to a parameter of the driver, for keys."""
+    """Converts from Python to a parameter of the driver, for keys."""
     if type_text == "string":
         return hide_zero
     return _utc if type_text == "timestamp" else same
 
 
 def decoder(type_text: str) -> Coder:
-    """From what the driver gives to the value that Arrow gives for the type."""
+    """Converts the driver's value to the value that Arrow gives for the type."""
     if is_nested(type_text):
         return optional(json_coder(type_text, _json_decoder, decodes=True))
     kinds: dict[str, Coder] = {"string": show_zero, "timestamp": _utc}
@@ -125,7 +125,7 @@ def decoder(type_text: str) -> Coder:
 
 
 def _json_encoder(type_text: str) -> Coder:
-    """Inside a value with parts."""
+    """For a part of a nested value."""
     if type_text.startswith("decimal"):
         return lambda value: format(value, "f")
     kinds: dict[str, Coder] = {

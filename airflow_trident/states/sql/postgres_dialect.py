@@ -1,4 +1,4 @@
-"""PostgreSQL as a dialect of SQL states. A batch is copied into a table of its own; then the marker's row is locked.
+"""PostgreSQL as a dialect of SQL states. A batch is copied into its own table; then the marker's row is locked.
 Arithmetic is one statement where the server can do it."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CREATE_MARKERS = (
     "definition text NOT NULL, incarnation text, high bigint, fence bigint, holes text, position text, "
     "attempt integer, PRIMARY KEY (topology, state))"
 )
-# On for synchronous_commit: what the ledger calls committed must outlive a crash of the server (P8).
+# synchronous_commit is on: what the ledger calls committed must survive a crash of the server (P8).
 _SETTINGS = (
     "SELECT set_config('jit', 'off', true), set_config('lock_timeout', %s, true), "
     "set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true), "
@@ -51,7 +51,7 @@ def _as_psycopg(found: re.Match[str]) -> str:
 
 
 def run(connection: psycopg.Connection[Any], statement: str, parameters: Any = None) -> psycopg.Cursor[Any]:
-    """Execute one statement. As bytes: its text is put together from names, which the driver's types do not allow."""
+    """Execute one statement, as bytes: its text is built from names, which the driver's types forbid for text."""
     return connection.execute(statement.encode(), parameters)
 
 
@@ -133,7 +133,7 @@ class PostgresDialect(Dialect):
         try:
             run(self.connection, "ROLLBACK")
         except psycopg.Error:
-            # The connection is gone, and the server ends the transaction by itself; what is told is why it failed.
+            # The connection is gone; the server ends the transaction by itself. The caller reports the first error.
             self.connection.close()
 
     @contextmanager
@@ -147,7 +147,7 @@ class PostgresDialect(Dialect):
             self._roll_back()
 
     def _prepare_reading(self, connection: psycopg.Connection[Any]) -> None:
-        """In a transaction: have intervals sent as the driver reads them, whatever style the server prefers."""
+        """In a transaction: make the server send intervals in the style that the driver reads."""
         if any(one.type == INTERVAL for one in (*self.spec.keys, *self.spec.values)):
             run(connection, "SELECT set_config('IntervalStyle', 'postgres', true)")
 
@@ -186,7 +186,7 @@ class PostgresDialect(Dialect):
             self._copy(batch.pieces(), self._layout.fields)
 
     def _copy(self, pieces: Iterable[pa.RecordBatch], fields: Schema) -> None:
-        """Into the table of the batch. A staged one has no column that says what is to be removed."""
+        """Copy into the batch's table. A staged batch lacks the column that marks removals."""
         self.copy(pieces, fields, self._layout.copy(_BATCH, fields))
 
     def copy(self, pieces: Iterable[pa.RecordBatch], fields: Schema, statement: str) -> None:
@@ -198,8 +198,8 @@ class PostgresDialect(Dialect):
                 copy.write(text)
 
     def merge_natively(self, batch: StagedBatch) -> bool:
-        """False: a sum overflows (or becomes infinite), or a key is twice in the batch. Our own merge then gives the
-        result, or an error that names the value."""
+        """False: a sum overflows (or becomes infinite), or a key is twice in the batch. The merge in this process then
+        gives the result, or an error that names the value."""
         import psycopg
 
         if not self._layout.merges_natively:
@@ -221,7 +221,7 @@ class PostgresDialect(Dialect):
         self._put(changes, self._layout.before, keeps=False)
 
     def _put(self, changes: Changes, target: Place, *, keeps: bool) -> None:
-        """By way of the table of the batch."""
+        """Writes through the batch's table."""
         layout = self._layout
         absent = (None,) * len(self.spec.values)
         rows = [(*key, *(value or absent), value is None) for key, value in changes.items()]
@@ -261,7 +261,7 @@ class PostgresDialect(Dialect):
         return {keys[number]: None if removed else value for number, removed, value in rows}
 
     def _rows(self, keys: Sequence[Key], place: Place) -> Iterator[tuple[int, bool, Value]]:
-        """(number of the key, is it REMOVED, its values) of those that are there."""
+        """(number of the key, is it REMOVED, its values) of the keys found."""
         groups: dict[tuple[bool, ...], list[int]] = {}
         for number, key in enumerate(keys):
             groups.setdefault(tuple(part is None for part in key), []).append(number)
@@ -275,7 +275,7 @@ class PostgresDialect(Dialect):
                     yield number, removed, tuple(code(part) for code, part in zip(decoders, values, strict=True))
 
     def _parameters(self, keys: Sequence[Key], numbers: Sequence[int], nulls: Sequence[bool]) -> list[list[Any]]:
-        """A list per key column that is not null."""
+        """One list per key column that is not null."""
         whole = [canonical_key(keys[number]) for number in numbers]
         places = [place for place, is_null in enumerate(nulls) if not is_null]
         codes = {place: parameter(self.spec.keys[place].type) for place in places}
@@ -287,7 +287,7 @@ class PostgresDialect(Dialect):
             yield row[:width], row[width:]
 
     def stream(self, statement: str, fields: Schema) -> Iterator[tuple[Any, ...]]:
-        """Rows, through a connection of their own."""
+        """Rows, read through a separate connection."""
         decoders = [decoder(one.type) for one in fields]
         with (
             closing(self._connect()) as connection,

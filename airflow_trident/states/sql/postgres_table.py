@@ -1,8 +1,8 @@
 """A state as a PostgreSQL table: its columns and its statements.
 
-One column per field; a unique index over the key columns holds null keys apart from nothing and each other as equal, so
-that people find rows by their keys. A *batch* is a table with the same columns and `REMOVED`: true where the key is to
-be removed, or, in what is kept of the time before a transaction, where it was not there.
+Each field has a column. A unique index over the key columns treats null keys as equal to each other and different from
+all others, so people find rows by their keys. A *batch* is a table with the same columns and `REMOVED`: true if the key
+is to be removed, or, in the kept values, if the key was missing before the transaction.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ADDABLE = ("long", "int", "double")
 
 
 def default_table(topology: str, state: str) -> str:
-    """``<topology>_<state>``; where that is too long for PostgreSQL, its end is a digest."""
+    """``<topology>_<state>``; if that is too long for PostgreSQL, it ends in a digest."""
     text = safe_name(f"{topology}_{state}")
-    # Room for the names of what lies beside it.
+    # Leaves room for the names of related tables.
     if len(text) <= _LONGEST_NAME_BYTES - 16:
         return text
     return f"{text[: _LONGEST_NAME_BYTES - 28]}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -84,7 +84,7 @@ class PostgresLayout:
 
     @property
     def before(self) -> Place:
-        """What is kept of the time before the highest txid (T9)."""
+        """The values before the highest txid (T9)."""
         return self.place.beside(f"{self.place.table}_before")
 
     @property
@@ -118,7 +118,7 @@ class PostgresLayout:
 
     @property
     def _key(self) -> str:
-        """What is unique; a state without key has one row."""
+        """The unique columns; a state without key has one row."""
         return ", ".join(map(quote, self.spec.key_names)) or "(true)"
 
     # ---- writing -----------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class PostgresLayout:
         return f"{self._insert(self.place, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"
 
     def write(self, source: Place | str, target: Place, patterns: Sequence[Sequence[bool]]) -> list[str]:
-        """Remove what `source` says, put its other rows; `patterns` are those of `source`."""
+        """Remove the keys that `source` marks and put its other rows. `patterns`: those of `source`."""
         found = " UNION ALL ".join(
             f"SELECT s.row FROM {_name(source)} b CROSS JOIN LATERAL ({self._stored(target, 'ctid AS row', nulls)}) s "
             f"WHERE b.{REMOVED} AND {self._has(nulls)}"
@@ -147,7 +147,7 @@ class PostgresLayout:
         return [*remove, f"{self._insert(target, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"]
 
     def keep(self, batch: str, nulls: Sequence[bool]) -> str:
-        """What is stored now under the keys of a batch, into `before`."""
+        """Copy the values stored under the keys of a batch into `before`."""
         keys, values = self.spec.key_names, self.spec.value_names
         shown = ", ".join([*(f"b.{quote(name)}" for name in keys), *(f"s.{quote(name)}" for name in values)])
         stored = self._stored(self.place, ", ".join(["true AS found", *map(quote, values)]), nulls)
@@ -158,7 +158,7 @@ class PostgresLayout:
         return f"{self._insert(self.before, rows, self.batch_fields)} DO NOTHING"
 
     def patterns(self, source: Place | str) -> str:
-        """Which key columns are null, for each combination: an index finds nulls only if the statement names them."""
+        """The combinations of null key columns: an index finds nulls only if the statement names them."""
         shown = ", ".join(f"{quote(name)} IS NULL" for name in self.spec.key_names)
         return f"SELECT DISTINCT {shown or 'true'} FROM {_name(source)}"
 
@@ -168,8 +168,8 @@ class PostgresLayout:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def select(self, source: Place, nulls: Sequence[bool]) -> str:
-        """(number of the key, is it REMOVED, its values...). Parameters: a list for each key column that is not null
-        here, of keys whose other columns are null."""
+        """(number of the key, is it REMOVED, its values...). Parameters: one list per key column that is not null in
+        `nulls`; all other key columns are null."""
         given = [place for place, is_null in enumerate(nulls) if not is_null]
         arrays = ", ".join(f"%s::{_array_type(self.spec.keys[place])}[]" for place in given)
         keys = "".join(f"{quote(self.spec.keys[place].name)}, " for place in given) or "nothing, "
@@ -184,7 +184,7 @@ class PostgresLayout:
         return f"SELECT {', '.join(map(_shown, self.fields))} FROM {self.place}"
 
     def _stored(self, source: Place, what: str, nulls: Sequence[bool]) -> str:
-        """The stored row of key `b`, for keys null as `nulls` says. The limit makes it an index look-up for any plan
+        """The stored row of key `b`, whose null columns are in `nulls`. The limit forces an index look-up in every plan
         (T6)."""
         pairs = [
             f"t.{quote(name)} {'IS NULL' if is_null else f'= b.{quote(name)}'}"
@@ -193,7 +193,7 @@ class PostgresLayout:
         return f"SELECT {what} FROM {source} t WHERE {' AND '.join(pairs) or 'true'} LIMIT 1"
 
     def _has(self, nulls: Sequence[bool]) -> str:
-        """Is `b` one of the keys that are null where `nulls` says so?"""
+        """Does key `b` have exactly the null columns of `nulls`?"""
         pairs = [
             f"b.{quote(name)} IS {'' if is_null else 'NOT '}NULL"
             for name, is_null in zip(self.spec.key_names, nulls, strict=False)
@@ -214,7 +214,7 @@ def _array_type(field: Field) -> str:
 
 
 def _shown(field: Field) -> str:
-    # A real as text has fewer digits than the number that it is.
+    # A real as text has fewer digits than its value.
     return f"{quote(field.name)}::float8" if field.type == "float" else quote(field.name)
 
 

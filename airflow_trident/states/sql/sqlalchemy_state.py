@@ -1,8 +1,8 @@
 """States in tables of any database that SQLAlchemy has a driver for, such as MySQL, MariaDB or SQL Server.
 
-A committer's first statement is an update of its marker's row, which changes nothing and which only one at a time can
-do; then batch and marker change in the same transaction. The values of the batch's keys are read, merged here, and
-written back by the database's own upsert, or deleted and inserted where it has none.
+A committer first updates its marker's row without a change, which only one at a time can do. Batch and marker then
+change in the same transaction. The values of the batch's keys are read, merged in this process, and written by the
+database's upsert, or by delete and insert if it has none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SqlState(StateFactory):
     :param conn_id: an Airflow connection of type mysql, mssql, postgres or sqlite; the extra ``sqlalchemy_scheme``
         names any other driver.
     :param table: its name; by default ``<topology>_<state>``.
-    :param schema: of the table; it must be there.
+    :param schema: of the table; it must exist.
     :param connection: explicit settings instead of `conn_id`.
     :param lock_timeout_s: how long to wait for another committer of the same state.
     """
@@ -124,7 +124,7 @@ class SqlAlchemyDialect(Dialect):
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        # Digests: names differ in length and case from database to database.
+        # Digests: databases differ in the length and case of names.
         table_id = digest(self.table.lower())
         return {"id": digest(self.spec.topology, self.spec.name), "table_id": table_id, **super().row}
 
@@ -138,14 +138,14 @@ class SqlAlchemyDialect(Dialect):
             return done.all() if done.returns_rows else ()
 
     def _name_of(self, table: sa.Table) -> str:
-        """As a part of `sqlalchemy.text`, where a colon begins a parameter. Some drivers need percent signs doubled."""
+        """The name for `sqlalchemy.text`, where a colon begins a parameter. Some drivers need percent signs doubled."""
         dialect = self.engine.dialect
         name = dialect.identifier_preparer.format_table(table).replace(":", r"\:")
         return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
-        """That of the transaction, if there is one."""
+        """The transaction's connection, or a new one."""
         if self._connection is not None:
             yield self._connection
         else:
@@ -168,7 +168,7 @@ class SqlAlchemyDialect(Dialect):
 
         with self.engine.connect() as connection:
             if self._kind != "sqlite":
-                # What was read after the lock must be what the one before has written.
+                # After the lock, reads must see what the previous committer has written.
                 connection.execution_options(isolation_level="READ COMMITTED")
             if setting := _WAIT_FOR_LOCKS.get(self._kind):
                 seconds = max(1, round(self._lock_timeout_s))
@@ -184,7 +184,7 @@ class SqlAlchemyDialect(Dialect):
                 raise self.outcome_unknown(said(error, self._where)) from None
 
     def lock(self) -> None:
-        """An update: every database locks what it updates, and what is read afterwards is the newest."""
+        """An update: every database locks what it updates, and later reads see the newest values."""
         self.execute(f"UPDATE {self.markers} SET fence = fence WHERE {self.mine}", self.row)
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class SqlAlchemyDialect(Dialect):
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Each step by itself: not every database takes the making of a table back."""
+        """Each step alone: not every database can roll back the making of a table."""
         yield
 
     def _needed(self) -> dict[str, sa.Table]:
@@ -212,7 +212,7 @@ class SqlAlchemyDialect(Dialect):
             return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
     def make(self, table: str) -> None:
-        """Unless another process was first."""
+        """Make the table, unless another process was first."""
         import sqlalchemy as sa
 
         made = self._needed()[table]
@@ -270,7 +270,7 @@ class SqlAlchemyDialect(Dialect):
 
 
 def _store_error(error: sa.exc.DBAPIError, where: Connection) -> TridentError:
-    """One clear error for what the driver said; nothing was applied."""
+    """One clear error for the driver's error; nothing was applied."""
     import sqlalchemy as sa
 
     text = said(error, where)

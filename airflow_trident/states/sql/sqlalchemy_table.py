@@ -1,9 +1,9 @@
-"""A state as a table of any database that SQLAlchemy knows: its columns, and values as the database keeps them.
+"""A state as a table of any database that SQLAlchemy knows: its columns, and the stored form of values.
 
-``_key``, the primary key, is a digest of the key fields: databases differ in what they index, and in which texts they
-take for equal. Beside it each field has a column of its own. What a database cannot hold exactly is kept as text:
-arrays, maps and structs everywhere, decimals in SQLite; NaN and infinities, where a database has none, are null in
-their column and in ``trident_special`` as JSON.
+The primary key ``_key`` is a digest of the key fields, because databases differ in what they index and which texts they
+call equal. Each field also has its own column. Values that a database cannot hold exactly are text: arrays, maps and
+structs everywhere, decimals in SQLite. If a database has no NaN or infinities, these are null in their column, and JSON
+in ``trident_special``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPECIAL = "trident_special"
 _DIGEST = 64
 _KEYS_AT_ONCE = 500
 _MYSQL = ("mysql", "mariadb")
-# SQLite stores NaN as null, and SQLAlchemy makes floats of all that it binds to a column of floats.
+# SQLite stores NaN as null, and SQLAlchemy converts all values of a float column to float.
 _HAVE_NAN = ("postgresql",)
 
 
@@ -47,8 +47,8 @@ def digest(*parts: str) -> str:
 
 @dataclass(frozen=True)
 class Tables:
-    """A state in a database of kind `dialect`. Beside `data`: `markers`, shared by all states of the schema, and
-    `before`, to take the highest txid back."""
+    """A state in a database of kind `dialect`. Besides `data`: `markers`, shared by all states of the schema, and
+    `before`, to take back the highest txid."""
 
     dialect: str
     schema: str | None
@@ -61,7 +61,7 @@ class Tables:
 
         columns: list[sa.Column[Any]] = [
             sa.Column("id", sa.String(_DIGEST), primary_key=True),
-            # A digest: names differ in length and case from database to database.
+            # A digest: databases differ in the length and case of names.
             sa.Column("table_id", sa.String(_DIGEST), nullable=False, unique=True),
             *(sa.Column(name, self._text, nullable=False) for name in ("topology", "state", "table_name")),
             sa.Column("definition", self._text, nullable=False),
@@ -87,7 +87,7 @@ class Tables:
     def _table(self, name: str, columns: Sequence[sa.Column[Any]]) -> sa.Table:
         import sqlalchemy as sa
 
-        # Whatever the server's default is: one without transactions would break every promise.
+        # Fixed, because a server's default engine without transactions would break every promise.
         return sa.Table(
             name, sa.MetaData(), *columns, schema=self.schema, mysql_engine="InnoDB", mariadb_engine="InnoDB"
         )
@@ -109,7 +109,7 @@ class Tables:
 
     @property
     def _text(self) -> Any:
-        """Text of any length that keeps upper and lower case apart."""
+        """Text of any length, case-sensitive."""
         import sqlalchemy as sa
         from sqlalchemy.dialects import mysql
 
@@ -133,7 +133,7 @@ class Tables:
         if type_text == "timestamp":
             if self._is_mysql:
                 return mysql.DATETIME(fsp=6)
-            # Of the type without parameters SQL Server keeps milliseconds only.
+            # SQL Server's type without parameters keeps milliseconds only.
             return mssql.DATETIME2() if self.dialect == "mssql" else sa.DateTime()  # type: ignore[no-untyped-call]
         if type_text == "time" and self._is_mysql:
             return mysql.TIME(fsp=6)
@@ -158,7 +158,7 @@ class Tables:
         return digest(key_text(self.spec.keys, key))
 
     def row(self, key: Key, value: Value | None) -> dict[str, Any]:
-        """Parameters of an insert; without a value its fields are null."""
+        """Parameters of an insert; without a value the value fields are null."""
         whole = (*key, *(value or (None,) * len(self.spec.values)))
         parts = zip(self._codes, whole, strict=True)
         row = {name: None if part is None else encode(part) for (name, encode, _), part in parts}
@@ -168,9 +168,7 @@ class Tables:
         return {KEY_COLUMN: self.key_of(key), **row}
 
     def pair(self, row: sa.RowMapping) -> tuple[Key, Value]:
-        """
-        :param row: by names of columns.
-        """
+        """:param row: by names of columns."""
         parts = [None if row[name] is None else decode(row[name]) for name, _, decode in self._codes]
         if self._hides_floats and row[SPECIAL]:
             hidden = json.loads(row[SPECIAL])
@@ -183,7 +181,7 @@ class Tables:
     # ---- reading and writing, inside a transaction -------------------------------------------------------------
 
     def look_up(self, connection: sa.Connection, keys: Sequence[Key]) -> list[Value | None]:
-        """What is stored under each key."""
+        """The stored value of each key."""
         import sqlalchemy as sa
 
         names = [self.key_of(key) for key in keys]
@@ -195,7 +193,7 @@ class Tables:
         return [found.get(name) for name in names]
 
     def kept(self, connection: sa.Connection) -> Changes:
-        """The keys of the highest txid with their values before it."""
+        """The keys of the highest txid, with their values before it."""
         import sqlalchemy as sa
 
         rows = connection.execute(sa.select(self.before)).mappings()
@@ -203,12 +201,12 @@ class Tables:
         return {key: None if removed else value for (key, value), removed in pairs}
 
     def keep(self, connection: sa.Connection, before: Changes) -> None:
-        """Forget what was kept; keep this."""
+        """Replace the kept values."""
         connection.execute(self.before.delete())
         self.put(connection, self.before, before)
 
     def put(self, connection: sa.Connection, table: sa.Table, changes: Changes) -> None:
-        """Write into `data` or `before`, which also keeps that a key was not there."""
+        """Write into `data` or `before`; the latter also keeps that a key was missing."""
         marks = REMOVED in table.c
         put = [(key, value) for key, value in changes.items() if marks or value is not None]
         upsert = upsert_into(table, self.dialect)
@@ -218,13 +216,13 @@ class Tables:
             connection.execute(table.delete().where(table.c[KEY_COLUMN].in_(some)))
         rows = [self.row(key, value) | ({REMOVED: value is None} if marks else {}) for key, value in put]
         if rows:
-            # Neighbours in the index together.
+            # Neighbours in the index go together.
             rows.sort(key=lambda row: str(row[KEY_COLUMN]))
             connection.execute(table.insert() if upsert is None else upsert, rows)
 
 
 def upsert_into(table: sa.Table, dialect: str) -> Any:
-    """Insert, or replace by the new values; None where SQLAlchemy has no statement for it: delete first then."""
+    """Insert, or replace by the new values; None if SQLAlchemy has no such statement: then delete first."""
     from sqlalchemy.dialects import mysql, postgresql, sqlite
 
     names = [column.name for column in table.c if not column.primary_key]
@@ -242,7 +240,7 @@ def upsert_into(table: sa.Table, dialect: str) -> Any:
 
 
 def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
-    """To the database and back, of values that are not null."""
+    """Conversions to the database and back, for values that are not null."""
     if is_nested(type_text) or (type_text.startswith("decimal") and dialect == "sqlite"):
         return encoder(type_text), decoder(type_text)
     if type_text.startswith("decimal"):
@@ -260,5 +258,5 @@ def _codes(type_text: str, dialect: str) -> tuple[Coder, Coder]:
 
 
 def _without_zone(value: datetime.datetime) -> datetime.datetime:
-    """Columns are of UTC; timestamps without a zone are, too."""
+    """Columns are in UTC; a timestamp without a zone counts as UTC."""
     return value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)

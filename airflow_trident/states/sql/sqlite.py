@@ -1,7 +1,7 @@
 """States in an SQLite file: the embedded default. Any SQLite client can query them, also while batches are applied.
 
-A batch and the marker of what is applied change in one transaction (write-ahead log, full sync). The arithmetic of
-the built-in aggregators is done by SQLite itself; other aggregators read, merge and write the keys of the batch.
+A batch and its marker change in one transaction (write-ahead log, full sync). SQLite does the arithmetic of built-in
+aggregators; for other aggregators this process reads, merges and writes the batch's keys.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _KEYS_AT_ONCE = 500
 class SqliteState(StateFactory):
     """A table in an SQLite file.
 
-    :param path: of the file; may begin with ``~``, and is relative to the working directory where it is used. The file
-        and its folder are made if missing.
+    :param path: of the file; may begin with ``~``; relative to the working directory of the process that uses it. The
+        file and its folder are made if missing.
     :param table: its name; by default ``<topology>_<state>``.
     :param busy_timeout_s: how long to wait for another writer of the file.
     """
@@ -92,8 +92,8 @@ class SqliteState(StateFactory):
 
 
 class SqliteDialect(Dialect):
-    """See :class:`SqliteState`. Two tables keep the time before the highest txid: its keys, and their rows. A key
-    without a row was not there."""
+    """See :class:`SqliteState`. Two tables keep the values before the highest txid: its keys, and their rows. A key
+    without a row was missing."""
 
     container = where_else = "file"
     restore = "Restore the file from a copy."
@@ -132,7 +132,7 @@ class SqliteDialect(Dialect):
         if self.spec.opaque:
             needed[self._before_keys] = self._before_keys
         found = [name for name, table in needed.items() if not self.execute(_HAS_TABLE, {"name": table})]
-        # Files from before there were opaque states have no such column.
+        # Files older than opaque states lack this column.
         return found if MARKERS in found or self.execute(_HAS_ATTEMPT) else [*found, _ADD_ATTEMPT]
 
     def make(self, table: str) -> None:
@@ -163,7 +163,7 @@ class SqliteDialect(Dialect):
         return True
 
     def _encoded(self, batch: StagedBatch) -> Iterator[Sequence[Any]]:
-        """Its rows as the statements take them."""
+        """The batch's rows as parameters of the statements."""
         for piece in batch.pieces():
             columns = [python_values(piece.column(name)) for name in names_of(self._layout.fields)]
             yield from self._layout.encode_rows(columns, piece.num_rows)
@@ -177,9 +177,7 @@ class SqliteDialect(Dialect):
         return {row[0]: layout.decode_value(row) for row in self._rows(layout.select, names)}
 
     def _rows(self, select: str, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-        """
-        :param select: a statement without a condition.
-        """
+        """:param select: a statement without a condition."""
         for begin in range(0, len(names), _KEYS_AT_ONCE):
             some = names[begin : begin + _KEYS_AT_ONCE]
             where = f"{select} WHERE {KEY_COLUMN} IN ({', '.join('?' * len(some))})"

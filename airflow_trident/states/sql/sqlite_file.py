@@ -1,4 +1,5 @@
-"""An SQLite file in write-ahead mode, whoever else opens it at the same moment, and what its errors mean for a task."""
+"""An SQLite file in write-ahead mode, safe to open in several processes at once, and the meaning of its errors for a
+task."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class SqliteFile:
     """One connection without implicit transactions, with a full sync at each commit. The file and its folder are made
     if missing.
 
-    :param path: may begin with ``~``, and is relative to the working directory.
+    :param path: may begin with ``~``; relative to the working directory.
     :param busy_timeout_s: how long to wait for another writer.
     """
 
@@ -53,9 +54,9 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self, unknown: Callable[[sqlite3.Error], OutcomeUnknownError]) -> Iterator[None]:
-        """All or nothing. IMMEDIATE: what is decided on what was read stays true until the commit (T7).
+        """All or nothing. IMMEDIATE: what was read for a decision stays true until the commit (T7).
 
-        :param unknown: the error of a commit that nobody knows the outcome of.
+        :param unknown: makes the error for a commit with unknown outcome.
         """
         self.connection.execute("BEGIN IMMEDIATE")
         try:
@@ -99,7 +100,8 @@ def _open_wal(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
-    """SQLite does not wait when it changes the journal's mode: two that open a new file at once block each other."""
+    """SQLite does not wait when it changes the journal mode: two processes that open a new file at once block each
+    other."""
     while True:
         try:
             if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
@@ -115,18 +117,18 @@ def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its extension, 0 if the error did not come from SQLite."""
+    """SQLite's result code without its extension; 0 if the error did not come from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    """Does somebody else hold the file?"""
+    """Does another process hold the file?"""
     return _primary_code(error) in _LOCKED
 
 
 def _is_certain(error: sqlite3.Error) -> bool:
-    """Did a COMMIT that failed so surely not happen? A failed write left no commit in the log; after a failed sync
-    nobody can tell."""
+    """Did this failed COMMIT surely not happen? A failed write left no commit in the log; after a failed sync it is
+    unknown."""
     unwritten = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE
     return unwritten or _primary_code(error) in _BEFORE_THE_COMMIT
 
@@ -137,7 +139,7 @@ def violated_column(error: sqlite3.IntegrityError) -> str:
 
 
 def _store_error(error: sqlite3.Error, path: str) -> TridentError:
-    """One clear error for what SQLite said about the file `path`."""
+    """One clear error for an SQLite error about the file `path`."""
     code = _primary_code(error)
     if _is_locked(error):
         return StoreUnavailableError(

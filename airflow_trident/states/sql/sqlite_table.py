@@ -1,9 +1,9 @@
-"""A state as an SQLite table that people can query: its columns, its statements, and values as SQLite keeps them.
+"""A state as an SQLite table that people can query: its columns, its statements, and the stored form of values.
 
-``_key`` is the primary key: the key fields as canonical JSON text, because SQLite lets null keys be doubled. Beside it
-each field has its own column. SQLite has fewer types than a topology: dates, times, timestamps (ISO 8601, UTC),
-decimals, arrays, maps and structs (JSON) are text, an interval is its microseconds; NaN is the text ``NaN``, because
-SQLite stores it as null otherwise.
+The primary key ``_key`` is the key fields as canonical JSON text, because SQLite allows duplicate null keys. Each field
+also has its own column. SQLite has fewer types than a topology: dates, times, timestamps (ISO 8601, UTC), decimals,
+arrays, maps and structs (JSON) are text, an interval is its microseconds. NaN is the text ``NaN``, because SQLite would
+store it as null.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SqliteLayout:
 
     @property
     def merges_natively(self) -> bool:
-        """Can SQLite do the arithmetic exactly? Not that of decimals, which it would do in floating point."""
+        """Can SQLite do the arithmetic exactly? Not for decimals, which it would add in floating point."""
         return merges_natively(self.spec, _is_exact)
 
     # ---- statements --------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class SqliteLayout:
         return key_text(self.spec.keys, key)
 
     def encode_keys(self, keys: Sequence[Key]) -> list[str]:
-        """The same for many, column by column."""
+        """As `encode_key` for many keys, column by column."""
         columns = zip(self.spec.keys, columns_of(keys, len(self.spec.keys)), strict=True)
         return _json_keys([list(map(encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(keys)
 
@@ -108,16 +108,16 @@ class SqliteLayout:
         encoded = []
         for index, (field, column) in enumerate(zip(self.fields, columns, strict=True)):
             encode = encoder(field.type)
-            # Columns of plain values, most of them, are taken as they are.
+            # Columns of plain values, the usual case, need no conversion.
             plain = encode is same or (encode is real and index >= len(self.spec.keys) and not _has_nan(column))
             encoded.append(column if plain else [encode(part) for part in column])
         keys = _json_keys(encoded[: len(self.spec.keys)])
         rows = zip(keys or ["[]"] * count, *encoded, strict=True)
-        # Neighbours in the table are written together: twice as fast for large states.
+        # Writes neighbours in the table together: twice as fast for large states.
         return sorted(rows, key=itemgetter(0))
 
     def decode(self, row: Sequence[Any]) -> tuple[Key, Value]:
-        """From a row of `select`."""
+        """Decodes a row of `select`."""
         keys = zip(self.spec.keys, row[1:], strict=False)
         return tuple([decoder(field.type)(part) for field, part in keys]), self.decode_value(row)
 

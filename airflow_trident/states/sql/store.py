@@ -1,4 +1,5 @@
-"""What all states in SQL databases share: whose table it is, the marker's row, one transaction for batch and marker."""
+"""Common part of all states in SQL databases: the table's owner, the marker's row, one transaction for batch and
+marker."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _MARKER = ("incarnation", "high", "fence", "holes", "position", "attempt")
 
 
 class SqlStore(AdmittingState):
-    """An open state of `SqliteState`, `PostgresState` or `SqlState`; not for several threads at the same time.
+    """An open `SqliteState`, `PostgresState` or `SqlState`; not for several threads at the same time.
 
     :raises DefinitionChangedError: the state was made with other fields.
     :raises ConfigurationError: its table belongs to something else.
@@ -44,9 +45,9 @@ class SqlStore(AdmittingState):
     # ---- opening -----------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        """Make the tables and the marker's row, unless they are there: a reader writes nothing.
+        """Make the tables and the marker's row if they are missing; a reader writes nothing.
 
-        The row comes first: not every database takes the making of a table back.
+        The row comes first: not every database can roll back the making of a table.
         """
         db = self.dialect
         if not db.lacking() and self._is_registered():
@@ -57,7 +58,7 @@ class SqlStore(AdmittingState):
                 db.make(db.markers)
             if not self._is_registered():
                 self._enter(is_free=db.data in lacking)
-            # Asked again: who was applied to since then has made the table before.
+            # Asked again: a batch that was applied meanwhile has made the table first.
             elif db.data in lacking and self._marker() is not None and db.data in db.lacking():
                 raise self._row_is_bad(f"is there, and its table {db.shown} is gone")
             for table in lacking:
@@ -135,11 +136,11 @@ class SqlStore(AdmittingState):
         return self.apply_staged(ticket, self._in_memory(batch))
 
     def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
-        """Piece by piece where the database merges the batch; where this process does, it needs all of it."""
+        """Piece by piece if the database merges the batch; a merge in this process needs the whole batch."""
         spec, db = self._spec, self.dialect
         with db.errors(), db.transaction():
             db.stage(batch)
-            # From here until the commit no other committer of this state does anything (T7).
+            # From here until the commit no other committer of this state can change anything (T7).
             db.lock()
             known = self._marker(db.for_update)
             marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
@@ -179,7 +180,7 @@ class SqlStore(AdmittingState):
         return answers(verdicts)
 
     def _write_group(self, group: Group, verdicts: Sequence[Verdict]) -> None:
-        """Apply what is missing, while the marker is locked."""
+        """Apply the missing batches, while the marker is locked."""
         whole = group.as_one(verdicts)
         if whole is None or not self.dialect.merge_natively(self._in_memory(whole)):
             self.dialect.put(group.changes(verdicts, self._lookup), keeps=False)
@@ -188,7 +189,7 @@ class SqlStore(AdmittingState):
         return StagedBatch.of(self._spec.staged, table)
 
     def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        # Translated here already: above is the user's code, and the fault is not the user's.
+        # Translate here: the caller is the user's code, but the fault is the database's.
         with self.dialect.errors():
             return self.dialect.lookup(keys)
 
@@ -200,13 +201,13 @@ class SqlStore(AdmittingState):
             return self.dialect.lookup([tuple(key) for key in keys])
 
     def items(self) -> Iterator[tuple[Key, Value]]:
-        """In pieces: a state may be larger than the memory."""
+        """In pieces: a state may be larger than memory."""
         with self.dialect.errors():
             for key, value in self.dialect.pairs():
                 yield canonical_key(key), value
 
     def count(self) -> int:
-        """How many keys the state has."""
+        """Number of keys in the state."""
         with self.dialect.errors():
             return int(self.dialect.execute(f"SELECT count(*) FROM {self.dialect.data}")[0][0])
 
@@ -218,8 +219,8 @@ _GROUP = "group"
 
 
 def _position_text(marker: Marker) -> str:
-    """The column `position`: an object; after a group a list with that object at its end. To versions that know no
-    groups the list is another position than that of any ticket: they refuse the group's txids, and go on above."""
+    """The column `position`: an object, or after a group a list that ends with that object. Versions that know no
+    groups find no ticket with such a position: they refuse the group's txids and go on above them."""
     if not marker.group:
         return json.dumps(marker.position)
     return json.dumps([_GROUP, group_to_json(marker.group), marker.position])

@@ -1,5 +1,5 @@
-"""Exactly-once rows: each transaction's tuples, with their txid, are appended to a PostgreSQL table in one transaction
-with the marker."""
+"""Exactly-once rows: each transaction appends its tuples, with its txid, to a PostgreSQL table, together with the
+marker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_trident.types import Field, Schema, ddl, names_of
 class TableSink(PostgresState):
     """A table of appended rows in PostgreSQL; parameters as :class:`PostgresState`.
 
-    :param txid_column: the column that says which transaction a row came in.
+    :param txid_column: the column for the transaction of each row.
     """
 
     txid_column: str = field(default="txid", kw_only=True)
@@ -81,7 +81,7 @@ class SinkDialect(PostgresDialect):
         return {self.data: [f"CREATE TABLE {self.data} ({columns})", index]}
 
     def stage(self, batch: StagedBatch) -> None:
-        """Nothing: rows are copied to where they stay."""
+        """Does nothing: rows are copied directly into the table."""
 
     def pairs(self) -> Iterator[tuple[Key, Value]]:
         """((), row) for each row, without its txid."""

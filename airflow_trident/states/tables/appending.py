@@ -1,8 +1,8 @@
-"""Rows appended to a table that everybody may read and write: staged files become files of the table.
+"""Appends rows to a table that everybody may read and write: staged files become files of the table.
 
-One commit of the table adds the batch's files and the marker. What decides about a batch was read from one version of
-the table; the commit is the next one, or none, and then all is decided anew. A compaction commits so, too; it changes
-neither the marker nor what counts.
+One commit of the table adds the batch's files and the marker. Each decision about a batch is read from one version of
+the table; the commit is the next version, or none, and then everything is decided anew. A compaction commits in the
+same way; it changes neither the marker nor the rows that count.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tried: TypeAlias = dict[int, Callable[[], object]]
-"""Commits by their id, with what removes all that was written for each besides the batch's files."""
+"""Commits by their id. The value removes everything written for the commit besides the batch's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """`commit`: the id of the commit that the marker came with."""
+    """`commit`: the id of the marker's commit."""
 
     marker: Marker | None = None
     commit: int | None = None
@@ -56,18 +56,17 @@ class AppendingState(AdmittingState):
 
     @abstractmethod
     def _known(self) -> Known:
-        """As of one version of the table, which all later questions are about.
+        """From one version of the table; all later questions use the same version.
 
         :raises ConfigurationError: rows cannot be added to it by reference.
-        :raises CorruptRecordError: the marker is damaged, or the table was taken back to a time before it.
+        :raises CorruptRecordError: the marker is damaged, or the table was restored to a time before it.
         """
 
     @abstractmethod
     def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
-        """
-        :param footer: its `pyarrow.parquet.FileMetaData`.
+        """:param footer: its `pyarrow.parquet.FileMetaData`.
         :param values: of all of its rows, in the partition columns.
-        :raises StagingError: it is gone.
+        :raises StagingError: the staged file is gone.
         """
 
     @abstractmethod
@@ -75,35 +74,36 @@ class AppendingState(AdmittingState):
 
     @abstractmethod
     def _files_of(self, known: Known) -> list[OldFile]:
-        """Of the version that `known` is of."""
+        """The files of the version of `known`."""
 
     @abstractmethod
     def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """:param columns: None: all that the table has."""
+        """:param columns: None: all columns of the table."""
 
     @abstractmethod
     def _required(self) -> set[str]:
-        """Columns that take no nulls."""
+        """Columns that do not accept nulls."""
 
     @abstractmethod
     def _commit(
         self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
     ) -> None:
-        """One commit of these files and the marker, on what `_known` looked at.
+        """One commit of these files and the marker, on top of the version that `_known` read.
 
-        :param gone: what is not the table's any more.
-        :param tried: it is put there before it can be the table's, and taken out when it is.
+        :param gone: files to remove from the table.
+        :param tried: holds the commit from before the table can have it until the table surely has it.
         :raises Overtaken: it is not the next version of the table.
-        :raises OutcomeUnknownError: nobody said whether it is.
+        :raises OutcomeUnknownError: it is unknown whether it is.
         """
 
     @abstractmethod
     def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
-        """Is one of these commits the table's, or was it so before somebody else's? They were called lost."""
+        """Does the table have one of these commits, or did it before another writer's commit? Their outcome was
+        unknown."""
 
     @abstractmethod
     def _delete(self, path: str) -> None:
-        """A file of `_bring` or `_write`, if that can be."""
+        """Delete a file of `_bring` or `_write`, if possible."""
 
     # ---- of all --------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class AppendingState(AdmittingState):
             yield self._write(file_name(ticket), part, values)
 
     def _brought(self, ticket: CommitTicket, files: StagedFiles) -> Iterator[NewFile]:
-        """A file with rows of several partitions is written again: a script has staged it, or an older definition."""
+        """A staged file with rows of several partitions is rewritten: a script staged it, or an older definition."""
         import pyarrow.parquet as pq
 
         for path in files.paths:
@@ -136,9 +136,9 @@ class AppendingState(AdmittingState):
             yield from self._written(ticket, table)
 
     def _again(self, ticket: CommitTicket, make: Callable[[], Iterator[NewFile]]) -> Applied:
-        """Until nobody is faster: each time, all is decided anew; the files are made once.
+        """Repeats until no other writer is faster. Each try decides anew; the files are made once.
 
-        :param make: the batch's files, where the table has its own.
+        :param make: makes the batch's files in the table's place.
         """
         new: list[NewFile] = []
         tried: Tried = {}
@@ -149,7 +149,7 @@ class AppendingState(AdmittingState):
             known = self._known()
             if (
                 known.commit is not None and known.commit in tried
-            ):  # a storage that repeats requests by itself called our own commit another one
+            ):  # a storage that repeats requests took our own commit for another one
                 tried.pop(known.commit)
                 new.clear()
                 return Applied.APPLIED
@@ -160,21 +160,21 @@ class AppendingState(AdmittingState):
                     self._commit(known, marker, [], [], tried)
                 return Applied.ALREADY
             if not is_made:
-                new.extend(make())  # what came before an error is in it
+                new.extend(make())  # keeps the files made before an error
                 is_made = True
             self._require_no_nulls(new)
             self._commit(known, marker, new, self._replaced(known, new), tried)
-            new.clear()  # they are the table's now
+            new.clear()  # they belong to the table now
             return Applied.APPLIED
 
         return self._decided(once, new, tried)
 
     def compact(self) -> bool:
-        """Writes the latest rows of an upsert's keys anew, without what they replaced, in a commit of its own; small
-        files become larger ones. What others append meanwhile stays as it is. Needs memory for the keys of all rows.
+        """Rewrites the rows of an upsert table in a commit of its own: the latest row of each key without those it
+        replaced, and small files as larger ones. Rows that others append meanwhile stay unchanged. Needs memory for the
+        keys of all rows.
 
-        A row that says that its key is deleted stays as long as a transaction that was skipped may still bring an older
-        one.
+        A row that marks its key as deleted stays while a skipped transaction may still bring an older row.
 
         :return: was there anything to do?
         :raises ConfigurationError: it is no table of upserts.
@@ -200,7 +200,7 @@ class AppendingState(AdmittingState):
             now = {one.path: one for one in files}
             if gone and all(one.path in now for one in gone):  # others have only appended
                 gone[:] = [now[one.path] for one in gone]
-            elif tried and self._has_any(tried, new):  # ours was called lost, and others have gone on from it
+            elif tried and self._has_any(tried, new):  # our commit's outcome was unknown, and others built on it
                 tried.clear()
                 new.clear()
                 return True
@@ -222,14 +222,16 @@ class AppendingState(AdmittingState):
         return self._decided(once, new, tried)
 
     def _replaced(self, known: Known, new: Sequence[NewFile]) -> list[OldFile]:
-        """What goes where a batch overwrites its partitions: all that is there, whoever wrote it."""
+        """The files that a batch replaces if it overwrites its partitions: all of them, whoever wrote them."""
         if not self._spec.overwrites or not new:
             return []
         values = {one.values for one in new}
         return [one for one in self._require_partitions(self._files_of(known)) if one.values in values]
 
     def _require_partitions(self, files: list[OldFile]) -> list[OldFile]:
-        """:raises ConfigurationError: a file has rows of several partitions, from before the table had these."""
+        """
+        :raises ConfigurationError: a file has rows of several partitions, because the table was partitioned otherwise.
+        """
         for one in files:
             if one.values is None:
                 raise ConfigurationError(
@@ -239,19 +241,19 @@ class AppendingState(AdmittingState):
         return files
 
     def _decided(self, once: Callable[[], T], new: list[NewFile], tried: Tried) -> T:
-        """Until nobody is faster; what was made in vain is removed."""
+        """Repeats until no other writer is faster; removes files that were made in vain."""
         cure = "See who else writes, and run the task again. Nothing was applied."
         try:
             return decided_anew(self._what, once, cure)
         except OutcomeUnknownError:
-            new.clear()  # they may be
+            new.clear()  # the table may have them
             tried.clear()
             raise
         finally:
             self._remove(new, tried)
 
     def _remove(self, new: Sequence[NewFile], tried: Tried) -> None:
-        with contextlib.suppress(StoreUnavailableError, ConfigurationError):  # the cause is on its way
+        with contextlib.suppress(StoreUnavailableError, ConfigurationError):  # the first error is raised
             if tried and self._has_any(tried, new):
                 return
             for undo in tried.values():
@@ -260,7 +262,7 @@ class AppendingState(AdmittingState):
                 self._delete(one.path)
 
     def _require_no_nulls(self, new: Sequence[NewFile]) -> None:
-        """Of what is added by reference, nobody else checks anything."""
+        """Nobody else checks files that are added by reference."""
         for name in sorted(self._required()):
             if any(one.nulls.get(name, 1) for one in new):
                 raise ConfigurationError(
@@ -275,7 +277,8 @@ class AppendingState(AdmittingState):
         )
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """((), row) for each row of the table, those of others too; of an upsert (key, values) of those that count."""
+        """((), row) for each row of the table, also of other writers; for an upsert (key, value) of the rows that
+        count."""
         known, target = self._known(), arrow_schema(self._spec.staged)
         parts = (
             self._read(known, one, target.names).select(target.names).cast(target) for one in self._files_of(known)
@@ -292,4 +295,4 @@ class AppendingState(AdmittingState):
             yield row[: len(keys)], row[len(keys) :]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""

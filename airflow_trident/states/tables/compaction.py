@@ -1,4 +1,4 @@
-"""Which rows of a table of changes still count, and the files without the others."""
+"""Compaction of a table of changes: finds the rows that still count, and rewrites files without the others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SMALL_BYTES = 32 << 20
-"""Two files of a partition below that become one."""
+"""Two smaller files of a partition are merged."""
 _PIECE_BYTES = 128 << 20
-"""Bytes of rows in memory from which on they are written as a file."""
+"""Rows of this size in memory, in bytes, become a file."""
 
 
 class Compaction:
-    """Of one version of a table.
+    """Compaction of one version of a table.
 
-    :param read: a file's rows, in columns that are named or, with None, in all that the table has.
+    :param read: a file's rows, in the named columns or, with None, in all columns of the table.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Compaction:
         self._kept: dict[str, pa.Array] = {}
 
     def chosen(self, marker: Marker) -> list[OldFile]:
-        """The files that are to be written anew: those with rows that count no more, and small ones.
+        """The files to rewrite: those with rows that no longer count, and small ones.
 
         :param marker: what is applied.
         """
@@ -55,7 +55,7 @@ class Compaction:
         if spec.deleted:
             latest = whole.take(places)
             gone = latest.column(spec.deleted).fill_null(False)
-            if marker.holes:  # what comes late is older than what deleted its key
+            if marker.holes:  # a late row is older than the deletion of its key
                 gone = pc.and_(gone, pc.less(latest.column(TXID).fill_null(0), marker.holes[0][0]))
             places = places.filter(pc.invert(gone))
         first = 0
@@ -72,7 +72,7 @@ class Compaction:
         return {one.path for group in together if len(group) > 1 for one in group}
 
     def tables(self, chosen: Sequence[OldFile]) -> Iterator[tuple[PartitionValues, pa.Table]]:
-        """What is left of them, a file's worth at a time."""
+        """The remaining rows of the files, in pieces of the size of a file."""
         import pyarrow as pa
 
         for _, files in groupby(sorted(chosen, key=_partition), _partition):

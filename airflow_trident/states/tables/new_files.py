@@ -1,5 +1,5 @@
-"""Files that become a table's: a staged one as it is, linked where that can be, else copied in pieces; and those that
-it has."""
+"""Files that become a table's, and those that it has. A staged file is taken unchanged: linked if possible, else copied
+in pieces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """`values`: of partition columns. `nulls`: per column, if known. `entry`: what the table's log says of it."""
+    """`values`: of partition columns. `nulls`: per column, if known. `entry`: its entry in the table's log."""
 
     path: str
     bytes: int
@@ -31,8 +31,8 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldFile:
-    """One that a version of a table has. `values`: of the partition columns; None: it has other ones. `entry`: what the
-    table's log says of it."""
+    """A file of a table's version. `values`: of the partition columns; None: the file is partitioned otherwise.
+    `entry`: its entry in the table's log."""
 
     path: str
     bytes: int
@@ -41,20 +41,20 @@ class OldFile:
 
 
 def file_name(ticket: CommitTicket | None) -> str:
-    """A name that is unique and not hidden: the clean-up of uncommitted files passes over a leading underscore.
+    """A unique name without a leading underscore: the clean-up of uncommitted files would skip that.
 
-    :param ticket: None: it has rows of several transactions.
+    :param ticket: None: the file has rows of several transactions.
     """
     of = "compacted" if ticket is None else f"{ticket.txid:019d}-{ticket.attempt}"
     return f"trident-{of}-{uuid.uuid4().hex}.parquet"
 
 
 def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
-    """A staged file to where the table has its files: no data pass this process where both are on one file system.
+    """Bring a staged file to the table's folder. On the same file system no data passes through this process.
 
-    :param local: where it is to be, if that is a path.
-    :param opened: a stream that writes there.
-    :raises StagingError: it is gone.
+    :param local: the target, if it is a path.
+    :param opened: opens a stream that writes to the target.
+    :raises StagingError: the staged file is gone.
     """
     try:
         if local is None or not linked(staged, local):
@@ -65,9 +65,8 @@ def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
 
 
 def footer_of(staged: str) -> Any:
-    """
-    :return: `pyarrow.parquet.FileMetaData`.
-    :raises StagingError: it is gone.
+    """:return: `pyarrow.parquet.FileMetaData`.
+    :raises StagingError: the staged file is gone.
     """
     import pyarrow.parquet as pq
 
@@ -83,7 +82,7 @@ def missing(staged: str) -> StagingError:
 
 
 def nulls_of(footer: Any) -> dict[str, int]:
-    """Of plain columns, not of the parts of others."""
+    """Null counts of plain columns, without parts of nested ones."""
     nulls: dict[str, int] = {}
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for place in range(footer.num_columns):

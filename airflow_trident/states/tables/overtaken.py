@@ -1,4 +1,4 @@
-"""Commits that are the next version of a table, or none: who was overtaken decides anew."""
+"""Commits that are the next version of a table, or none: an overtaken committer decides anew."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TRIES = 50
 
 
 class Overtaken(Exception):
-    """Somebody committed first. Never leaves :func:`decided_anew`."""
+    """Another committer was first. Never leaves :func:`decided_anew`."""
 
 
 def decided_anew(what: str, act: Callable[[], T], cure: str) -> T:
-    """Until nobody is faster: each time, all is decided anew.
+    """Repeats until no other committer is faster; each try decides anew.
 
     :param what: the table, as an error names it.
-    :raises StoreUnavailableError: somebody always is; `cure` says what to do about it.
+    :raises StoreUnavailableError: another committer is always faster; `cure` says what to do.
     """
     for number in range(_TRIES):
         try:

@@ -1,4 +1,4 @@
-"""What is asked of partition columns: a file by reference has one value of each, which every reader writes alike."""
+"""Rules for partition columns: a file by reference has one value of each, which every reader must write alike."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require_partitions(spec: StateSpec, table: str) -> None:
 
 
 def not_partitioned_so(found: Sequence[str], spec: StateSpec) -> tuple[str, str] | None:
-    """What is wrong and the cure, if a table's partition columns are not those of `spec`."""
+    """The error and its cure, if a table's partition columns are not those of `spec`."""
     if tuple(found) == spec.partition_by:
         return None
     wanted = f"by {', '.join(spec.partition_by)}" if spec.partition_by else "not"
@@ -40,7 +40,7 @@ def not_partitioned_so(found: Sequence[str], spec: StateSpec) -> tuple[str, str]
 
 
 def require_no_empty_text(table: str, names: Sequence[str], values: PartitionValues) -> None:
-    """:raises ConfigurationError: readers would take it for a null."""
+    """:raises ConfigurationError: a value is an empty text, which readers would take for a null."""
     for name, value in zip(names, values, strict=True):
         if value == "":
             raise ConfigurationError(

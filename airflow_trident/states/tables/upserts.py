@@ -1,4 +1,4 @@
-"""A table of changes: each row came with a transaction, and of the rows of a key that of the highest one counts."""
+"""A table of changes: each row belongs to a transaction; for each key, the row of the highest transaction counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OLDEST = -(2**63)
 
 
 def said_of(spec: StateSpec) -> str | None:
-    """What a table says of itself that gets changes, for who reads it, and against who would write others."""
+    """The note in a table that gets changes, for its readers, and to refuse other writers' changes."""
     if not spec.upserts:
         return None
     said = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "keys": list(spec.key_names)}
@@ -26,9 +26,9 @@ def said_of(spec: StateSpec) -> str | None:
 
 
 def why_not_changes(found: str | None, spec: StateSpec) -> tuple[str, str] | None:
-    """What is wrong and the cure, if the rows of `spec` do not go with what a table says of itself.
+    """The error and its cure, if the rows of `spec` do not fit the note in a table.
 
-    :param found: what it says.
+    :param found: the note.
     """
     known, wanted = _changes(found), _changes(said_of(spec))
     if known == wanted:
@@ -49,10 +49,10 @@ def why_not_changes(found: str | None, spec: StateSpec) -> tuple[str, str] | Non
 
 
 def changes_of(found: str | None, what: str) -> tuple[tuple[str, ...], str | None]:
-    """Keys, and the field that says what is deleted.
+    """Keys, and the field that marks deleted rows.
 
     :param what: the table, for the error.
-    :raises ConfigurationError: it says nothing of changes.
+    :raises ConfigurationError: the table has no note about changes.
     """
     known = _changes(found)
     if known is None:
@@ -67,16 +67,16 @@ def _changes(found: str | None) -> dict[str, Any] | None:
     try:
         known = json.loads(found or "null")
     except ValueError:
-        return None  # a description that a person wrote
+        return None  # a description written by a person
     return known if isinstance(known, dict) and known.get("kept") == _KEPT and known.get("keys") else None
 
 
 def latest_rows(rows: Any, keys: FieldSpec, deleted: str | None = None) -> Any:
-    """The rows of a table of changes that count: of each key the one of the highest ``_txid``, unless it is deleted.
+    """The rows of a table of changes that count: of each key the row with the highest ``_txid``, unless it is deleted.
 
     :param rows: all of the table's, as a `pyarrow.Table`, or a DataFrame of Spark, classic or Connect.
     :param deleted: a boolean column.
-    :return: of the same kind, without the column ``_txid``. Rows that others wrote with no ``_txid`` are the oldest.
+    :return: of the same kind, without the column ``_txid``. Rows of others without a ``_txid`` are the oldest.
     """
     import pyarrow as pa
 
@@ -87,7 +87,7 @@ def latest_rows(rows: Any, keys: FieldSpec, deleted: str | None = None) -> Any:
 
 
 def latest_changes(rows: pa.Table, keys: tuple[str, ...], deleted: str | None) -> pa.Table:
-    """The rows that count, as they are."""
+    """The rows that count, unchanged."""
     import pyarrow.compute as pc
 
     latest = rows.take(latest_places(rows, keys))
@@ -95,7 +95,7 @@ def latest_changes(rows: pa.Table, keys: tuple[str, ...], deleted: str | None) -
 
 
 def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:
-    """Where the latest row of each key is, in rising order; deleted ones, too."""
+    """Positions of the latest row of each key, ascending, deleted rows included."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -109,7 +109,7 @@ def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:
 
 
 def _of_spark(rows: Any, keys: tuple[str, ...], deleted: str | None) -> Any:
-    """By texts alone: classic sessions and Connect have columns of their own classes."""
+    """By texts alone: classic and Connect sessions have different column classes."""
     by = ", ".join(f"`{key}`" for key in keys)
     newest = f"row_number() OVER (PARTITION BY {by} ORDER BY `{TXID}` DESC NULLS LAST) AS {_PLACE}"
     latest = rows.selectExpr("*", newest).where(f"{_PLACE} = 1")
