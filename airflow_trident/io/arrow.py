@@ -19,9 +19,9 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 
 
 def arrow_type(type_text: str, times: str = "us") -> pa.DataType:
-    """The Arrow type of a normalised DDL type. Times have microseconds, timestamps are UTC, as Spark's.
+    """The Arrow type of a normalised DDL type. Times are in microseconds and timestamps in UTC, as in Spark.
 
-    :param times: the unit of times of day, where somebody wants another.
+    :param times: the unit of times of day.
     """
     import pyarrow as pa
 
@@ -53,7 +53,7 @@ def arrow_type(type_text: str, times: str = "us") -> pa.DataType:
 
 
 def arrow_schema(schema: Schema, times: str = "us") -> pa.Schema:
-    """:param times: as of :func:`arrow_type`."""
+    """:param times: as in :func:`arrow_type`."""
     import pyarrow as pa
 
     return pa.schema([pa.field(field.name, arrow_type(field.type, times)) for field in schema])
@@ -79,7 +79,9 @@ def _array(field: Field, values: list[object]) -> pa.Array:
 
 
 def _require_times(values: Iterable[Any], type_text: str) -> None:
-    """:raises pyarrow.ArrowInvalid: a value that Arrow would take: a number, or a time whose zone it would drop."""
+    """
+    :raises pyarrow.ArrowInvalid: a value that Arrow would accept wrongly: a number, or a time whose zone it would drop.
+    """
     import pyarrow as pa
 
     wanted = {"time": datetime.time, INTERVAL: datetime.timedelta}.get(type_text)
@@ -101,8 +103,8 @@ def _require_times(values: Iterable[Any], type_text: str) -> None:
 
 
 def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
-    """The columns of rows. Not by ``zip(*rows)``, which makes an object for each row: the garbage collector then looks
-    through all that there is, again and again.
+    """The columns of rows. Not by ``zip(*rows)``: it makes an object per row, which costs many runs of the garbage
+    collector.
 
     :param width: of each row.
     """
@@ -112,13 +114,13 @@ def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The column as Python values: structs and maps are dicts.
+    """The column as Python values; structs and maps become dicts.
 
     :raises KeyError: a map has a key twice.
     """
     import pyarrow as pa
 
-    # Looking for maps costs ten times as much as the values themselves.
+    # A search for maps costs ten times as much as the values themselves.
     nested = pa.types.is_nested(column.type)
     return column.to_pylist(maps_as_pydicts="strict") if nested else column.to_pylist()  # type: ignore[no-any-return]
 
@@ -130,15 +132,15 @@ def table_to_rows(table: pa.Table) -> list[tuple[object, ...]]:
 
 @contextmanager
 def fitting(what: str, schema: Schema, cure: str) -> Iterator[None]:
-    """Around making a table of rows.
+    """Wraps the conversion of rows to a table.
 
     :param what: says that they do not fit, for the error text.
-    :raises DamagedInputError: they do not.
+    :raises DamagedInputError: they do not fit.
     """
     import pyarrow as pa
 
     try:
         yield
-    # NotImplementedError: of a driver that cannot read what its database sends
+    # NotImplementedError: from a driver that cannot read what its database sends
     except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise DamagedInputError(f"{what} ({', '.join(map(str, schema))}): {error}", cure) from error

@@ -1,8 +1,8 @@
-"""Connections: how to reach a store or a source, by the id that Airflow knows it under.
+"""Connections: how to reach a store or a source, by its id in Airflow.
 
-States and spouts do not import Airflow. Inside Airflow its shell puts a resolver here (`tasks.connections`), which asks
-Airflow; elsewhere ``AIRFLOW_CONN_<ID>`` is read from the environment, a URI or JSON, as Airflow writes it. Executors
-resolve nothing: what they need travels inside what is shipped to them.
+States and spouts do not import Airflow. Inside Airflow, `tasks.connections` installs a resolver here that asks Airflow.
+Elsewhere the environment variable ``AIRFLOW_CONN_<ID>`` holds a URI or JSON, in Airflow's format. Executors resolve
+nothing: they receive resolved settings.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from airflow_trident.errors import ConfigurationError
 
 _PUBLIC_LENGTH = 3
-"""Shorter texts are not taken out of messages: that would hide nothing and garble everything."""
+"""Shorter texts stay in messages: to replace them would hide nothing and garble everything."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """What a connection says. Its text forms show neither password nor extras, which may hold secrets.
+    """The content of a connection. Its text forms show neither password nor extras, which may hold secrets.
 
-    :param conn_type: ``postgres``, ``redis``, ...; empty where none is written.
+    :param conn_type: ``postgres``, ``redis``, ...; empty if there is none.
     :param schema: the database.
     :param extra: the extras, read from their JSON.
     """
@@ -45,11 +45,11 @@ class Connection:
 
     @property
     def options(self) -> dict[str, str]:
-        """The extras that a library takes as options: texts, numbers and truths, as texts."""
+        """The extras that fit as options of a library: texts, numbers and booleans, as texts."""
         return {name: str(value) for name, value in self.extra.items() if isinstance(value, str | int | float)}
 
     def conceal(self, text: str) -> str:
-        """`text`, such as a driver's message, without the password and without the texts of the extras."""
+        """`text`, such as a driver's message, without the password and the texts of the extras."""
         for secret in sorted({self.password, *_texts(self.extra)}, key=len, reverse=True):
             if len(secret) > _PUBLIC_LENGTH:
                 text = text.replace(secret, "***")
@@ -64,7 +64,7 @@ class _Installed:
 
 
 def install(resolver: Resolver | None) -> None:
-    """Let `resolver` answer in this process; None: the environment again."""
+    """Let `resolver` answer in this process; None: use the environment again."""
     _Installed.resolver = resolver
 
 
@@ -90,9 +90,9 @@ def resolve_if(conn_id: str | None, *, required: bool) -> Connection | None:
 
 
 def from_environment(conn_id: str) -> Connection:
-    """What ``AIRFLOW_CONN_<ID>`` says.
+    """The connection in ``AIRFLOW_CONN_<ID>``.
 
-    :raises ConfigurationError: it is not set, or neither a URI nor JSON.
+    :raises ConfigurationError: the variable is not set, or neither a URI nor JSON.
     """
     name = variable(conn_id)
     written = os.environ.get(name, "").strip()
@@ -101,7 +101,7 @@ def from_environment(conn_id: str) -> Connection:
     try:
         return _from_json(conn_id, written) if written.startswith("{") else _from_uri(conn_id, written)
     except (ValueError, TypeError):
-        # The cause would show what is written, password included.
+        # The cause would show the connection with its password.
         raise ConfigurationError(
             f"the connection {conn_id!r} cannot be read: {name} is neither a URI nor JSON of a connection",
             'Write it like postgres://user:password@host:5432/database or {"conn_type": "postgres", "host": "..."}.',
@@ -109,23 +109,23 @@ def from_environment(conn_id: str) -> Connection:
 
 
 def variable(conn_id: str) -> str:
-    """Of the environment, that says what a connection is."""
+    """The environment variable of a connection."""
     return f"AIRFLOW_CONN_{conn_id.upper()}"
 
 
 def as_json(connection: Connection) -> str:
-    """As Airflow takes it from the environment. It holds the secrets."""
+    """The connection in Airflow's JSON for the environment. It holds the secrets."""
     texts = {name: getattr(connection, name) for name in ("conn_type", "host", "schema", "login", "password")}
     return json.dumps({**texts, "port": connection.port, "extra": dict(connection.extra)})
 
 
 def unknown(conn_id: str) -> ConfigurationError:
-    """The error of an id that nobody knows."""
+    """The error for an unknown id."""
     return ConfigurationError(f"there is no connection {conn_id!r}", f"Add it in Airflow, or set {variable(conn_id)}.")
 
 
 def parse_extra(written: Any) -> dict[str, Any]:
-    """Extras: JSON text or what it means.
+    """The extras, from JSON text or an object.
 
     :raises ValueError: not a JSON object.
     """

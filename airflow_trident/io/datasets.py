@@ -1,4 +1,4 @@
-"""What sources and stores are called in lineage: namespace and name, by OpenLineage's naming where it has one. Pure."""
+"""Names of sources and stores in lineage: namespace and name, by OpenLineage's naming if it has one. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SCHEMAS = {"postgres": "public", "mssql": "dbo"}
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """`namespace`: kind and place of the store; `name`: what it is called there. No secrets."""
+    """`namespace`: kind and place of the store; `name`: its name there. No secrets."""
 
     namespace: str
     name: str
 
 
 def file_dataset(path: str) -> Dataset:
-    """A file or folder of a file system or an object store (``s3://connection@bucket/name``). A pattern: the folder
-    that holds all of it."""
+    """A file or folder of a file system or an object store (``s3://connection@bucket/name``). For a pattern, the folder
+    that contains all matches."""
     parts_of_path = path.split("/")
     magic = next((place for place, part in enumerate(parts_of_path) if _MAGIC & set(part)), None)
     path = path if magic is None else "/".join(parts_of_path[:magic]) or "/"
@@ -51,20 +51,20 @@ def table_dataset(where: Connection, table: str, schema: str = "") -> Dataset:
 
 
 def sqlite_dataset(path: str, table: str) -> Dataset:
-    """A table of an SQLite file, of which OpenLineage says nothing."""
+    """A table of an SQLite file; OpenLineage has no naming for it."""
     return Dataset("sqlite", f"{os.path.abspath(os.path.expanduser(path))}/{table}")
 
 
 def topic_dataset(bootstrap_servers: str, topic: str) -> Dataset:
-    """A topic of Kafka: its cluster is called after the first of its servers."""
+    """A topic of Kafka; the first server names the cluster."""
     return Dataset(f"kafka://{bootstrap_servers.split(',')[0].strip()}", topic)
 
 
 def redis_dataset(host: str, port: int, db: int, key: str) -> Dataset:
-    """A key of Redis, or what keys begin with, of which OpenLineage says nothing."""
+    """A key of Redis, or a prefix of keys; OpenLineage has no naming for it."""
     return Dataset(f"redis://{host}:{port}", f"{db}/{key}")
 
 
 def iceberg_dataset(catalog: str, uri: str, table: str) -> Dataset:
-    """A table of an Iceberg catalog, which is called after its host, or else by its own name."""
+    """A table of an Iceberg catalog, named by its host, or else by its own name."""
     return Dataset(f"iceberg://{urlsplit(uri).hostname or catalog}", table)

@@ -1,4 +1,4 @@
-"""Where a Delta table is and how to get there; for states and spouts, which share nothing else."""
+"""Where a Delta table is and how to reach it. Shared by states and spouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXTRA = "airflow-trident[delta]"
 _MARKS = re.compile(r"\x1b\[\d+m|↳")
 _SECRETS = 5
-"""Characters of an option's value that is no secret, at most."""
+"""Longest option value, in characters, that is no secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +42,19 @@ class DeltaPlace:
                 f"a Delta table with a user in its URI (…@{self.uri.partition('@')[2]})",
                 "Name the connection by conn_id=..., and leave keys to it.",
             )
-        if "://" not in self.uri:  # a folder, and no URI that pathlib has shortened to one slash
+        if "://" not in self.uri:  # a folder, not a URI that pathlib has shortened to one slash
             require_local_path("a Delta table", self.uri)
 
     @property
     def where(self) -> str:
-        """Absolute, if it is a folder."""
+        """An absolute path, if it is a folder."""
         return self.uri if "://" in self.uri else os.path.abspath(os.path.expanduser(self.uri))
 
     def below(self, name: str) -> DeltaPlace:
         return replace(self, uri=f"{self.uri.rstrip('/')}/{name}")
 
     def resolved(self, *, required: bool = True) -> DeltaPlace:
-        """With what the connection says as storage options.
+        """With the connection's settings as storage options.
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
@@ -64,7 +64,7 @@ class DeltaPlace:
         options = _of_aws(found) if found.conn_type == "aws" else found.options
         return replace(self, conn_id=None, options={**options, **self.options})
 
-    # The driver is asked through these two only.
+    # Only these two methods use the driver.
 
     def table(self, version: int | None = None) -> Any:
         """The open table (`deltalake.DeltaTable`), as it is now or was at `version`."""
@@ -72,12 +72,13 @@ class DeltaPlace:
         return module.DeltaTable(self.where, version=version, storage_options=dict(self.resolved().options) or None)
 
     def make_folder(self, below: str = "") -> None:
-        """So that a folder that may not be written to is told from one that is not there. Object stores have none."""
+        """Make the folder, so that an unwritable folder is distinct from a missing one. Object stores have no
+        folders."""
         if "://" not in self.where:
             os.makedirs(os.path.join(self.where, below), exist_ok=True)
 
     def files(self) -> pafs.FileSystem:
-        """What is below the place, names relative to it."""
+        """The files below the place; names are relative to it."""
         import pyarrow.fs as pafs
 
         module: Any = require_extra("deltalake.fs", EXTRA)
@@ -87,7 +88,7 @@ class DeltaPlace:
     def errors(self, unavailable: type[TridentError] = StoreUnavailableError) -> Iterator[None]:
         """
         :param unavailable: raised if the storage does not answer.
-        :raises ConfigurationError: this user may not.
+        :raises ConfigurationError: this user has no permission.
         """
         exceptions: Any = require_extra("deltalake.exceptions", EXTRA)
         try:
@@ -117,9 +118,9 @@ class DeltaPlace:
 
 
 def _of_aws(found: Connection) -> dict[str, str]:
-    """As storage options.
+    """The connection as storage options.
 
-    :raises ConfigurationError: it says what delta-rs cannot follow.
+    :raises ConfigurationError: it has settings that delta-rs does not support.
     """
     options = {f"AWS_{name.upper()}": value for name, value in settings_of(found).items()}
     if options.get("AWS_ENDPOINT", "").startswith("http://"):
@@ -136,7 +137,7 @@ def _of_aws(found: Connection) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """What it says at first and at last of a driver's message, which has a line for each layer."""
+    """First and last part of a driver's message, which has a line for each layer."""
     code, why = said(text)
     lines = [line for line in (_MARKS.sub("", line).strip() for line in text.split("\n")) if line]
     last = [f"{code}: {why}" if code else lines[-1]] if len(lines) > 1 else []

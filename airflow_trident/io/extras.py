@@ -1,4 +1,4 @@
-"""Optional drivers. They are imported when they are needed; the error of a missing one says what to install."""
+"""Optional drivers. They are imported on first use; the error for a missing one says what to install."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBMIT_EXTRA = "airflow-trident[submit]"
 def require_extra(module: str, extra: str) -> ModuleType:
     """The module of an optional driver: ``require_extra("redis.cluster", "airflow-trident[redis]")``.
 
-    :param extra: what to install for it, as pip takes it.
+    :param extra: what to install for it, in pip's notation.
     :raises MissingExtraError: it, or a module that it needs, is not installed.
     """
     try:

@@ -1,4 +1,4 @@
-"""Where an Iceberg table is and how to get there: its name, and the catalog that knows it."""
+"""Where an Iceberg table is and how to reach it: its name and its catalog."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _OF_FILES = {
     "connect_timeout": "s3.connect-timeout",
     "read_timeout": "s3.request-timeout",
 }
-"""What a connection says -> property of a catalog."""
+"""Setting of a connection -> property of a catalog."""
 _REGION = "us-east-1"
-"""As boto3 and obstore: without one pyiceberg asks Amazon where the bucket is, whoever has it."""
+"""As in boto3 and obstore. Without a region pyiceberg asks Amazon for that of the bucket, even if another store has
+it."""
 _AWS = re.compile(r"AWS Error (\w+)")
 _CODES = {
     "NO_SUCH_BUCKET": "NoSuchBucket",
@@ -41,9 +42,9 @@ _CODES = {
     "INVALID_ACCESS_KEY_ID": "InvalidAccessKeyId",
     "SIGNATURE_DOES_NOT_MATCH": "SignatureDoesNotMatch",
 }
-"""As pyarrow says it -> as S3 does."""
+"""pyarrow's error name -> S3's."""
 _SHORT = 5
-"""Values up to so many characters are no secrets."""
+"""Longest property value, in characters, that is no secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class IcebergPlace:
             )
 
     def resolved(self, *, required: bool = True) -> IcebergPlace:
-        """With what the connection says as properties: its host is the `uri`, login and password the `credential`.
+        """With the connection's settings as properties: its host is the `uri`, login and password the `credential`.
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
@@ -87,13 +88,13 @@ class IcebergPlace:
 
     @property
     def dataset(self) -> Dataset:
-        """What lineage calls it."""
+        """Its name in lineage."""
         return iceberg_dataset(self.catalog, self.resolved().properties.get("uri", ""), self.name)
 
     def open_catalog(self) -> Any:
         """
         :return: `pyiceberg.catalog.Catalog`.
-        :raises ConfigurationError: pyiceberg does not know it.
+        :raises ConfigurationError: pyiceberg does not know the catalog.
         """
         module: Any = require_extra("pyiceberg.catalog", EXTRA)
         try:
@@ -106,7 +107,8 @@ class IcebergPlace:
             ) from None
 
     def twice(self, make: Callable[[], T]) -> T:
-        """What makes something if it is missing: two who do so at the same time are in each other's way once."""
+        """Runs `make`, which makes something if it is missing, and repeats it once: two concurrent calls can disturb
+        each other."""
         with suppress(StoreUnavailableError), self.errors():
             return make()
         with self.errors():
@@ -116,7 +118,7 @@ class IcebergPlace:
     def errors(self, unavailable: type[TridentError] = StoreUnavailableError) -> Iterator[None]:
         """
         :param unavailable: raised if catalog or storage do not answer.
-        :raises ConfigurationError: this user may not.
+        :raises ConfigurationError: this user has no permission.
         """
         known: Any = require_extra("pyiceberg.exceptions", EXTRA)
         try:
@@ -142,7 +144,7 @@ class IcebergPlace:
             ) from None
 
     def conceal(self, text: str) -> str:
-        """A driver's message without the values of the properties that are no places."""
+        """A driver's message without the values of properties, except places."""
         for name, value in self.resolved(required=False).properties.items():
             if len(value) > _SHORT and name not in ("uri", "warehouse", "type"):
                 text = text.replace(value, "***")
@@ -152,7 +154,7 @@ class IcebergPlace:
 def _of_storage(found: Connection) -> dict[str, str]:
     """A connection of type ``aws`` as properties of the catalog's files.
 
-    :raises ConfigurationError: it says what pyiceberg's files cannot follow.
+    :raises ConfigurationError: it has settings that pyiceberg's files do not support.
     """
     settings, client = settings_of(found), client_of(found)
     if {"root_certificate", "allow_invalid_certificates"} & client.keys():
@@ -167,10 +169,10 @@ def _of_storage(found: Connection) -> dict[str, str]:
 
 @cache
 def faults() -> tuple[type[Exception], ...]:
-    """What pyiceberg raises where a catalog or a storage fails: its exceptions have no common class."""
+    """The errors of pyiceberg for a failed catalog or storage; they have no common class."""
     own: Any = require_extra("pyiceberg.exceptions", EXTRA)
     kinds = {kind for _, kind in inspect.getmembers(own, inspect.isclass) if issubclass(kind, Exception)}
     arrow: Any = require_extra("pyarrow", EXTRA)
-    with suppress(TridentError):  # its catalog is another
+    with suppress(TridentError):  # for other catalogs
         kinds.add(require_extra("sqlalchemy.exc", EXTRA).SQLAlchemyError)
     return (*kinds, OSError, arrow.ArrowException)

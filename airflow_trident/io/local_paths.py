@@ -1,4 +1,4 @@
-"""Paths that mean a folder or file of the machine, wherever only a POSIX file system will do."""
+"""Paths of local folders and files, where only a POSIX file system will do."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 
 from airflow_trident.errors import ConfigurationError
 
-# One slash is enough: pathlib makes s3:/bucket of s3://bucket. One letter is no scheme.
+# One slash is enough: pathlib makes s3:/bucket of s3://bucket. A single letter is no scheme.
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/")
 _TEMPLATE = "{{"
 
 
 def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
-    """The path as a text, as it was written.
+    """The path as a text, unchanged.
 
-    POSIX takes ``s3://bucket/out`` for a folder ``s3:`` of the working directory, so that data would be written where
-    nobody looks for them, and be gone with the worker. ``file://`` is refused as well: it would be a folder too.
+    POSIX reads ``s3://bucket/out`` as a folder ``s3:`` in the working directory. Data would be written where nobody
+    looks and lost with the worker. ``file://`` is refused for the same reason.
 
     :param what: whose path it is, for the error.
     :raises ConfigurationError: it has no text, or begins with a scheme.

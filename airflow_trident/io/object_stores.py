@@ -1,8 +1,8 @@
-"""Where objects are, how to get there, and what a store's errors mean.
+"""Where objects are, how to reach them, and the meaning of a store's errors.
 
-A place is written as Airflow's ObjectStoragePath writes it: ``s3://bucket/prefix``, or ``s3://connection@bucket/prefix``
-with the id of a connection of type ``aws``. Without one each machine asks its own environment: the variables ``AWS_*``,
-a web identity, the metadata of its instance.
+A place is written as in Airflow's ObjectStoragePath: ``s3://bucket/prefix``, or ``s3://connection@bucket/prefix`` with
+the id of a connection of type ``aws``. Without a connection each machine uses its own environment: the variables
+``AWS_*``, a web identity, or the metadata of its instance.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _OF_ARROW = {
 }
 """Setting of obstore -> argument of pyarrow's S3FileSystem."""
 _NOT_FOLLOWED = ("role_arn", "profile_name", "assume_role_method", "session_kwargs")
-"""Extras of which only boto3 knows what to do."""
+"""Extras that only boto3 supports."""
 _CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
 _RETRIES = 8
-"""Of a request that the store did not answer or answered with 5xx: some 25 seconds of waiting in all."""
+"""For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
 _CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _REGION = "Name the bucket's region: extra region_name of the connection, or AWS_REGION."
 _CURES = {
@@ -70,12 +70,12 @@ _CURES = {
 """Error code of S3 -> cure, where no retry helps."""
 _DENIED, _RIGHTS = "AccessDenied", "list, read, write and delete"
 _OF_INSTANCES = ("/latest/api/token", "/latest/meta-data/")
-"""Asked for credentials where nothing else gives any."""
+"""Asked for credentials if no other source has any."""
 _LITTLE = 500
 
 
 def is_object_uri(path: str | os.PathLike[str]) -> bool:
-    """Is it a URI, and no path of a file system?"""
+    """Is it a URI, not a path of a file system?"""
     return _URI.match(str(path)) is not None
 
 
@@ -93,7 +93,7 @@ def require_place(what: str, path: str | os.PathLike[str]) -> str:
 
 
 def require_place_unless_template(what: str, path: str | os.PathLike[str] | None) -> None:
-    """As :func:`require_place`, while a DAG is built: None and a text that Airflow has yet to render pass.
+    """As :func:`require_place`, while a DAG is built: accepts None, and a text that Airflow has yet to render.
 
     :raises ConfigurationError: see there.
     """
@@ -103,7 +103,7 @@ def require_place_unless_template(what: str, path: str | os.PathLike[str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPlace:
-    """A bucket and a prefix of its names. `settings`: from the connection, if it was asked; may hold secrets."""
+    """A bucket and a prefix of its names. `settings`: from the resolved connection, if any; may hold secrets."""
 
     bucket: str
     prefix: str = ""
@@ -113,7 +113,7 @@ class ObjectPlace:
 
     @classmethod
     def parse(cls, what: str, uri: str) -> ObjectPlace:
-        """:raises ConfigurationError: another scheme, no bucket, or anything in it that is not asked for."""
+        """:raises ConfigurationError: another scheme, no bucket, or an unexpected part such as a password."""
         try:
             parts = urlsplit(uri.strip())
             bucket, conn_id, secret = parts.netloc.rpartition("@")[2], parts.username or "", parts.password
@@ -139,14 +139,15 @@ class ObjectPlace:
 
     @property
     def where(self) -> str:
-        """As it was written; it shows no secret."""
+        """The place as written, without secrets."""
         user = f"{self.conn_id}@" if self.conn_id else ""
         return f"{SCHEME}://{user}{self.bucket}{f'/{self.prefix}' if self.prefix else ''}"
 
     def resolved(self, *, required: bool = True) -> ObjectPlace:
-        """With what the connection says, so that it can be sent to who has no connections.
+        """With the connection's settings, for processes that cannot resolve connections.
 
-        :raises ConfigurationError: `required`, and there is no such connection; or it says what only boto3 can follow.
+        :raises ConfigurationError: `required`, and there is no such connection; or it has settings that only boto3
+            supports.
         """
         if not self.conn_id or self.settings:
             return self
@@ -157,15 +158,15 @@ class ObjectPlace:
         return replace(self, settings=tuple(sorted(settings.items())), client=tuple(sorted(client.items())))
 
     def store(self) -> Any:
-        """The open store (`obstore.store.S3Store`), its names relative to the prefix. One for each process.
+        """The open store (`obstore.store.S3Store`), one per process; names are relative to the prefix.
 
         :raises MissingExtraError: obstore is not installed.
-        :raises ConfigurationError: as :meth:`resolved`, or obstore takes no such settings.
+        :raises ConfigurationError: as :meth:`resolved`, or obstore refuses the settings.
         """
         return _open(self.resolved(), os.getpid())
 
     def arrow_files(self) -> pafs.FileSystem:
-        """The whole store as pyarrow reads it, with the same settings; names begin with the bucket.
+        """The whole store for pyarrow, with the same settings; names begin with the bucket.
 
         :raises ConfigurationError: as :meth:`resolved`.
         """
@@ -181,12 +182,12 @@ class ObjectPlace:
 
     @contextmanager
     def errors(self, doing: str, rights: str = _RIGHTS) -> Iterator[None]:
-        """What the store's errors mean. That an object is not there stays a FileNotFoundError.
+        """Translates the store's errors. A missing object stays a FileNotFoundError.
 
         :param doing: "read 'a/b'".
-        :param rights: what this user has to be allowed to do with objects.
+        :param rights: the permissions that the work needs.
         :raises ConfigurationError: no retry helps.
-        :raises StoreUnavailableError: it did not answer, or not well.
+        :raises StoreUnavailableError: no answer, or a temporary error.
         """
         exceptions: Any = require_extra("obstore.exceptions", EXTRA)
         try:
@@ -197,7 +198,7 @@ class ObjectPlace:
             code, why = said(str(error))
             if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
                 raise
-            cure = cure_of(code, rights)  # AccessDenied of a listing is a GenericError
+            cure = cure_of(code, rights)  # obstore reports AccessDenied of a listing as a GenericError
             message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{why})"
             refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
             if refused and not cure:
@@ -225,15 +226,15 @@ class ObjectPlace:
 
 
 def cure_of(code: str, rights: str = _RIGHTS) -> str:
-    """Of an error of S3; empty if a retry may help.
+    """The cure for an S3 error; empty if a retry may help.
 
-    :param rights: what this user has to be allowed to do with objects.
+    :param rights: the permissions that the work needs.
     """
     return f"Give this user the right to {rights} objects there." if code == _DENIED else _CURES.get(code, "")
 
 
 def said(text: str) -> tuple[str, str]:
-    """Code and message of S3's answer, or the first line of what the client says."""
+    """Code and message of S3's answer, or the first line of the client's message."""
     found = _CODE.search(text)
     if found is None:
         return "", text.split("\n", 1)[0][:_LITTLE]
@@ -241,9 +242,9 @@ def said(text: str) -> tuple[str, str]:
 
 
 def settings_of(found: Connection) -> dict[str, str]:
-    """What the connection says of keys, region and endpoint, in the words of obstore.
+    """The connection's keys, region and endpoint, as settings of obstore.
 
-    :raises ConfigurationError: it is of another type, or says what only boto3 can follow.
+    :raises ConfigurationError: it is of another type, or has settings that only boto3 supports.
     """
     if found.conn_type not in _TYPES:
         raise ConfigurationError(
@@ -273,7 +274,7 @@ def endpoint_of(settings: Mapping[str, str]) -> str:
 
 
 def client_of(found: Connection) -> dict[str, str]:
-    """What it says of time-outs (seconds), retries and certificates."""
+    """The connection's time-outs (seconds), retries and certificates."""
     kwargs = _mapping(found.extra, "config_kwargs")
     client = {name: str(kwargs[name]) for name in ("connect_timeout", "read_timeout") if kwargs.get(name)}
     retries = _mapping(kwargs, "retries")
@@ -298,7 +299,7 @@ def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=16)
 def _open(place: ObjectPlace, _process: int) -> Any:
-    """:param _process: a client does not outlive a fork."""
+    """:param _process: one client per process: it does not survive a fork."""
     from datetime import timedelta
 
     module: Any = require_extra("obstore.store", EXTRA)

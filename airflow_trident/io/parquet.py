@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 WRITTEN_BY_SPARK = b"org.apache.spark.version"
-"""What Spark notes in the footers of its files."""
+"""Spark's note in the footers of its files."""
 
 
 def parquet_file(file: Any) -> Any:
     """A `pyarrow.parquet.ParquetFile`.
 
-    :param file: open, and stays so.
+    :param file: an open file; it stays open.
     :raises pyarrow.ArrowException, OSError: it cannot be read.
     """
     import pyarrow.parquet as pq
 
     footer = pq.read_metadata(file)
-    # Spark writes timestamps of microseconds in an old form with nanoseconds, of which Arrow holds 584 years only
+    # Spark writes microsecond timestamps in an old format, which Arrow reads as nanoseconds: a range of only 584 years
     unit = "us" if WRITTEN_BY_SPARK in (footer.metadata or {}) else None
     return pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit)

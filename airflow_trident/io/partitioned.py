@@ -1,4 +1,4 @@
-"""Rows of a table with partitions: a file has those of one value of each partition column."""
+"""Rows of a partitioned table: a file has one value of each partition column."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PartitionValues = tuple[Any, ...]
-"""One of each partition column, as Python has it; None for null."""
+"""One value per partition column, as a Python value; None for null."""
 
 
 def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.Table]]:
-    """The rows of each partition; as they are if there are no partitions. Of no rows, none."""
+    """The rows of each partition; the whole table if there are no partitions. No rows give nothing."""
     if not table.num_rows:
         return
     if not names:
@@ -23,13 +23,13 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionV
         table = table.sort_by([(name, "ascending") for name in names])
     groups = table.select(names).group_by(list(names), use_threads=False).aggregate([([], "count_all")])
     first = 0
-    for row in groups.to_pylist():  # in the order in which they come
+    for row in groups.to_pylist():  # in order of appearance
         yield tuple(row[name] for name in names), table.slice(first, row["count_all"])
         first += row["count_all"]
 
 
 def values_in(footer: Any, names: Sequence[str]) -> PartitionValues | None:
-    """What all rows of a Parquet file have in these columns, if its footer says that they have the same.
+    """The common value of all rows of a Parquet file in each of these columns, if its footer shows that there is one.
 
     :param footer: `pyarrow.parquet.FileMetaData`.
     """

@@ -1,9 +1,9 @@
-"""Files for their user's eyes only, unless the folder that they lie in is shared.
+"""Files that only their user can read, unless their folder is shared.
 
-States, staged batches, spools, orders and the data of servers hold rows and logins. They are made with the modes 0600
-and 0700, whatever the umask. A folder that its owner opened to others for writing is meant to be shared: what is made
-in it is open to the same others, its group or everybody, and belongs to its group where it has the setgid bit. A sticky
-folder (``/tmp``) is no shared one: everybody's files lie in it, each his own.
+States, staged batches, spools, orders and the data of servers hold rows and logins. They get the modes 0600 and 0700,
+whatever the umask. A folder counts as shared if others may write to it. New files in it are open to the same others,
+its group or everybody, and belong to its group if it has the setgid bit. A sticky folder (``/tmp``) does not count as
+shared: each user keeps separate files there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OWNER, _GROUP, _OTHERS = 0o700, 0o070, 0o007
 def folder_mode(above: str) -> int:
     """The mode of a new folder in the folder `above`.
 
-    :raises OSError: it cannot be looked at.
+    :raises OSError: `above` cannot be read.
     """
     mode = os.stat(above).st_mode
     if mode & stat.S_ISVTX:
@@ -46,7 +46,7 @@ def make_private(folder: str) -> None:
     if mode == _OWNER:
         os.mkdir(folder, mode)
         return
-    # Those it is shared with must never see it closed, and the umask may close it.
+    # Made under another name: other users must never see it closed, and the umask may close it.
     made = os.path.join(above, f".{uuid.uuid4().hex}")
     os.mkdir(made, _OWNER)
     os.chmod(made, mode)
@@ -62,7 +62,7 @@ def make_private(folder: str) -> None:
 def create_private(path: str) -> BinaryIO:
     """A new file, open for writing.
 
-    :raises OSError: as open; FileExistsError if it is there.
+    :raises OSError: as open; FileExistsError if it exists.
     """
     mode = file_mode(os.path.dirname(path) or ".")
     file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - the caller closes it
@@ -72,16 +72,16 @@ def create_private(path: str) -> BinaryIO:
 
 
 def touch_private(path: str) -> None:
-    """Make sure the file is there, for a library that opens it by name. A file that is there keeps its mode."""
+    """Create the file if it is missing, for a library that opens it by name. An existing file keeps its mode."""
     with suppress(OSError):
         create_private(path).close()
 
 
 def read_own(path: str, what: str) -> bytes:
-    """The content of a file that only this user, or root, can have put there: it will be unpickled.
+    """The content of a file that only this user or root can have written, because it will be unpickled.
 
     :param what: "the order of a drain".
-    :raises ConfigurationError: somebody else owns it or may write to it.
+    :raises ConfigurationError: another user owns it or may write to it.
     :raises OSError: it cannot be read.
     """
     with open(path, "rb") as file:

@@ -1,4 +1,5 @@
-"""How to reach a Redis or Valkey server, and what its errors mean. Shared by the state, the provider and the spouts."""
+"""How to reach a Redis or Valkey server, and the meaning of its errors. Shared by the state, the provider and the
+spouts."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ _NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "RE
 
 @dataclass(frozen=True, kw_only=True)
 class RedisSettings:
-    """What a user says about a server: an Airflow connection of type ``redis``, or host and so on.
+    """A user's settings for a server: an Airflow connection of type ``redis``, or host, port and so on.
 
     :param conn_id: the connection; ``redis_default`` if no host is given. Its extras: db, ssl, ssl_*, cluster.
     :param db: the database's number; 0 in a cluster.
     :param cluster: the server is a node of a Redis Cluster.
-    :param timeout_s: how long a step is tried again when the server does not answer.
+    :param timeout_s: how long to retry a step when the server does not answer.
     """
 
     conn_id: str | None = None
@@ -52,7 +53,7 @@ class RedisSettings:
 
     @property
     def place(self) -> str:
-        """Where, without secrets and without asking anybody."""
+        """Where the server is, without secrets and without a look-up."""
         if self.host is None:
             return self.conn_id or DEFAULT_CONN_ID
         return f"{self.host}:{self.port}" + (f"/{self.db}" if self.db else "")
@@ -89,8 +90,8 @@ class RedisSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisServer:
-    """A server as its client needs it. Picklable: it goes to executors, which cannot resolve connections. `options`
-    hold the password and are not shown."""
+    """A server's settings for its client. Picklable for executors, which cannot resolve connections. `options` hold the
+    password and are not shown."""
 
     place: str
     options: Mapping[str, Any] = field(repr=False, hash=False)
@@ -98,11 +99,11 @@ class RedisServer:
     timeout_s: float = 30.0
 
     def dataset(self, key: str) -> Dataset:
-        """What lineage calls the key, or what keys begin with."""
+        """The name of the key, or of a prefix of keys, in lineage."""
         return redis_dataset(self.options["host"], self.options["port"], self.options["db"], key)
 
     def open(self) -> Any:
-        """A client of its own connection; bytes in, bytes out. Repeats nothing by itself: who calls decides.
+        """A client with its own connection; bytes in, bytes out. Repeats nothing by itself: the caller decides.
 
         :raises MissingExtraError: the driver is not installed.
         """
@@ -123,7 +124,7 @@ class RedisServer:
 
 @contextmanager
 def redis_errors(place: str, unavailable: type[TridentError] = RetryableError) -> Iterator[None]:
-    """Translate the driver's errors; `unavailable` is raised where the same call may succeed later.
+    """Translate the driver's errors; raises `unavailable` if the same call may succeed later.
 
     :raises ConfigurationError: the login is refused, or a key holds something else.
     """
@@ -139,7 +140,7 @@ def redis_errors(place: str, unavailable: type[TridentError] = RetryableError) -
 
 
 def may_have_happened(error: BaseException | None) -> bool:
-    """Was the answer lost (True), or did the server say that it did nothing?"""
+    """True: the answer was lost. False: the server said that it did nothing."""
     exceptions = require_extra("redis.exceptions", EXTRA)
     return error is not None and not isinstance(error, exceptions.ResponseError)
 

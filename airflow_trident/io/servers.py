@@ -1,6 +1,6 @@
-"""Servers on this machine for those who have none: started in the background, found again by every other process.
+"""Servers on this machine for users without one: they start in the background, and every other process can find them.
 
-A server belongs to a folder. It outlives the process that started it; a file in the folder tells where it is.
+A server belongs to a folder. It outlives the process that started it; a file in the folder holds its address.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STOP_DEADLINE_S = 15.0
 _POLL_S = 0.05
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Servers that this process started: they have to be waited for when they end, whoever stops them."""
+"""Servers that this process started: it must wait for each when it ends, whoever stops it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """`started_here`: by this very call of :meth:`BackgroundServer.start`; false if it ran already."""
+    """`started_here`: by this call of :meth:`BackgroundServer.start`; false if it ran before."""
 
     running: bool
     hosts: str = ""
@@ -42,19 +42,19 @@ class ServerStatus:
 
 
 class BackgroundServer(ABC):
-    """The server of one folder. Any process may make one of these and ask, start or stop it.
+    """The server of one folder. Any process may make such an object to find, start or stop the server.
 
-    :param data_dir: is created; holds the log and where the server is (``server.json``).
-    :param port: 0 for a free one; the one of the last start is preferred then, so that a restart keeps the address.
+    :param data_dir: is created; holds the log and the server's address (``server.json``).
+    :param port: 0 for a free one, preferably that of the last start, so that a restart keeps the address.
     """
 
     what: ClassVar[str]
     """"ZooKeeper server": for messages."""
     log_name: ClassVar[str]
     output_name: ClassVar[str]
-    """What the process prints; may be the log."""
+    """File name of the process's output; may be the log."""
     error: ClassVar[type[TridentError]] = RetryableError
-    """Of a server that does not run or did not start."""
+    """Raised if a server does not run or did not start."""
     start_command: ClassVar[str]
 
     def __init__(self, data_dir: str | Path, *, port: int = 0, host: str = "127.0.0.1") -> None:
@@ -69,11 +69,11 @@ class BackgroundServer(ABC):
 
     @abstractmethod
     def _require(self) -> None:
-        """:raises ConfigurationError: what it needs (Java, jars) is not there."""
+        """:raises ConfigurationError: what it needs (Java, jars) is missing."""
 
     @abstractmethod
     def _prepare(self, port: int) -> None:
-        """Write its configuration into the folder, which is there.
+        """Write its configuration into the existing folder.
 
         :raises OSError: the folder cannot be written.
         """
@@ -86,7 +86,7 @@ class BackgroundServer(ABC):
         """Does it answer requests?"""
 
     def _environment(self) -> dict[str, str] | None:
-        """None: this process' own."""
+        """None: the same as this process."""
         return None
 
     # ---- for everybody -----------------------------------------------------------------------------------------
@@ -103,10 +103,10 @@ class BackgroundServer(ABC):
         return status.hosts
 
     def start(self) -> ServerStatus:
-        """Start the server and wait until it answers a request; if it runs already, say so and leave it alone.
+        """Start the server and wait until it answers a request; a running server is left alone and reported.
 
         :raises ConfigurationError: what it needs is missing, the folder is not writable, or the port is taken.
-        :raises RetryableError: it did not come up, the end of its log is in the text; or one runs and does not answer.
+        :raises RetryableError: it did not start (the text has the end of its log); or one runs and does not answer.
         """
         self._require()
         with self._writing():
@@ -145,7 +145,7 @@ class BackgroundServer(ABC):
         return True
 
     def status(self) -> ServerStatus:
-        """Whether a server runs on this folder, and where. A file left over by a killed one is seen through."""
+        """Whether a server runs on this folder, and where. Detects a file that a killed server left."""
         try:
             told = json.loads(self._info.read_text(encoding="utf-8"))
             pid, hosts = int(told["pid"]), str(told["hosts"])
@@ -156,8 +156,8 @@ class BackgroundServer(ABC):
         return replace(self._stopped, running=True, hosts=hosts, pid=pid) if alive else self._stopped
 
     def _runs(self, pid: int, host: str, port: int) -> bool:
-        """Is it the server's process, or a later one with its number? The server works in its folder. Start times move
-        with the clock."""
+        """Is it the server's process, or a later one with the same number? The server's working directory tells; start
+        times change with the clock."""
         import psutil
 
         if not _is_alive(pid):
@@ -166,7 +166,7 @@ class BackgroundServer(ABC):
             return os.path.samefile(psutil.Process(pid).cwd(), self.data_dir)
         except psutil.ZombieProcess:
             return True
-        except psutil.AccessDenied:  # another user's
+        except psutil.AccessDenied:  # another user's process
             return self._serves(host, port)
         except (psutil.NoSuchProcess, OSError):
             return False
@@ -174,7 +174,7 @@ class BackgroundServer(ABC):
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def _found(self) -> ServerStatus | None:
-        """The running server that answers. A killed one stays in the process table for a while: wait until it is
+        """The running server, once it answers. A killed one stays in the process table for a while, so wait until it is
         gone."""
         deadline = time.monotonic() + START_DEADLINE_S
         while (status := self.status()).running:
@@ -209,7 +209,7 @@ class BackgroundServer(ABC):
             yield
 
     def _choose_port(self) -> int:
-        """:raises ConfigurationError: the port that was asked for is taken."""
+        """:raises ConfigurationError: the requested port is taken."""
         if self.port:
             if not _is_free(self.host, self.port):
                 raise ConfigurationError(
@@ -226,14 +226,14 @@ class BackgroundServer(ABC):
             return int(probe.getsockname()[1])
 
     def _write(self, path: Path, text: str) -> None:
-        """Whole or not at all: other processes may be reading."""
+        """Atomic, because other processes may be reading."""
         draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         with (self.data_dir / self.output_name).open("wb") as output:
-            # A session of its own: Ctrl-C in the terminal that started it does not stop it.
+            # In its own session: Ctrl-C in the starting terminal does not stop it.
             return subprocess.Popen(
                 self._command(port),
                 stdin=subprocess.DEVNULL,
@@ -265,7 +265,7 @@ class BackgroundServer(ABC):
     # ---- stopping ----------------------------------------------------------------------------------------------
 
     def _end(self, pid: int) -> None:
-        """SIGTERM, and SIGKILL if that has no effect."""
+        """Sends SIGTERM, and SIGKILL if that has no effect."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.kill(pid, number)
@@ -309,8 +309,8 @@ def _is_alive(pid: int) -> bool:
         return False
     try:
         process = psutil.Process(pid)
-        # One that only waits for its parent to ask how it ended is over. While other threads of it are ending (Java
-        # has dozens) it looks just so, and ports and files are not free yet.
+        # A zombie process has ended. But while its other threads are ending (Java has dozens) it looks the same, and
+        # ports and files are not free yet.
         return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False

@@ -1,4 +1,4 @@
-"""How to reach a database through SQLAlchemy, and what it says. Shared by the state and the spout."""
+"""How to reach a database through SQLAlchemy, and its error messages. Shared by the state and the spout."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 EXTRA = "sqlalchemy>=2"
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
-# Where a column of instants comes and goes in the zone of the session: timestamps are UTC here.
+# These databases convert columns of instants to the session's time zone; timestamps here are in UTC.
 _IN_UTC = dict.fromkeys(("mysql", "mariadb"), "SET time_zone = '+00:00'")
 _NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
 
 
 def scheme_of(where: Connection) -> str:
-    """SQLAlchemy's name of database and driver."""
+    """SQLAlchemy's name for database and driver."""
     return str(where.extra.get("sqlalchemy_scheme") or _DRIVERS.get(where.conn_type, where.conn_type))
 
 
 def database_url(where: Connection) -> sqlalchemy.URL:
-    """What Airflow's connection means; the extra ``sqlalchemy_scheme`` names another driver."""
+    """The URL of Airflow's connection; the extra ``sqlalchemy_scheme`` names another driver."""
     import sqlalchemy as sa
 
     scheme = scheme_of(where)
