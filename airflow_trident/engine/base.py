@@ -1,27 +1,26 @@
-"""The contract of engines: run a plan over one batch and stage what comes out for each state.
+"""The contract of engines: run a plan over one batch and stage the output for each state.
 
-Promises (`tests/contracts/test_engine.py` runs every plan on every engine and compares it with the same row by row):
+Promises (`tests/contracts/test_engine.py` compares every plan on every engine with a row-by-row run):
 
-E1  The result depends on plan, metadata and the users' functions only; `tests/oracle` defines the meaning.
-E2  Nothing is visible until `run` returns: files that do not come into the manifest do not count.
-E3  An exception of a user's function becomes a UserCodeError naming node, fields, row and txid.
-E4  `cancel`, from another thread or a signal handler, ends the work soon where that is possible; never needed for
-    correctness.
-E5  Every use of an operation (function, filter, aggregator, grouping, query) on a partition, in an attempt, is a copy
-    of what the user wrote: prepared before its first tuple, cleaned up after its last. What it keeps in `self` no other
-    sees, whatever runs beside it in the same process. Plain functions are code and are shared.
-E6  A node of a kind that the engine does not know, in the processing phase or behind it, is an UnknownNodeError before
-    anything is read: see :mod:`airflow_trident.engine.known_nodes`.
+E1  The result depends only on plan, metadata and the users' functions; `tests/oracle` defines the meaning.
+E2  Nothing is visible until `run` returns: files outside the manifest do not count.
+E3  An exception of a user's function becomes a UserCodeError that names node, fields, row and txid.
+E4  `cancel`, from another thread or a signal handler, ends the work soon if possible; correctness never needs it.
+E5  Every use of an operation (function, filter, aggregator, grouping, query) on a partition, in an attempt, gets its
+    own copy of the user's object: prepared before its first tuple, cleaned up after its last. No other use sees its
+    `self`, even in the same process. Plain functions are shared.
+E6  A node of unknown kind, in the processing phase or after it, is an UnknownNodeError before anything is read: see
+    :mod:`airflow_trident.engine.known_nodes`.
 
-Of engines that process groups of transactions (`coalesces`; `tests/contracts/test_engine_groups.py`):
+Promises of engines that process groups of transactions (`coalesces`; `tests/contracts/test_engine_groups.py`):
 
-E7  `run_group` stages for every transaction of the group what `run` would stage for it alone (E1), or, by key, what
-    these rows are together once they are merged by the states' keys. Users' functions see the transaction, the attempt
-    and the partitions that they would see in `run`, as copies of their own (E5).
-E8  Its manifest is in the slot of the last job, and has a member for each with its own attempt and number of rows read.
-    A group of one is what `run` gives. Nothing of a group counts before `run_group` returns (E2).
-E9  What one transaction is to blame for is an error that names it (`TridentError.txid`): all others may be run again
-    without it. An error that names none says nothing about any of them: each may be run alone.
+E7  `run_group` stages for every transaction of the group what `run` would stage for it alone (E1), or, by key, these
+    rows merged by the states' keys. Users' functions see the same transaction, attempt and partitions as in `run`, as
+    their own copies (E5).
+E8  Its manifest is in the slot of the last job, and has a member for each job with its attempt and number of rows read.
+    A group of one gives the same as `run`. Nothing of a group counts before `run_group` returns (E2).
+E9  An error caused by one transaction names it (`TridentError.txid`): all others may run again without it. An error
+    that names none says nothing about any of them: each may run alone.
 E10 A plan that cannot be processed in groups is refused with ConfigurationError before anything is read.
 """
 
@@ -40,18 +39,18 @@ from airflow_trident.types import Json
 
 
 def quiet(line: str) -> None:
-    """Progress to nowhere."""
+    """Drops progress lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One attempt's work. `metadata`: stream -> metadata; streams that are absent have no data in this batch.
+    """The work of one attempt. `metadata`: stream -> metadata; streams that are absent have no data in this batch.
 
-    `staging_root`: folder of staged batches. `progress` gets lines for people. `trial`: not the attempt's own work but
-    a run beside it (a dry replay), which must neither end what the attempt runs in Spark nor be taken for it.
-    `shaken`: of a trial, run under other settings that mean nothing: partitions, order of splits, ways that Spark goes.
-    `time_ms`: the transaction's, see `TxRecord.time_ms`. `chunk_bytes`: a staged file of up to so many bytes may be
-    given back with its content, and not written: a ledger keeps it; 0: none may.
+    `staging_root`: folder of staged batches. `progress` gets lines for people. `trial`: a run beside the attempt (a dry
+    replay), not its own work; it must not end the attempt's Spark jobs or be mistaken for them. `shaken`: for a trial,
+    use other settings that must not change the result: partitions, order of splits, Spark's strategies. `time_ms`: of
+    the transaction, see `TxRecord.time_ms`. `chunk_bytes`: a staged file of at most this size may be returned as
+    content instead of being written, for the ledger to keep; 0: never.
     """
 
     plan: Plan
@@ -74,7 +73,7 @@ class Engine(Closing):
 
     @abstractmethod
     def run(self, job: Job) -> Manifest:
-        """Run the processing phase and write the staged files; publishing the manifest is the caller's step.
+        """Run the processing phase and write the staged files; the caller publishes the manifest.
 
         :raises UnknownNodeError: the engine does not know a node.
         :raises UserCodeError: a user's function raised.
@@ -82,23 +81,23 @@ class Engine(Closing):
         """
 
     def coalesces(self, plan: Plan) -> Coalesces:
-        """How this engine processes several transactions of the plan at a time: the plan's word, or one by one."""
+        """How this engine can process several transactions of the plan together: as the plan says, or one by one."""
         found = plan.coalesces
         if self.takes_groups or not found.passes:
             return found
         return replace(found, how=Coalescing.NO, why=f"engine {self.name} takes one transaction at a time")
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
-        """Run the processing phases of several transactions in one go, and write their staged files (E7 to E10).
+        """Run the processing phases of several transactions together, and write their staged files (E7 to E10).
 
-        The manifest is in the slot of the last job; `StagingArea.publish_group` makes it visible, which is the caller's
-        step. It is `Manifest.inseparable` only where `coalesces` says BY_KEY, and even then it need not be. After an
-        error all jobs may be run again, alone or in other groups, under new attempts.
+        The manifest is in the slot of the last job; the caller makes it visible by `StagingArea.publish_group`. It may
+        be `Manifest.inseparable` only if `coalesces` says BY_KEY. After an error all jobs may run again, alone or in
+        other groups, under new attempts.
 
         :param jobs: at least one, lowest txid first, of one plan, incarnation and staging root; the last one's
             `progress` gets the lines. None is a `trial`.
         :raises ConfigurationError: `coalesces` says that the plan goes one by one, or these jobs are no group.
-        :raises UserCodeError, SourceChangedError, ...: as `run`; `txid` names the transaction at fault, if it is known.
+        :raises UserCodeError, SourceChangedError, ...: as `run`; `txid` names the transaction at fault, if known.
         :raises SparkJobError: the job ended for another reason.
         """
         raise ConfigurationError(
@@ -106,11 +105,12 @@ class Engine(Closing):
         )
 
     def cancel(self, slot: Slot | None = None) -> None:
-        """Stop the running job of an attempt, best effort; None: whatever runs. A group is that of its last."""
+        """Stop the running job of an attempt, best effort; None: any running job. The slot of a group is that of its
+        last job."""
 
     @property
     def ui_url(self) -> str:
-        """Where the running job can be looked at; empty if nowhere."""
+        """Web page of the running job; empty if there is none."""
         return ""
 
     def close(self) -> None: ...

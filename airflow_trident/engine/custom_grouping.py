@@ -1,4 +1,4 @@
-"""Custom groupings: where a tuple goes, checked."""
+"""Custom groupings: chooses the partitions of a tuple and checks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_trident.operations.grouping import CustomGrouping
 
 @dataclass(frozen=True)
 class Choosing(Function):
-    """From the values of a tuple to the numbers of its partitions, of which there are `count`."""
+    """A function from the values of a tuple to the numbers of its partitions, from 0 to `count` - 1."""
 
     node: str
     fields: tuple[str, ...]
@@ -30,7 +30,7 @@ class Choosing(Function):
         self.grouping.cleanup()
 
     def execute(self, *values: Any) -> Iterable[int]:
-        """:raises UserCodeError: the grouping raised, or named a partition that there is not."""
+        """:raises UserCodeError: the grouping raised, or named a partition that does not exist."""
         border = Border(self.node, function_name(self.grouping), self.fields, self.txid)
         given = border.one(lambda *row: self.grouping.choose_partitions(self.count, *row), values)
         border.require_iterable(values, given)

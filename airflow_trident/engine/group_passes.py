@@ -1,4 +1,4 @@
-"""What engines that process groups of transactions share: which jobs are a group, and how its result is staged."""
+"""Common part of engines that process groups of transactions: which jobs form a group, and how to stage its result."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _listed(jobs: Sequence[Job]) -> str:
 
 @contextmanager
 def blaming(txid: int) -> Iterator[None]:
-    """An error inside belongs to one transaction (E9), unless it says whose it is, or the cause is outside: a source
-    that does not answer, a setting."""
+    """Assigns an error inside to one transaction (E9), unless the error names another, or its cause is external: an
+    unavailable source, a setting."""
     try:
         yield
     except TridentError as error:
@@ -59,10 +59,10 @@ def blaming(txid: int) -> Iterator[None]:
 
 
 def stage_each(job: Job, sink: SinkNode, parts: Sequence[pa.Table]) -> StagedFile | None:
-    """Write the rows of all members for a sink into one file; None where there are none.
+    """Write the rows of all members for a sink into one file; None if there are no rows.
 
     :param job: the last of the group.
-    :param parts: one for each member, in their order.
+    :param parts: one per member, in order.
     """
     import pyarrow as pa
 
@@ -79,9 +79,9 @@ def manifest_of_each(
     counts: Mapping[str, Sequence[int]],
     rows_read: Sequence[int],
 ) -> Manifest:
-    """That of a group whose rows can be told apart.
+    """The manifest of a group whose rows are separable.
 
-    :param counts: state -> how many rows of each member there are, in their order.
+    :param counts: state -> number of rows of each member, in order.
     :param rows_read: of each member.
     """
     begins = dict.fromkeys(counts, 0)
@@ -94,7 +94,7 @@ def manifest_of_each(
 
 
 def manifest_of_all(jobs: Sequence[Job], files: Iterable[StagedFile | None], rows_read: Sequence[int]) -> Manifest:
-    """That of a group whose rows were merged by key."""
+    """The manifest of a group whose rows were merged by key."""
     members = [
         StagedMember(txid=job.slot.txid, attempt=job.slot.attempt, rows_read=read, rows={})
         for job, read in zip(jobs, rows_read, strict=True)

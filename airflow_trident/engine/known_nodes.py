@@ -1,5 +1,5 @@
-"""Which nodes an engine can run. It refuses others before a row is read (E6): else rows that a node should have changed
-would be committed."""
+"""The nodes that an engine can run. It refuses others before a row is read (E6); otherwise it would commit rows that a
+node should have changed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from airflow_trident.plan.transform_node import TransformNode
 
 @dataclass(frozen=True, kw_only=True)
 class KnownNodes:
-    """Exact classes: what derives from one of them is another kind.
+    """Exact classes: a subclass is another kind.
 
-    :param where: who runs them, for the error.
+    :param where: the engine, for the error.
     """
 
     where: str
@@ -57,14 +57,14 @@ LOCAL_NODES = KnownNodes(
     groupings=RULES.keys(),
     sinks=(PersistNode, CarriedNode),
 )
-"""Of fused passes in this process."""
+"""For fused passes in this process."""
 SPARK_NODES = replace(LOCAL_NODES, where="the Spark engine", begins=(*LOCAL_NODES.begins, TransformNode))
-"""The same for Spark's Python workers. Some kinds may run in the JVM instead, and whole DataFrames run only there."""
+"""For Spark's Python workers. Some kinds may run in the JVM instead; whole DataFrames run only there."""
 
 
 def require_known(plan: Plan, known: KnownNodes) -> None:
     """
-    :param known: what the engine runs that gets the processing phase; the commit phase is the local engine's.
+    :param known: the nodes of the engine for the processing phase; the local engine runs the commit phase.
     :raises UnknownNodeError: a node of either phase is of another kind.
     """
     known.require(plan.stages)

@@ -1,7 +1,7 @@
 """The local engine: fused passes over Arrow tables in this process, one partition after the other.
 
-Tuples are spread over partitions as on a cluster, so that what is partition-local can be told from what is not. The
-tests hold it against an engine that does the same row by row.
+Tuples are spread over partitions as on a cluster, so partition-local operations behave as there. The tests compare it
+with an engine that works row by row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class LocalEngine(Engine):
     """Runs a plan in this process.
 
-    :param partitions: how many, where the plan does not say it.
+    :param partitions: their number, if the plan does not give it.
     """
 
     name = "local"
@@ -49,7 +49,7 @@ class LocalEngine(Engine):
         self._cancelled: set[Slot] = set()
 
     def run(self, job: Job) -> Manifest:
-        """:raises SparkJobError: it was cancelled; that is noticed between two calls of a user's function."""
+        """:raises SparkJobError: the job was cancelled; checked between two calls of a user's function."""
         self._running.add(job.slot)
         try:
             rows_read = Counter[str]()
@@ -66,7 +66,7 @@ class LocalEngine(Engine):
         return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
-        """Each job after the other; what is saved is what comes after: one staged batch, one commit."""
+        """Runs each job after the other. The gain comes later: one staged batch, one commit."""
         require_group(self, jobs)
         if len(jobs) == 1:
             return self.run(jobs[0])
@@ -95,10 +95,10 @@ class LocalEngine(Engine):
     def tables(
         self, job: Job, rows_read: Counter[str] | None = None, *, whose: Slot | None = None
     ) -> Iterator[tuple[str, pa.Table]]:
-        """What comes to each sink, staged nowhere.
+        """The output for each sink, without staging.
 
-        :param rows_read: gets the number of tuples of each source.
-        :param whose: the slot whose cancelling ends it; default: the job's own.
+        :param rows_read: receives the number of tuples of each source.
+        :param whose: cancelling this slot ends the work; default: the job's own.
         """
         import pyarrow as pa
 
@@ -124,7 +124,7 @@ class LocalEngine(Engine):
         return upstreams[0] if stage.union is None else united(stage.union, upstreams)
 
     def _passed(self, stage: Stage, partitions: list[pa.Table], job: Job, whose: Slot) -> Iterator[pa.Table]:
-        """Each partition behind the nodes of the stage."""
+        """Each partition after the nodes of the stage."""
         import pyarrow as pa
 
         nodes, schema = FusedPass.of(stage.nodes, stage.before), arrow_schema(stage.schema)
@@ -140,7 +140,7 @@ class LocalEngine(Engine):
             yield pa.Table.from_batches(nodes(batches, context, partial(self._wanted, whose)), schema)
 
     def _wanted(self, slot: Slot, rows: Iterable[T]) -> Iterator[T]:
-        """The rows, as long as nobody cancels."""
+        """The rows, until the work is cancelled."""
         cancelled = self._cancelled
         for row in rows:
             if cancelled and slot in cancelled:
@@ -149,7 +149,7 @@ class LocalEngine(Engine):
 
 
 def _read(source: SourceNode, job: Job, count: int) -> list[pa.Table]:
-    """Split after split, dealt out to the partitions."""
+    """Deals the splits out to the partitions, one after the other."""
     import pyarrow as pa
 
     batches: list[list[pa.RecordBatch]] = [[] for _ in range(count)]

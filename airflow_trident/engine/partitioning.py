@@ -1,6 +1,6 @@
-"""How the local engine spreads tuples over partitions: Arrow tables in, one table for each partition out.
+"""How the local engine spreads tuples over partitions: from Arrow tables to one table per partition.
 
-It depends on the batch alone, so that a replay in another process has the same partitions.
+The result depends on the batch alone, so a replay in another process has the same partitions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def spread(how: PartitionNode, partitions: list[pa.Table], count: int, slot: Slot) -> list[pa.Table]:
-    """The tuples of all partitions in `count` others; in one, where the grouping gathers.
+    """The tuples of all partitions, moved to `count` partitions, or to one if the grouping gathers.
 
-    :raises UserCodeError: a custom grouping raised, or named a partition that there is not.
+    :raises UserCodeError: a custom grouping raised, or named a partition that does not exist.
     """
     import pyarrow as pa
 
@@ -111,8 +111,8 @@ RULES: dict[Grouping, _Rule | None] = {
 
 
 def _hashes(whole: pa.Table, keys: Sequence[Field]) -> Any:
-    """For each tuple a number that equal keys have in common, in every process: Python salts its own hashes. Computed
-    once for each different key.
+    """A number for each tuple, the same for equal keys and in every process (Python salts its own hashes). Computed
+    once per different key.
 
     :return: a numpy array of whole numbers.
     """
@@ -128,7 +128,7 @@ def _hashes(whole: pa.Table, keys: Sequence[Field]) -> Any:
 
 
 def _coded(column: pa.Array, key: Field) -> tuple[Any, list[str]]:
-    """Of each value the place of its text in a list of texts."""
+    """For each value the position of its text in a list of texts."""
     import numpy as np
 
     if is_nested(key.type):
@@ -143,7 +143,7 @@ def _coded(column: pa.Array, key: Field) -> tuple[Any, list[str]]:
 
 
 _PLAIN = frozenset({"string", "boolean", *WHOLE_TYPES})
-"""Types of which `_text` is the text that Python shows."""
+"""Types for which `_text` equals `str`."""
 
 
 def _text(value: Any) -> str:
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"({','.join(map(_text, value))})"
     if isinstance(value, float):
-        return repr(value + 0.0)  # of both zeros
+        return repr(value + 0.0)  # one text for both zeros
     if isinstance(value, Decimal):
         return str(value.normalize())
     if isinstance(value, datetime.datetime):

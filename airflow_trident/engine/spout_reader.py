@@ -1,4 +1,4 @@
-"""Reading a source as a rewritten plan wants it: only what is used, if the spout can leave the rest out."""
+"""Reads a source for a rewritten plan: only the used fields, if the spout can leave out the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def emitter_of(source: SourceNode) -> Emitter:
-    """The spout's emitter, told of filters and of the fields that are used. It may take no notice of either."""
+    """The spout's emitter, informed about filters and used fields. It may ignore both."""
     emitter = source.spout.emitter()
     if source.filters:
         emitter = emitter.push_filters(source.filters)
@@ -24,10 +24,10 @@ def emitter_of(source: SourceNode) -> Emitter:
 
 
 def conform(batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema) -> pa.RecordBatch:
-    """The wanted fields of a batch that an emitter gave.
+    """The wanted fields of a batch from an emitter.
 
     :param given: the schema of the spout.
-    :raises DamagedInputError: it has neither the wanted fields nor all of the spout.
+    :raises DamagedInputError: the batch has neither the wanted fields nor all fields of the spout.
     """
     if batch.schema.names not in (wanted.names, list(names_of(given))):
         raise DamagedInputError(

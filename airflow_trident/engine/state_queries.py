@@ -41,10 +41,10 @@ class Reading:
 def state_query(
     node: StateQueryNode, before: tuple[str, ...], chunks: Iterable[Sequence[Row]], context: OperationContext
 ) -> Iterator[list[Row]]:
-    """The tuples of each chunk with what the query gives for them (Trident: StateQueryProcessor).
+    """The tuples of each chunk with the query's results appended (Trident: StateQueryProcessor).
 
-    :param before: the fields of the tuples that come in.
-    :raises UserCodeError: the query raised, or gave another number of results than it was asked for.
+    :param before: the fields of the input tuples.
+    :raises UserCodeError: the query raised, or returned a wrong number of results.
     """
     places = [before.index(name) for name in node.reads]
     border = Border(node.name, function_name(node.function), node.reads, context.txid, node.outputs)
@@ -53,7 +53,7 @@ def state_query(
         for rows in chunks:
             if not rows:
                 continue
-            if reading is None:  # not before there is something to ask
+            if reading is None:  # opened only if there is something to ask
                 reading = Reading(opened.enter_context(node.state.factory.make_state(node.state)), node.state)
             yield list(_answered(node, function, border, reading, places, rows))
 
@@ -80,7 +80,7 @@ def _execute(function: QueryFunction, result: Any) -> Any:
 
 
 def require_reachable(plan: Plan) -> None:
-    """:raises ConfigurationError: a query asks a state that lives in this process, and the engine works in others."""
+    """:raises ConfigurationError: a query needs a state in this process's memory, and the engine works in others."""
     for stage in plan.stages:
         for node in stage.nodes:
             if isinstance(node, StateQueryNode) and not node.state.factory.capabilities.durable:

@@ -1,7 +1,7 @@
-"""Aggregation inside a fused pass: partial, before rows move, and final, after.
+"""Aggregation inside a fused pass: partial before the shuffle, and final after it.
 
-Built-in combiners are grouped by Arrow, users' combiners and reducers by a dictionary. A partition whose groups become
-too many hands out what it has and begins again, in the partial step, where that is allowed.
+Arrow groups built-in combiners; a dictionary groups users' combiners and reducers. If a partial step has too many
+groups, it emits them and starts again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_GROUPS = 1_000_000
-"""Groups that a partial step holds before it hands them out: some hundred megabytes."""
+"""How many groups a partial step holds before it emits them: some hundred megabytes."""
 _ARROW_NAMES = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
 
 
 def aggregate(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
-    """All rows of a partition, combined by groups. A final step without groups gives one row even for none."""
+    """Aggregates all rows of a partition by groups. A final step without groups gives one row even without input."""
     if not _by_arrow(node, before):
         return _by_dictionary(node, before, frames, context)
     if isinstance(node, PartialAggregateNode):
@@ -51,7 +51,7 @@ def aggregate(
 
 
 def _by_arrow(node: AggregateStep, before: Schema) -> bool:
-    """Arrow groups by neither nested values nor as we do by reals (NaN, -0.0), and its min and max pass over NaN."""
+    """Arrow groups neither nested values nor, by our rules, reals (NaN, -0.0), and its min and max ignore NaN."""
     used = select(before, node.reads, node.name)
     exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
     extremes = [one for one in node.aggregations if one.combiner and one.combiner.merge_kind is not MergeKind.ADD]
@@ -88,7 +88,7 @@ def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[
 def _arrow_whole(
     node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
 ) -> Iterator[Frame]:
-    """All groups of a partition at once. Where nothing comes, or a sum does not fit, the aggregators say what then."""
+    """All groups of a partition at once. For no input, or a sum that does not fit, the aggregators give the result."""
     import pyarrow as pa
 
     whole: pa.Table | None = None
@@ -104,7 +104,8 @@ def _arrow_whole(
 
 
 def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
-    """The value of every single row: `init` of the built-ins, in columns; of a partial value itself."""
+    """The value of each single row: for raw rows `init` of the built-ins, in columns; for partial values the value
+    itself."""
     import numpy as np
     import pyarrow as pa
 
@@ -124,14 +125,14 @@ def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
 
 
 def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
-    """Rows of equal groups into one."""
+    """Merges rows of equal groups into one."""
     import pyarrow as pa
 
     wide = table
     for one in node.aggregations:
         name = one.output[0].name
         column = table.column(name)
-        if pa.types.is_duration(column.type):  # which Arrow does not compare
+        if pa.types.is_duration(column.type):  # Arrow does not compare durations
             column = column.cast(pa.int64())
         elif _kind(one) is MergeKind.ADD and _may_overflow(column):
             column = column.cast(_wider(column.type))
@@ -142,14 +143,14 @@ def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
     for one, (name, function) in zip(node.aggregations, how, strict=True):
         try:
             columns.append(grouped.column(f"{name}_{function}").cast(table.schema.field(name).type))
-        except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as it is in SQL
+        except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as in SQL
             border = Border(node.name, function_name(one.aggregator), one.reads, txid)
             raise border.error((), f"gave a value that does not fit ({error})") from error
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _may_overflow(column: pa.ChunkedArray) -> bool:
-    """May a sum not fit the column's type? Arrow's sums wrap round silently, those of decimals too."""
+    """May a sum not fit the column's type? Arrow's sums wrap silently, also those of decimals."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -170,7 +171,7 @@ def _units(value: Any) -> int:
 
 
 def _wider(narrow: pa.DataType) -> pa.DataType:
-    """A type that holds any sum of so many values as there can be; the cast back says what does not fit."""
+    """A type that holds any possible sum; the cast back raises if a sum does not fit."""
     import pyarrow as pa
 
     return pa.decimal256(76, narrow.scale) if pa.types.is_decimal(narrow) else pa.decimal128(38, 0)

@@ -1,7 +1,7 @@
-"""Expressions over whole columns, by Arrow, where it means the same as one tuple after the other.
+"""Expressions over whole columns in Arrow, where the result is the same as tuple by tuple.
 
-What has no rule here, and a batch with a value that is an error, goes tuple by tuple
-(`airflow_trident.operations.expr.evaluate`): that defines the meaning and finds the tuple that is at fault.
+Operations without a rule here, and batches with a faulty value, are evaluated tuple by tuple
+(`airflow_trident.operations.expr.evaluate`): that defines the meaning and finds the faulty tuple.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _Function: TypeAlias = Callable[..., Any]
 
 
 class _OtherwiseError(Exception):
-    """For these values Arrow has other rules."""
+    """Arrow has other rules for these values."""
 
 
 @dataclass(frozen=True)
 class ArrowExpression:
-    """`types`: those of the fields that it reads; `type`: that of its value."""
+    """`types`: of the fields that it reads; `type`: of its value."""
 
     run: _Run
     types: dict[str, str]
@@ -38,7 +38,7 @@ class ArrowExpression:
 
     @classmethod
     def of(cls, expression: Expression, before: Schema, wanted: str) -> ArrowExpression | None:
-        """None: it goes tuple by tuple.
+        """None: it must be evaluated tuple by tuple.
 
         :param wanted: the type of the value.
         """
@@ -48,7 +48,7 @@ class ArrowExpression:
         return None if run is None else cls(run, types, wanted)
 
     def values(self, frame: Frame) -> pa.Array | None:
-        """Of each tuple; None: these go tuple by tuple."""
+        """The value of each tuple; None: these must be evaluated tuple by tuple."""
         import pyarrow as pa
 
         try:
@@ -102,7 +102,7 @@ def _compare(name: str) -> _Rule:
 
         def run(left: Any, right: Any) -> Any:
             if any(pc.any(pc.is_nan(side)).as_py() for side in (left, right)):
-                raise _OtherwiseError  # NaN equals itself and is greater than all else
+                raise _OtherwiseError  # NaN equals itself and is greater than every other number
             return compare(left, right)
 
         return run
@@ -132,7 +132,7 @@ def _letters(name: str) -> _Rule:
 
 
 def _pattern(name: str) -> _Rule:
-    """A test with the same text for all tuples."""
+    """A test with one literal text for all tuples."""
 
     def rule(pc: Any, typed: Typed) -> _Function | None:
         other = typed.arguments[1]
@@ -164,7 +164,7 @@ def _count(name: str) -> _Rule:
 
 
 def _whole_or_real(whole: str, real: str) -> _Rule:
-    """Arrow's functions; that of whole numbers refuses an overflow, and those of decimals give other types."""
+    """Arrow's functions. That of whole numbers refuses an overflow; those of decimals have other result types."""
     names = {"long": whole, "double": real}
     return lambda pc, typed: getattr(pc, names[typed.type]) if typed.type in names else None
 
@@ -203,4 +203,4 @@ _RULES: dict[str, _Rule] = {
     "starts_with": _pattern("starts_with"),
     "ends_with": _pattern("ends_with"),
 }
-"""Operation -> from `pyarrow.compute` and the resolved node to a function of columns; None: it has none for these."""
+"""Operation -> a function that gets `pyarrow.compute` and the node and returns a function of columns; None: no rule."""

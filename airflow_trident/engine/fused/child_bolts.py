@@ -1,4 +1,4 @@
-"""A bolt in another program as a part of a fused pass."""
+"""A bolt in another program, as part of a fused pass."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def child_bolt(
 ) -> Iterator[Frame]:
     """
     :param keep: the fields that a later node needs.
-    :raises UserCodeError: the component gave a row up, or gave what it did not declare.
-    :raises ChildError: the child died, hung, or said what it must not say.
-    :raises ConfigurationError: the program is not there.
+    :raises UserCodeError: the component failed a row, or emitted something undeclared.
+    :raises ChildError: the child died, hung, or broke the protocol.
+    :raises ConfigurationError: the program does not exist.
     """
     border = Border(node.name, node.bolt.describe(), node.reads, context.txid)
     place = BoltPlace(
@@ -47,7 +47,7 @@ def child_bolt(
 
 
 class _Given:
-    """The frames whose rows the child has, or whose emits did not come out."""
+    """The frames whose rows the child has, or whose emits are still pending."""
 
     def __init__(self, reads: tuple[str, ...], frames: Iterator[Frame]) -> None:
         self._reads = reads
@@ -70,11 +70,11 @@ class _Given:
             next(self._looks)
 
     def of(self, row: int) -> tuple[int, Frame]:
-        """The frame that has the row, and the number of its first row."""
+        """The frame that contains the row, and the number of its first row."""
         return next(one for one in self._kept if row < one[0] + one[1].rows)
 
     def drop(self, upto: int) -> None:
-        """Rows below `upto` are not needed any more."""
+        """Rows below `upto` are no longer needed."""
         while self._kept and self._kept[0][0] + self._kept[0][1].rows <= upto:
             self._kept.popleft()
 
@@ -95,7 +95,7 @@ class _Made:
     _given: _Given
 
     def appended(self, emits: list[Emit]) -> Iterator[Frame]:
-        """To the rows that they are of."""
+        """Appended to their rows."""
         import numpy as np
 
         (stream,) = self._node.streams
@@ -106,7 +106,7 @@ class _Made:
             yield kept.with_columns(self._columns(stream, here))
 
     def instead(self, emits: list[Emit]) -> Iterator[Frame]:
-        """Of the rows."""
+        """In place of the rows."""
         if not emits:
             return
         if not self._node.tag:

@@ -1,5 +1,5 @@
-"""Joins without a loop over tuples: which tuples belong together is computed in arrays of their places, and the columns
-are taken by these. It gives what :class:`Joiner` gives tuple by tuple, in the same order."""
+"""Joins without a loop over tuples: matching tuples are computed as arrays of positions, and columns are taken by
+these. The result is that of :class:`Joiner`, tuple by tuple, in the same order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def join(node: MultiReduceStepNode, joiner: Joiner, before: Schema, frames: Iterator[Frame]) -> Iterator[Frame]:
-    """
-    :param frames: of the schema `before`, that of the tagged union; all of one partition.
-    """
+    """:param frames: all of one partition, with the schema `before` of the tagged union."""
     import numpy as np
     import pyarrow as pa
 
@@ -61,14 +59,14 @@ class _Side:
 
     @property
     def rows(self) -> Any:
-        """How many rows each group gives: a missing side is one row of nulls."""
+        """How many rows each group gives: a missing side counts as one row of nulls."""
         import numpy as np
 
         return np.maximum(self.counts, 1)
 
 
 def _codes(keys: Schema, held: list[Frame]) -> Any:
-    """Of each tuple the number of its group, in the order in which they come."""
+    """The group number of each tuple; groups are numbered in order of appearance."""
     import numpy as np
 
     key_of, known = key_of_groups(keys), dict[Any, int]()
@@ -77,7 +75,7 @@ def _codes(keys: Schema, held: list[Frame]) -> Any:
 
 
 def _whole(field: Field, held: list[Frame]) -> pa.Array:
-    """One column of all frames. Texts together may be longer than an array of Arrow's usual type holds."""
+    """One column of all frames. Together, texts may be longer than Arrow's usual type can hold."""
     import pyarrow as pa
 
     large = {"string": pa.large_string(), "binary": pa.large_binary()}.get(field.type, arrow_type(field.type))
@@ -85,7 +83,7 @@ def _whole(field: Field, held: list[Frame]) -> pa.Array:
 
 
 def _shown(field: Field, column: pa.Array) -> pa.Array:
-    """The values that groups come out with."""
+    """The values of group fields in the output."""
     import pyarrow as pa
 
     if not has_reals(field.type):
@@ -94,7 +92,7 @@ def _shown(field: Field, column: pa.Array) -> pa.Array:
 
 
 def _parts(groups: Any, sides: list[_Side]) -> Iterator[Any]:
-    """The groups, as many at a time as give about a batch of rows."""
+    """The groups, in parts that each give about a batch of rows."""
     import numpy as np
 
     ends = np.cumsum(np.prod([side.rows[groups] for side in sides], axis=0))
@@ -106,7 +104,8 @@ def _parts(groups: Any, sides: list[_Side]) -> Iterator[Any]:
 
 
 def _places(groups: Any, sides: list[_Side]) -> list[pa.Array]:
-    """For each row: its group's number, and the place of each side's tuple, or null. The last side changes fastest."""
+    """For each row: the number of its group, and the position of each side's tuple, or null. The last side changes
+    fastest."""
     import numpy as np
     import pyarrow as pa
 
@@ -125,7 +124,7 @@ def _places(groups: Any, sides: list[_Side]) -> list[pa.Array]:
 def _columns(
     joiner: Joiner, keys: list[pa.Array], values: list[list[pa.Array]], places: list[pa.Array]
 ) -> Iterator[Column]:
-    """In the order of the joined fields."""
+    """Columns in the order of the joined fields."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

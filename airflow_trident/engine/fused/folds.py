@@ -27,24 +27,24 @@ AggregateStep: TypeAlias = PartialAggregateNode | PartitionAggregateNode | Final
 
 
 def merges(node: AggregateStep) -> bool:
-    """Does it get partial values?"""
+    """Are its inputs partial values?"""
     return isinstance(node, FinalAggregateNode) and node.merges
 
 
 def begins_empty(node: AggregateStep) -> bool:
-    """Is there a result even if no row comes?"""
+    """Is there a result even without rows?"""
     return not node.groups and not isinstance(node, PartialAggregateNode)
 
 
 def coercers(outputs: Schema) -> tuple[Callable[[Any], Any], ...]:
-    """For each field what gives a value of its type."""
+    """For each field a function that converts values to its type."""
     return tuple(coercer(field.type) for field in outputs)
 
 
 class Emitted:
-    """The collector of users' code: checks what it is given.
+    """The collector of users' code: checks emitted values.
 
-    :param fits: see :func:`coercers`; made once, for there is a collector for each group.
+    :param fits: see :func:`coercers`; made once, because each group has a collector.
     """
 
     __slots__ = ("_border", "_fits", "rows")
@@ -65,13 +65,14 @@ class Emitted:
 
 
 class Fold:
-    """One aggregation: how a group begins, takes a row and ends. Rows are raw before they move and partial values
-    after; for all but combiners they stay raw."""
+    """One aggregation: how a group starts, takes a row and ends. Before the shuffle rows are raw; after it they are
+    partial values for combiners, and raw for all others."""
 
     def __init__(
         self, outputs: Schema, aggregator: AnyAggregator, border: Border, batch: TransactionAttempt, *, partial: bool
     ) -> None:
-        """:param aggregator: prepared.
+        """
+        :param aggregator: a prepared one.
         :param partial: do the rows hold partial values?
         """
         self.outputs = outputs
@@ -113,7 +114,7 @@ class Fold:
         return not isinstance(self.aggregator, Aggregator)
 
     def start(self) -> Any:
-        """What a group has before its first row."""
+        """The value of a group before its first row."""
         return self._guarded((), self.begin)
 
     def take(self, value: Any, row: tuple[Any, ...]) -> Any:
@@ -128,7 +129,7 @@ class Fold:
             raise self.border.raised(row, error) from error
 
     def results(self, values: Sequence[Any]) -> list[Any]:
-        """The values of all groups of an aggregation that gives one, held against the declared type.
+        """The values of all groups, for an aggregation that gives one each, checked against the declared type.
 
         :raises UserCodeError: one does not fit.
         """
@@ -149,7 +150,7 @@ class Fold:
 
 @contextmanager
 def folds_of(node: AggregateStep, context: OperationContext) -> Iterator[list[Fold]]:
-    """One for each aggregation of a node, on a partition."""
+    """One fold per aggregation of a node, for one partition."""
     batch = TransactionAttempt(context.txid, context.attempt)
     partial = merges(node)
     with ExitStack() as lives:
@@ -163,7 +164,7 @@ def folds_of(node: AggregateStep, context: OperationContext) -> Iterator[list[Fo
 
 
 def group_rows(folds: Sequence[Fold], key: tuple[Any, ...], values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The tuples of one group: the cross product of what its aggregations give."""
+    """The tuples of one group: the cross product of its aggregations' outputs."""
     if len(folds) == 1:
         for part in folds[0].emits(values[0]):
             yield (*key, *part)
@@ -173,14 +174,14 @@ def group_rows(folds: Sequence[Fold], key: tuple[Any, ...], values: Sequence[Any
 
 
 def key_of_groups(groups: Schema) -> Callable[[tuple[Any, ...]], Any]:
-    """From the values of the group fields to what tells groups apart: an array's elements; NaN is one group."""
+    """A function from the values of the group fields to a hashable key; NaN is one group."""
     if any(is_nested(field.type) or field.type in REAL_TYPES for field in groups):
         return _hashable
     return lambda key: key
 
 
 def shown_key(groups: Schema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """From the group fields of any of its tuples to those that come out: -0.0 and 0.0 are one group, which comes out as
+    """A function from the group fields of any tuple to those of the output: -0.0 and 0.0 are one group with the output
     0.0, as in Spark's SQL."""
     if any(has_reals(field.type) for field in groups):
         return lambda key: tuple(map(_without_sign_of_zero, key))

@@ -16,13 +16,13 @@ Column: TypeAlias = "pa.Array | list[Any]"
 Guard: TypeAlias = Callable[[Iterator[Any]], Iterator[Any]]
 
 BATCH_ROWS = 65_536
-"""Rows of an output batch at most: batches cross to the JVM one by one."""
+"""The most rows of an output batch: batches cross to the JVM one by one."""
 
 
 class Frame:
-    """Named columns of equal length. A column that no function reads stays Arrow from end to end.
+    """Named columns of equal length. A column that no function reads stays in Arrow from end to end.
 
-    `guard`: what the tuples pass on their way out, if anything.
+    `guard`: wraps the iteration over tuples, if set.
     """
 
     __slots__ = ("_columns", "guard", "rows")
@@ -51,7 +51,7 @@ class Frame:
         return column
 
     def tuples(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """The rows of some columns; as many empty tuples as rows if none are named."""
+        """The rows of some columns; without names, as many empty tuples as rows."""
         rows = zip(*(self.values(name) for name in names), strict=True) if names else repeat((), self.rows)
         return rows if self.guard is None else self.guard(rows)
 
@@ -71,7 +71,7 @@ class Frame:
         return column if column.type == wanted else column.cast(wanted)
 
     def take(self, indices: Any, keep: frozenset[str]) -> Frame:
-        """The rows of a numpy array of indices, of the columns in `keep`."""
+        """The rows at a numpy array of indices, with the columns in `keep`."""
         import pyarrow as pa
 
         places = None
@@ -93,7 +93,7 @@ class Frame:
         return Frame(self.rows, {**self._columns, **columns})
 
     def batches(self, schema: Schema) -> Iterator[pa.RecordBatch]:
-        """The frame as record batches of the schema, of BATCH_ROWS rows at most; none if it has no rows."""
+        """Record batches of the schema with at most BATCH_ROWS rows each; none if the frame has no rows."""
         import pyarrow as pa
 
         if not self.rows:

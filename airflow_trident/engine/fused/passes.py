@@ -1,7 +1,7 @@
-"""The fused pass: a chain of plan nodes over Arrow batches, in one go.
+"""The fused pass: runs a chain of plan nodes over Arrow batches at once.
 
-Between two nodes there is neither Arrow nor a hop to another process, only Python lists of the columns that a later
-node reads. The local engine and Spark's Python workers run it; it knows nothing of either.
+Between two nodes there is neither Arrow nor another process, only Python lists of the columns that a later node reads.
+The local engine and Spark's Python workers run it; it depends on neither.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ITERABLES = frozenset({list, GeneratorType})
 
 @dataclass(frozen=True)
 class PassStep:
-    """A node without its inputs (else the whole graph above would be pickled with it), and what it reads."""
+    """A node without its inputs (otherwise the whole graph above would be pickled with it), and the fields it reads."""
 
     node: Node
     before: Schema
@@ -66,18 +66,18 @@ class PassStep:
 
 @dataclass(frozen=True)
 class FusedPass:
-    """Picklable. Call with the batches of one partition; gives batches of the last node's schema."""
+    """Picklable. Call it with the batches of one partition; it gives batches of the last node's schema."""
 
     steps: tuple[PassStep, ...]
     before: Schema
 
     @classmethod
     def of(cls, nodes: Sequence[Node], before: Schema) -> FusedPass:
-        """:param before: the schema of the rows that come in."""
+        """:param before: the schema of the input rows."""
         return cls(tuple(PassStep.of(node) for node in nodes), before)
 
     def then(self, other: FusedPass) -> FusedPass:
-        """Both, one after the other, in one pass."""
+        """Both passes, one after the other, in one."""
         return FusedPass((*self.steps, *other.steps), self.before)
 
     @property
@@ -86,15 +86,15 @@ class FusedPass:
 
     @property
     def reads(self) -> frozenset[str]:
-        """The fields of the rows that come in that are used at all."""
+        """The input fields that are used at all."""
         return self._keeps()[0]
 
     def __call__(
         self, batches: Iterable[pa.RecordBatch], context: OperationContext, guard: Guard | None = None
     ) -> Iterator[pa.RecordBatch]:
         """
-        :param guard: what tuples pass on their way to users' functions; what it raises ends the pass.
-        :raises UserCodeError: a user's function raised, or gave what it did not declare.
+        :param guard: wraps the tuples on their way to users' functions; its errors end the pass.
+        :raises UserCodeError: a user's function raised, or returned something undeclared.
         """
         keeps = self._keeps()
         frames: Iterator[Frame] = (Frame.of_batch(batch, keeps[0]) for batch in batches if batch.num_rows)
@@ -105,7 +105,7 @@ class FusedPass:
             yield from frame.batches(self.schema)
 
     def _keeps(self) -> list[frozenset[str]]:
-        """Which fields are needed before the first step and after each, so that nothing else is carried along."""
+        """The fields needed before the first step and after each; no others are carried along."""
         keeps = [frozenset(names_of(self.schema))]
         for step in reversed(self.steps):
             keeps.append(step.node.needs(step.before, keeps[-1]))
@@ -120,7 +120,7 @@ def _guarded(frames: Iterator[Frame], guard: Guard) -> Iterator[Frame]:
 
 @dataclass(frozen=True)
 class _At:
-    """Where a node runs. `before`: the schema of what comes; `keep`: which fields a later node needs."""
+    """Where a node runs. `before`: schema of the input; `keep`: the fields that a later node needs."""
 
     before: Schema
     keep: frozenset[str]
@@ -140,7 +140,7 @@ def _run(node: Node, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
 
 @dataclass(frozen=True)
 class _Caller:
-    """One user function, or an expression in its place, over the rows of frames."""
+    """Calls one user function, or an expression in its place, for the rows of frames."""
 
     border: Border
     call: Callable[..., Any]
@@ -148,7 +148,7 @@ class _Caller:
     function: Any = None
 
     def each(self, frame: Frame) -> list[Any]:
-        """What the function gives for every row, as it is."""
+        """The function's result for every row, unchanged."""
         call, results = self.call, list[Any]()
         with self._guard(frame, results):
             for values in frame.tuples(self.reads):
@@ -156,7 +156,7 @@ class _Caller:
         return results
 
     def spread(self, frame: Frame) -> tuple[list[Any], list[int]]:
-        """All outputs of all rows, and how many there are up to and including each row."""
+        """All outputs of all rows, and their running count after each row."""
         call, outputs, ends = self.call, list[Any](), list[int]()
         with self._guard(frame, ends):
             for values in frame.tuples(self.reads):
@@ -173,7 +173,7 @@ class _Caller:
     def columns(self, frame: Frame, outputs: list[Any], schema: Schema, ends: Sequence[int] = ()) -> dict[str, Column]:
         """Outputs as columns of the declared fields.
 
-        :param ends: which outputs are of which row, if not one each.
+        :param ends: the running count of outputs per row, if it is not one each.
         """
         places = self._split(frame, outputs, len(schema), ends)
         columns: dict[str, Column] = {}
@@ -208,7 +208,7 @@ class _Caller:
 
 @dataclass(frozen=True)
 class _Guard(AbstractContextManager[None]):
-    """Turns an error of the user's code into a UserCodeError with its row. Around the loop: no cost per row."""
+    """Turns an error of the user's code into a UserCodeError with its row. Wraps the whole loop: no cost per row."""
 
     caller: _Caller
     frame: Frame
@@ -244,7 +244,7 @@ def _arrays(at: _At, frame: Frame, names: Sequence[str]) -> list[pa.Array]:
 def _vectors(
     at: _At, caller: _Caller, outputs: Schema, frames: Iterator[Frame]
 ) -> Iterator[tuple[Frame, dict[str, Column]]]:
-    """Each frame, and what a vectorised function gives for it. It is never called for no tuple."""
+    """Each frame with the results of a vectorised function, which is never called without tuples."""
     for frame in frames:
         if not frame.rows:
             continue
@@ -354,7 +354,7 @@ def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -
 
 
 def _bolt(node: BoltNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
-    # Talking to children needs a library that the executors of most topologies can do without.
+    # Children need a library that the executors of most topologies do not have.
     from airflow_trident.engine.fused.child_bolts import child_bolt
 
     return child_bolt(node, at.keep, at.context, frames)
@@ -373,4 +373,4 @@ RUNS: dict[type[ProcessorNode], Callable[[Any, _At, Iterator[Frame]], Iterator[F
     PartitionAggregateNode: _aggregate,
     FinalAggregateNode: _aggregate,
 }
-"""What runs each kind of node."""
+"""The function that runs each kind of node."""

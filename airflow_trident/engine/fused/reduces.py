@@ -20,9 +20,7 @@ from airflow_trident.types import Schema, names_of, select
 def multi_reduce(
     node: MultiReduceStepNode, before: Schema, rows: Iterable[Row], context: OperationContext
 ) -> Iterator[Row]:
-    """
-    :param rows: of the schema `before`, that of the union; all of one partition.
-    """
+    """:param rows: all of one partition, with the schema `before` of the union."""
     names = names_of(before)
     tag = names.index(node.tag)
     places = [[names.index(name) for name in reads] for reads in node.reads]
@@ -77,7 +75,7 @@ class _Calls:
             self._call(0, (), self._reducer.complete, state, self._emitted)
 
     def taken(self) -> list[Row]:
-        """What was emitted since the last time."""
+        """The outputs emitted since the last call."""
         rows, self._emitted.rows = self._emitted.rows, []
         return rows
 

@@ -1,6 +1,6 @@
-"""What a PySpark script asks when it runs in a transaction: what to read, and where to write.
+"""The interface of a PySpark script that runs in a transaction: what to read, and where to write.
 
-It travels with the script (``--py-files``) and needs nothing but pyspark, from Python 3.9 and Spark 3.5 on::
+It travels with the script (``--py-files``) and needs only pyspark, from Python 3.9 and Spark 3.5 on::
 
     import airflow_trident_script as trident
 
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 JOB = "spark.airflowTrident.job"
-"""The setting that says where the job of this run is. Settings reach a driver anywhere; the environment does not."""
+"""The setting that holds the path of this run's job. Settings reach a driver anywhere; the environment does not."""
 
 
 def inputs(spark: Any, name: str) -> list[str]:
@@ -25,14 +25,14 @@ def inputs(spark: Any, name: str) -> list[str]:
 
 def output(spark: Any, name: str) -> str:
     """The folder to write this output to, as Parquet, once: ``frame.write.parquet(output(spark, "daily"))``."""
-    # An application that the cluster starts again writes beside what the first one may still be writing.
+    # An application that the cluster restarts gets its own folder: the first run may still be writing.
     attempt = spark.conf.get("spark.app.attempt.id", "1")
     run = f"{spark.sparkContext.applicationId}-{attempt}"
     return f"{_named(spark, 'outputs', name)}/{quote(run, safe='')}"
 
 
 def transaction(spark: Any) -> dict[str, Any]:
-    """What this run is: ``topology``, ``txid``, ``attempt``, and ``time_ms``, when the transaction was begun."""
+    """This run's ``topology``, ``txid``, ``attempt``, and ``time_ms``, when the transaction was begun."""
     return dict(_job(spark)["transaction"])
 
 

@@ -1,4 +1,4 @@
-"""The application that spark-submit starts: run one job, leave its result. Arguments: job file, result file."""
+"""The application that spark-submit starts: runs one job and writes its result. Arguments: job file, result file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main(job_path: str, result_path: str) -> int:
-    """0 and the manifest in the result file, or 1 and the error.
+    """Returns 0 with the manifest in the result file, or 1 with the error.
 
     :param job_path: the pickled `engine.base.Job` of each transaction, written by `SubmitEngine`.
     """
@@ -27,7 +27,7 @@ def main(job_path: str, result_path: str) -> int:
         jobs = pickle.loads(content)  # noqa: S301 - only this user can have written it
         engine = SparkEngine(GivenSession(session))
         manifest = engine.run(jobs[0]) if len(jobs) == 1 else engine.run_group(jobs)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
+    except Exception as error:  # noqa: BLE001 - the waiting process must get any error
         answer(result_path, {"error": to_json(translate(error, "Spark application"))})
         return 1
     else:

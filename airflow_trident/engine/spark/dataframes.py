@@ -1,4 +1,4 @@
-"""Transforms: the user's function over DataFrames, or a query, in the job of the attempt."""
+"""Transforms: the user's function over DataFrames, or a query, inside the attempt's job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def transforms_of(plan: Plan) -> tuple[TransformNode, ...]:
 
 
 def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node]) -> bool:
-    """Is an operation, to which the partitions of this stage come as they are, prepared with their number?"""
+    """Does an operation see the number of its partition, while rows are still in the partitions of this stage?"""
     reached, nodes = {first.index}, list(nodes_of_first)
     for stage in plan.stages:
         stays = stage.exchange is None or stage.exchange.grouping is Grouping.COLOCATED
@@ -56,13 +56,13 @@ def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node])
 
 @contextmanager
 def own_session(attached: Attached, job: Job) -> Iterator[Attached]:
-    """A session of this run alone, if users' functions get it (their views and UDFs stay in it), or if the run is
-    shaken. A Connect session is the attempt's own already."""
+    """A separate session for this run, if users' functions get it (their views and UDFs stay in it), or if the run is
+    shaken. A Connect session already belongs to the attempt alone."""
     if not transforms_of(job.plan) and not job.shaken:
         yield attached
         return
     if is_connect(attached.session):
-        keep_modules_by_value()  # its client pickles functions when a plan is sent, not when a column is made
+        keep_modules_by_value()  # the Connect client pickles functions when it sends a plan, not when a column is made
         with _active(attached.session), _shaken(attached, job) as own:
             yield own
         return
@@ -77,7 +77,7 @@ def own_session(attached: Attached, job: Job) -> Iterator[Attached]:
 
 @contextmanager
 def _shaken(attached: Attached, job: Job) -> Iterator[Attached]:
-    """Under other settings, if the job is; the session may be one that others go on with."""
+    """Sets a shaken job's settings, and restores them: others may use the session afterwards."""
     if not job.shaken:
         yield attached
         return
@@ -96,7 +96,7 @@ def _shaken(attached: Attached, job: Job) -> Iterator[Attached]:
 
 @contextmanager
 def _active(session: Any) -> Iterator[None]:
-    """Make a Connect session the thread's active one, which its functions look for."""
+    """Makes a Connect session the active one of this thread, because its functions look for that."""
     place = type(session)._active_session
     before = getattr(place, "session", None)
     place.session = session
@@ -107,9 +107,9 @@ def _active(session: Any) -> Iterator[None]:
 
 
 def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> DataFrame:
-    """What comes out, with exactly the fields that the node declares; nothing runs.
+    """The transform's result with exactly the declared fields; nothing runs.
 
-    :raises UserCodeError: the function raised, acted, changed settings, or gave something else.
+    :raises UserCodeError: the function raised, ran an action, changed settings, or returned something else.
     """
     session: Any = attached.session
     before = session.conf.getAll
@@ -127,7 +127,7 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
     after = session.conf.getAll
     if before != after:
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        for name in changed:  # the session may be one that others go on with
+        for name in changed:  # others may use the session afterwards
             session.conf.unset(name) if name not in before else session.conf.set(name, before[name])
         raise _wrong(node, f"changed the session's {', '.join(changed)}", "Settings belong into spark_conf.")
     return result
@@ -135,8 +135,8 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
 
 @contextmanager
 def _functions_of(session: Any) -> Iterator[None]:
-    """`pyspark.sql.functions` makes columns of the process's kind, and users' functions import it. The caller holds the
-    lock of :func:`modules_by_value`."""
+    """`pyspark.sql.functions`, which users' functions import, makes columns of the process's kind of session. The
+    caller holds the lock of :func:`modules_by_value`."""
     if not is_connect(session) or _CONNECT_MODE in os.environ:
         yield
         return
@@ -148,8 +148,9 @@ def _functions_of(session: Any) -> Iterator[None]:
 
 
 def _guarded(attached: Attached, frame: DataFrame) -> DataFrame:
-    """Dropping a temporary view, which `session.sql` with DataFrames does at its end, forgets what is kept of exactly
-    the view's plan, and then other states would be made of other rows. This is another plan, and the same work."""
+    """When `session.sql` with DataFrames ends, it drops a temporary view. Spark then also forgets what it keeps for
+    exactly the view's plan, and other states would be made of recomputed rows. This makes another plan with the same
+    work."""
     return frame.filter(attached.functions.lit(True))
 
 
@@ -176,7 +177,7 @@ def _called(session: Any, node: TransformNode, frames: Sequence[DataFrame], job:
 
 
 def _fitted(attached: Attached, node: TransformNode, made: Any) -> DataFrame:
-    """By name, in any order; wider where nothing can be lost."""
+    """Columns matched by name, in any order; widened if nothing can be lost."""
     from pyspark.sql import DataFrame
 
     if not isinstance(made, DataFrame):
@@ -246,7 +247,7 @@ def _widens(given: str, wanted: str) -> bool:
 
 
 def failed_in_transform(error: BaseException, plan: Plan, what: str) -> UserCodeError | None:
-    """What Spark raised, if data or a UDF of a transform is the cause. Spark does not say in which row."""
+    """The error, if data or a UDF of a transform caused Spark's exception. Spark does not name the row."""
     nodes = transforms_of(plan)
     text = str(error)
     if not nodes or isinstance(error, TridentError) or "trident-error:" in text:

@@ -1,6 +1,6 @@
-"""What a driver is called and marked with in the cluster, so that a person, or a retry, finds it there.
+"""The name and tags of a driver in the cluster, so that a person, or a retry, finds it there.
 
-The same as settings of Spark, which its page shows, as tags of YARN, by which its resource manager is asked, and as
+They are set three times: as Spark settings, shown on its web page; as YARN tags, to query its resource manager; and as
 labels of the driver's pod.
 """
 
@@ -19,12 +19,13 @@ _SETTINGS = "spark.trident."
 _LABELS = "spark.kubernetes.driver.label.trident-"
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 _YARN_LENGTH = 100
-"""Longer tags are refused by YARN, and so are those that are not ASCII."""
+"""YARN refuses longer tags, and tags that are not ASCII."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverTags:
-    """`txid`: "7", "7-9", or "" for a drain. `attempt`: of the last one. `order`: this submission's own name, or ""."""
+    """`txid`: "7", "7-9", or "" for a drain. `attempt`: of the last one. `order`: the name of this submission alone, or
+    ""."""
 
     topology: str
     txid: str = ""
@@ -33,18 +34,18 @@ class DriverTags:
 
     @property
     def about(self) -> str:
-        """What it is at, behind the application's name."""
+        """The current work, appended to the application's name."""
         return f" {self.txid}, attempt {self.attempt}" if self.txid else ""
 
     @property
     def yarn_tag(self) -> str:
-        """Of this submission alone. YARN makes capitals small."""
+        """The tag of this submission alone. YARN converts tags to lower case."""
         return f"trident-order-{self.order}".lower()
 
     def conf(self, given: Mapping[str, str]) -> dict[str, str]:
         """Settings of the application.
 
-        :param given: its others; a person's own tags for YARN stay.
+        :param given: its other settings; a person's own tags for YARN stay.
         """
         named = {name: value for name, value in self._named().items() if value}
         labels = {f"{_LABELS}{name}": value for name, value in named.items() if _LABEL.match(value)}
@@ -61,7 +62,7 @@ NO_TAGS = DriverTags(topology="")
 
 
 def tags_of(jobs: Sequence[Job]) -> DriverTags:
-    """Of one application that runs all of them."""
+    """The tags of one application that runs all of these jobs."""
     first, last = jobs[0].slot, jobs[-1].slot
     txid = str(last.txid) if first.txid == last.txid else f"{first.txid}-{last.txid}"
     return DriverTags(topology=last.topology, txid=txid, attempt=str(last.attempt))

@@ -1,6 +1,6 @@
 """The Spark engine: a plan as DataFrames, on classic and Connect sessions alike.
 
-A stage has at most three parts: expressions in the JVM, one fused pass over Arrow in Python, expressions in the JVM
+A stage has at most three parts: expressions in the JVM, one fused pass over Arrow in Python, and expressions in the JVM
 again.
 """
 
@@ -29,7 +29,7 @@ from airflow_trident.staging.manifest import Manifest, Slot
 
 
 class SparkEngine(Engine):
-    """Runs jobs on the sessions that it is given; several threads may run one each.
+    """Runs jobs on sessions from `sessions`; several threads may each run one.
 
     :param sessions: :class:`LocalSessions`, :class:`ConnectSessions` or :class:`GivenSession`.
     """
@@ -48,7 +48,7 @@ class SparkEngine(Engine):
         return self._run(job, lambda attached, native: PlanRun(attached, job, native=native).manifest(), _what(job))
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
-        """One Spark job for each state, and one Python pass at most for each source or kept stream."""
+        """One Spark job per state, and at most one Python pass per source or kept stream."""
         require_group(self, jobs)
         if len(jobs) == 1:
             return self.run(jobs[0])
@@ -57,8 +57,8 @@ class SparkEngine(Engine):
 
     def _run(self, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
         """
-        :param job: whose slot it has.
-        :param manifest: called with whether expressions run in the JVM.
+        :param job: its slot is that of the run.
+        :param manifest: its second argument: do expressions run in the JVM?
         """
         require_known(job.plan, SPARK_NODES)
         require_reachable(job.plan)
@@ -75,7 +75,7 @@ class SparkEngine(Engine):
             return _manifest(attached, job, manifest, what)
 
     def physical(self, job: Job) -> dict[str, str]:
-        """State -> Spark's own physical plan for what a job stages for it, for people; nothing runs."""
+        """State -> Spark's physical plan for what a job stages for it, for people; nothing runs."""
         require_known(job.plan, SPARK_NODES)
         with self._attached(job) as attached, own_session(attached, job) as own:
             return PlanRun(own, job, native=True).physical()
@@ -84,7 +84,7 @@ class SparkEngine(Engine):
     def _attached(self, job: Job) -> Iterator[Attached]:
         began = time.monotonic()
         attached = self._opened(job)
-        if attached.about != self._told:  # of the same application only once: a drain runs thousands of attempts
+        if attached.about != self._told:  # only once per application: a drain runs thousands of attempts
             self._told = attached.about
             job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
         with self._lock:
@@ -95,7 +95,7 @@ class SparkEngine(Engine):
                     attached.send(package_zip())
                 yield attached
         except BaseException as error:
-            if not isinstance(error, Exception):  # interrupted: the JVM would go on
+            if not isinstance(error, Exception):  # interrupted: the JVM would continue
                 attached.cancel()
             raise
         finally:
@@ -113,7 +113,7 @@ class SparkEngine(Engine):
     def _open(self, job: Job) -> Attached:
         require_extra("pyspark", "airflow-trident[spark]")
         what = self._sessions.opening()
-        with self._lock:  # of several threads one says it
+        with self._lock:  # of several threads only one says it
             told, self._opening = self._opening == what, what
         if not what or told:
             return self._sessions.open(job.slot, trial=job.trial)
@@ -141,10 +141,10 @@ def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool],
     try:
         with own_session(attached, job) as own:
             return manifest(own, True)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
-        if is_expression_error(error):  # Python evaluates the same expressions, slower, and knows which row it was
+    except Exception as error:  # noqa: BLE001 - any error becomes a typed one
+        if is_expression_error(error):  # Python evaluates the same expressions, slower, and finds the row
             job.progress("an expression failed: running again in Python to find the row")
-        elif is_read_error(error):  # what Python's reader takes is a batch, and it knows what is wrong with a file
+        elif is_read_error(error):  # Python's reader defines what a batch is, and finds the fault in a file
             job.progress("Spark could not read a file: reading again in Python")
         else:
             typed = _typed(error, job, what)
@@ -152,14 +152,14 @@ def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool],
     try:
         with own_session(attached, job) as own:
             return manifest(own, False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a typed one
+    except Exception as error:  # noqa: BLE001 - any error becomes a typed one
         typed = _typed(error, job, what)
         raise typed from _cause(typed, error)
 
 
 @contextmanager
 def _quiet_errors() -> Iterator[None]:
-    """Spark's client prints a page of JSON for an error in an expression, besides raising it."""
+    """Spark's client logs a page of JSON for an error in an expression, and also raises the error."""
     loggers = error_loggers()
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -178,8 +178,8 @@ def _typed(error: Exception, job: Job, what: str) -> TridentError:
 
 
 def _cause(typed: TridentError, error: Exception) -> BaseException | None:
-    """What Spark raised, but not where a worker said what was wrong: the pages of Java's and Python's frames that it
-    came through would bury it. An error of the user's own function on the driver keeps what raised it."""
+    """Spark's exception. None if a worker reported the fault: the long stack traces of Java and Python would bury it.
+    An error of the user's function on the driver keeps its own cause."""
     if isinstance(error, TridentError):
         return error.__cause__
     return error if isinstance(typed, SparkJobError) else None

@@ -1,7 +1,7 @@
-"""Errors across process borders: from a Python worker of Spark through the JVM's texts back to a typed error.
+"""Errors across process borders: from a Python worker through the JVM's texts back to a typed error.
 
-What Spark hands to the driver is a text with traceback. A worker therefore raises with a marker that holds the error as
-JSON in Base64, which no layer escapes or wraps.
+Spark gives the driver only a text with a traceback. So a worker raises with a marker that holds the error as JSON in
+Base64, which no layer escapes or wraps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_PACKAGE = re.compile(r"\[(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSIO
 _TEXT_LIMIT = 2_000
 SAME_VERSION = "Install the same version of airflow-trident where the executors run."
 CANNOT_BE_CAST = " cannot be cast to "
-"""What our own casts raise with; before Spark 4.0 such an error has no class."""
+"""Message of our own casts; before Spark 4.0 such an error has no class."""
 _EXPRESSION_ERRORS = (
     "ARITHMETIC_OVERFLOW",
     "CAST_OVERFLOW",
@@ -34,11 +34,11 @@ _CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Exception|Error|Th
 
 
 class WorkerError(RuntimeError):
-    """What a worker raises so that :func:`translate` finds the typed error again."""
+    """Raised by a worker, so that :func:`translate` finds the typed error again."""
 
 
 def to_worker_error(error: TridentError) -> WorkerError:
-    """With the marker first, and the text for whoever reads the executor's log."""
+    """The marker first, then the text for readers of the executor's log."""
     content = base64.b64encode(json.dumps(to_json(error)).encode()).decode()
     return WorkerError(f"trident-error:{content}: {error}")
 
@@ -52,18 +52,18 @@ def to_json(error: TridentError) -> dict[str, Json]:
 
 
 def from_json(content: Any) -> TridentError:
-    """The error that :func:`to_json` wrote; a SparkJobError if its type is not one of this package."""
+    """The error that :func:`to_json` wrote; a SparkJobError if its type is not of this package."""
     kind = getattr(errors, str(content["type"]), SparkJobError)
     error: TridentError = kind(content["message"][:_TEXT_LIMIT], content["cure"])
     error.__dict__.update(content["state"])
-    error.outcome = errors.Outcome(error.outcome)  # JSON knows only its text
+    error.outcome = errors.Outcome(error.outcome)  # JSON holds only its text
     for note in content.get("notes", ()):
         error.add_note(note)
     return error
 
 
 def translate(error: BaseException, what: str) -> TridentError:
-    """A typed error for whatever Spark raised.
+    """A typed error for any exception from Spark.
 
     :param what: the work, for the text.
     """
@@ -97,31 +97,31 @@ def translate(error: BaseException, what: str) -> TridentError:
 
 
 def _got_no_answer(error: BaseException) -> bool:
-    """Did nobody answer? If the connection broke, Py4J names only the call (`py4j.protocol.get_return_value`); an
-    answer of the JVM brings a trace."""
+    """Was there no answer? If the connection broke, Py4J names only the call (`py4j.protocol.get_return_value`); an
+    answer of the JVM contains a trace."""
     if type(error).__name__ == "Py4JError":
         return str(error).startswith("An error occurred while calling ") and "\n" not in str(error)
     return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"
 
 
 def is_expression_error(error: BaseException) -> bool:
-    """Did an expression in the JVM meet a value that it refuses? Which row it was, the JVM does not say."""
+    """Did an expression in the JVM refuse a value? The JVM does not say in which row."""
     text = str(error)
     known = CANNOT_BE_CAST in text or any(f"[{name}" in text for name in _EXPRESSION_ERRORS)
     return known and not _MARKER.search(text)
 
 
 def is_read_error(error: BaseException) -> bool:
-    """Could Spark itself not read a file? Before Spark 4.0 such an error has no class."""
+    """Did Spark itself fail to read a file? Before Spark 4.0 such an error has no class."""
     text = str(error)
     return "FAILED_READ_FILE" in text or "Encountered error while reading file" in text
 
 
 def root_cause(text: str) -> str:
-    """The line of a Java or Python stack trace that says what was wrong: the last cause, cut to 400 characters."""
+    """The line of a Java or Python stack trace that states the fault: the last cause, cut to 400 characters."""
     causes = [match[1] for match in _CAUSE.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # Spark Connect tells the message in the first line, and nothing but the Java class in the stack trace.
+    # Spark Connect has the message in the first line, and only the Java class in the stack trace.
     is_bare = bool(causes) and causes[-1].replace(".", "").isalnum() and lines[0].startswith("[")
     found = causes[-1] if causes and not is_bare else (lines[0] if lines else "")
     return found[:400]

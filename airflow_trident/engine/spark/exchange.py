@@ -1,4 +1,4 @@
-"""Moving rows between partitions, as operations on DataFrames. One exchange of Spark's each."""
+"""Moving rows between partitions, as operations on DataFrames. Each is one exchange in Spark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TARGET = "to partition"
-"""A last column with the number of the partition that a row goes to. No field can have this name."""
+"""A last column with the number of a row's target partition. No field can have this name."""
 
 _PLACED = (Grouping.CUSTOM, Grouping.COLOCATED)
-"""Of these the rows have TARGET already."""
+"""Rows of these groupings have TARGET already."""
 
 
 class Exchanges:
-    """:param columns: those of the session in use."""
+    """:param columns: of the session in use."""
 
     def __init__(self, session: SparkSession, columns: Columns) -> None:
         self._session = session
@@ -36,8 +36,8 @@ class Exchanges:
     ) -> DataFrame:
         """The rows of all inputs.
 
-        :param placed: with TARGET, the number of the partition that each came from.
-        :param also: columns of all inputs of which the plan knows nothing.
+        :param placed: with TARGET, the number of each row's partition.
+        :param also: columns of all inputs that the plan does not know.
         """
         behind = [*map(self._columns.named, also), *([self.here()] if placed else [])]
         frames = [data.select(*self._taken(union, number), *behind) for number, data in enumerate(inputs)]
@@ -52,11 +52,11 @@ class Exchanges:
         return columns
 
     def here(self) -> Any:
-        """The number of the partition that a row is in, as TARGET."""
+        """The number of a row's partition, as TARGET."""
         return self._f.spark_partition_id().alias(TARGET)
 
     def moved(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
-        """By shuffle, fields, global or broadcast; rows that have TARGET go there."""
+        """By shuffle, fields, global or broadcast; rows with TARGET go there."""
         match how.grouping:
             case Grouping.GLOBAL | Grouping.BATCH_GLOBAL:
                 return data.repartition(1)
@@ -69,8 +69,8 @@ class Exchanges:
         raise UnknownNodeError(how.name, how.grouping, "Spark's exchange")
 
     def marked(self, data: DataFrame, how: PartitionNode, count: int) -> DataFrame:
-        """As `moved`, with a row more in each partition, for which the column MARKER is false: Spark may leave out
-        empty partitions."""
+        """As `moved`, with an extra row per partition, whose column MARKER is false: Spark may leave out empty
+        partitions."""
         if how.grouping.gathers:
             return self._columns.marked(self._session, data, how.schema).repartition(1)
         targets = data if how.grouping in _PLACED else data.select("*", self._target(how, count))

@@ -1,6 +1,6 @@
-"""Column expressions as Spark columns. They mean what `operations.expr.evaluate` says. Spark's own rules (coercions,
-lenient casts, division) are kept out: types are made explicit before, and texts are checked with the same patterns.
-Needs ANSI mode, UTC as session time zone and case-sensitive names."""
+"""Column expressions as Spark columns, with the meaning of `operations.expr.evaluate`. Spark's own rules (coercions,
+lenient casts, division) are avoided: types are made explicit before, and the same patterns check texts. Needs ANSI
+mode, UTC as session time zone and case-sensitive names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONG_LIMIT = float(2**63)
 def compile_expression(expression: Expression, schema: Schema, functions: ModuleType) -> Column:
     """The expression over a DataFrame of this schema.
 
-    :param functions: `pyspark.sql.functions`, or that of Spark Connect: the session's own.
+    :param functions: `pyspark.sql.functions`, or Spark Connect's: that of the session.
     :raises FieldError: the expression does not fit the schema.
     """
     column: Column = _Compiler(functions).column(resolve(expression, schema))
@@ -131,7 +131,7 @@ _SPECIAL = ".$|()[{^?*+\\"
 
 
 def _quoted(text: str) -> str:
-    """A literal for Java's regular expressions. With one character, plain or after a backslash, Java splits without
+    """A literal for Java's regular expressions. For a single character, plain or after a backslash, Java splits without
     compiling an expression for each text."""
     if len(text) == 1 and text.isascii() and text != "\0":
         return f"\\{text}" if text in _SPECIAL else text

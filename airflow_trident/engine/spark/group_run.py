@@ -1,10 +1,10 @@
-"""One plan over the batches of several transactions as DataFrames: one pass, and rows that say whose they are.
+"""One plan over the batches of several transactions as DataFrames: one pass, with rows that name their transaction.
 
-By transaction every row carries the place of its transaction in the group, and aggregations have one field more to
-group by; where the rows of a transaction can all be in one partition from the beginning, none has to move for that. By
-key nobody asks. :mod:`airflow_trident.plan.coalescing` says which plans may be here at all: behind a
-repartition or a merge are only expressions and built-ins, so it matters in which partition a row is only in front of
-them, where users' code runs; there each transaction has the partitions of a pass of its own.
+By transaction, every row carries the position of its transaction in the group, and aggregations group by it, too. If
+all rows of a transaction can be read into one partition, they need not move for that. By key, rows carry no such
+position. :mod:`airflow_trident.plan.coalescing` says which plans are allowed here: after a repartition or a merge there
+are only expressions and built-ins. So a row's partition matters only before these, where users' code runs; there each
+transaction has the same partitions as in a pass of its own.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MOST_SHARES = 8
-"""Each is a plan of its own that Spark has to make."""
+"""Each is a separate plan that Spark has to make."""
 UNEVEN = 1.5
-"""So many times the average the heaviest share may have; else moving rows is cheaper than waiting for it."""
+"""The heaviest share may have this multiple of the average; above it, moving rows is cheaper than waiting."""
 _SMALL_MAP = "spark.sql.codegen.aggregate.map.twolevel.enabled"
-"""Spark has a small map before the aggregating one. By transaction most keys miss it: it costs; by key it helps."""
+"""Spark puts a small map before the aggregating one. By transaction most keys miss it, so it costs time; by key it
+helps."""
 
 
 @dataclass(frozen=True)
 class GroupFlow:
-    """Rows of several transactions on their way: `tags`, the columns behind those of `schema` that say whose; and of
-    each transaction how many partitions it has here, while rows are where they were read.
+    """Rows of several transactions on their way. `tags`: columns after those of `schema` that name the transaction.
+    Also the number of partitions of each transaction, while rows are where they were read.
 
-    `frames`: where they are. Of several each is one partition that has all rows of its transactions.
+    `frames`: the rows. Several frames: each is one partition with all rows of its transactions.
     """
 
     frames: tuple[DataFrame, ...]
@@ -85,8 +86,9 @@ class GroupFlow:
 
 
 class GroupRun:
-    """:param jobs: two or more, of one plan that may be processed in groups; the last one's slot is the group's.
-    :param native: expressions in the JVM; else in the Python passes, as far as those are one transaction's.
+    """
+    :param jobs: two or more, of one plan that may be processed in groups; the last one's slot is the group's.
+    :param native: expressions in the JVM; else in the Python passes, as far as these belong to one transaction.
     """
 
     def __init__(self, attached: Attached, jobs: Sequence[Job], *, native: bool) -> None:
@@ -106,8 +108,8 @@ class GroupRun:
         self._notes: Notes = FolderNotes("")
 
     def manifest(self) -> Manifest:
-        """Run it, and stage what the sinks get."""
-        if self._member:  # the session is ours, and all of its plan's groups are by transaction
+        """Run it, and stage the sinks' rows."""
+        if self._member:  # the session is ours, and all groups of its plan are by transaction
             self._attached.session.conf.set(_SMALL_MAP, "false")
         try:
             with notes_of(self._last, local=self._attached.local) as self._notes:
@@ -117,7 +119,7 @@ class GroupRun:
                 self._notes.require_made_once()
                 rows_read = self._rows_read()
         except Exception:
-            self._require_same()  # else Spark would say it in its own way
+            self._require_same()  # else Spark would raise a less clear error
             raise
         finally:
             for kept in self._kept:
@@ -128,7 +130,7 @@ class GroupRun:
         return manifest_of_all(self._jobs, files, rows_read)
 
     def _staged(self) -> tuple[list[StagedFile | None], dict[str, list[int]]]:
-        """The files of all sinks; by transaction, too, state -> rows of each."""
+        """The files of all sinks; by transaction, also state -> rows of each."""
         files: list[StagedFile | None] = []
         counts: dict[str, list[int]] = {}
         about = f"transactions {self._jobs[0].slot.txid} to {self._last.slot.txid}"
@@ -162,8 +164,8 @@ class GroupRun:
         return replace(flow, frames=(kept,))
 
     def _brought(self, stage: Stage) -> tuple[GroupFlow, tuple[Node, ...]]:
-        """Input from other stages, and the nodes left. A repartition matters only before an aggregation: no other node
-        sees its partition."""
+        """Input from other stages, and the remaining nodes. A repartition matters only before an aggregation: no other
+        node sees its partition."""
         upstreams = [self._results[upstream] for upstream in stage.upstreams]
         if stage.union is None:
             (flow,) = upstreams
@@ -175,7 +177,7 @@ class GroupRun:
         return (flow, stage.nodes) if whole is None else (self._merged(flow, whole), stage.nodes[1:])
 
     def _merged(self, flow: GroupFlow, whole: FinalAggregateNode) -> GroupFlow:
-        if self._member and not whole.groups:  # a transaction has its result even of no tuples
+        if self._member and not whole.groups:  # a transaction has a result even without tuples
             numbers = self._attached.session.range(0, len(self._jobs), 1, 1)
             data = flow.data.select(*map(self._columns.named, names_of((*flow.schema, *self._member)))).union(
                 self._columns.nothing_of(numbers, flow.schema, MEMBER)
@@ -185,7 +187,7 @@ class GroupRun:
         return replace(flow.changed(lambda data: self._columns.final(data, node), whole.schema), tags=self._member)
 
     def _processed(self, flow: GroupFlow, nodes: tuple[Node, ...], stage: Stage) -> GroupFlow:
-        """Nodes run in the JVM. Before rows move, those from the first to the last in Python run in its passes."""
+        """Nodes run in the JVM. Before rows move, those from the first to the last Python node run in Python passes."""
         places = []
         if in_place(stage, self._plan.stages):
             places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
@@ -206,9 +208,9 @@ class GroupRun:
         return self._columns.apply(data, _with_tags(node, flow.tags), flow.columns)
 
     def _passed(self, flow: GroupFlow, schema: Schema, tags: Schema, what: str, **how: Any) -> GroupFlow:
-        """Behind a Python pass.
+        """After a Python pass.
 
-        :param how: of :class:`GroupWork`.
+        :param how: arguments of :class:`GroupWork`.
         """
         slots = tuple(job.slot for job in self._jobs)
         work = GroupWork(slots=slots, partitions=flow.partitions, schema=schema, tags=tags, **how)
@@ -217,7 +219,7 @@ class GroupRun:
         return GroupFlow((data,), schema, tags, flow.partitions)
 
     def _tags(self, stage: Stage) -> Schema:
-        """What those who come behind a Python pass want to know."""
+        """The tags that later steps need after a Python pass."""
         return TAGS if stage.forks else self._member
 
     def _in_jvm(self, node: Node) -> bool:
@@ -226,7 +228,7 @@ class GroupRun:
     # ---- sources -----------------------------------------------------------------------------------------------
 
     def _read(self, stage: Stage, source: SourceNode) -> tuple[GroupFlow, tuple[Node, ...]]:
-        """The source with the nodes that are fused with reading, and the nodes that are left."""
+        """The source with the nodes fused into reading, and the remaining nodes."""
         emitter = emitter_of(source)
         text = self._text(stage, source, emitter)
         if text is not None:
@@ -255,7 +257,8 @@ class GroupRun:
         return flow, rest
 
     def _units(self, stage: Stage, source: SourceNode, emitter: Emitter) -> tuple[list[Unit], tuple[int, ...]]:
-        """All partitions of all transactions, as in passes of their own, and how many each has."""
+        """All partitions of all transactions, as in separate passes, and the number of each transaction's
+        partitions."""
         units, partitions = [], []
         for member, job in enumerate(self._jobs):
             splits = []
@@ -270,7 +273,7 @@ class GroupRun:
         return units, tuple(partitions)
 
     def _text(self, stage: Stage, source: SourceNode, emitter: Emitter) -> GroupFlow | None:
-        """As lines that the JVM reads itself, where no Python runs on them and nothing is made of them twice."""
+        """Lines that the JVM reads itself, if no Python node needs them and nothing is computed from them twice."""
         hinted = stage.partitions is not None or stage.at_most is not None
         if not self._native or not self._attached.local or hinted:
             return None
@@ -297,7 +300,8 @@ class GroupRun:
         return GroupFlow(tuple(frames), source.schema, self._member)
 
     def _lines(self, source: SourceNode, texts: Sequence[TextFiles | None], members: Sequence[int]) -> DataFrame:
-        """:param members: whose lines; all of which no others are read beside are one partition.
+        """
+        :param members: the transactions to read; all members with no others beside them form one partition.
         :raises OSError: the file system has no links.
         """
         paths = {member: files.paths for member in members if (files := texts[member]) is not None}
@@ -311,8 +315,8 @@ class GroupRun:
         return data if len(members) == len(self._jobs) else data.coalesce(1)
 
     def _shares(self, texts: Sequence[TextFiles | None]) -> list[list[int]]:
-        """Whose lines are read together. They stay apart if that spares moving them: an aggregation by transaction then
-        finds each group in one partition."""
+        """Which transactions are read together. They stay separate if that avoids a shuffle: an aggregation by
+        transaction then finds each group in one partition."""
         whole = [list(range(len(texts)))]
         aggregations = [found for found in map(merged_by, self._plan.stages) if found is not None]
         if not self._member or not any(one.groups for one in aggregations):
@@ -349,7 +353,7 @@ class GroupRun:
                         files.require_same()
 
     def _rows_read(self) -> list[int]:
-        """Of each transaction; -1 where that is not known."""
+        """Rows read of each transaction; -1 if unknown."""
         texts = zip(*self._texts, strict=True) if self._texts else [()] * len(self._jobs)
         rows = [sum(one.rows for one in some if one is not None) for some in texts]
         try:
@@ -362,7 +366,7 @@ class GroupRun:
 
 
 def _with_tags(node: Node, tags: Schema) -> Node:
-    """The same that lets columns pass of which the plan knows nothing."""
+    """The same node, but it lets columns pass that the plan does not know."""
     match node:
         case ProjectNode():
             return replace(node, schema=(*node.schema, *tags))

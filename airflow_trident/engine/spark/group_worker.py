@@ -1,7 +1,7 @@
-"""What runs on Spark's Python workers for a group: the passes of several transactions, one after the other.
+"""The work of Spark's Python workers for a group: the passes of several transactions, one after the other.
 
-Each has its own context and its own copies of what users wrote, as in a task of its own. Rows that leave such a pass
-have columns more that say whose they are, as far as somebody behind it wants to know.
+Each pass has its own context and its own copies of users' objects, as in a separate task. Its output rows have extra
+columns that name their transaction, if a later step needs them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MEMBER = Field("of transaction", "int")
-"""A column with the place of a row's transaction in the group. No field can have such a name."""
+"""A column with the position of a row's transaction in the group. No field can have this name."""
 PLACE = Field("in partition", "int")
-"""A column with the partition in which the row would be in a pass of its transaction alone."""
+"""A column with the partition that the row would have in a pass of its transaction alone."""
 TAGS: Schema = (MEMBER, PLACE)
 
 UnitRows = tuple[int, int, "Iterator[pa.RecordBatch]"]
-"""Place of a transaction in the group, number of a partition of its pass, and the rows there."""
+"""Position of a transaction in the group, number of a partition of its pass, and the rows there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One partition of the pass of one transaction, at a source. Without splits: where its stream has nothing."""
+    """One partition of the pass of one transaction, at a source. Without splits: its stream has no data."""
 
     member: int
     place: int
@@ -47,12 +47,12 @@ class Unit:
 
     @property
     def size_bytes(self) -> int:
-        """About; 1 for a split of unknown size."""
+        """Approximate size; 1 for a split of unknown size."""
         return sum(split.size_bytes or 1 for split in self.splits)
 
 
 def packed(units: Sequence[Unit], tasks: int) -> tuple[tuple[Unit, ...], ...]:
-    """The units that each task works on, so that all have about as many bytes.
+    """The units of each task, with about as many bytes for each.
 
     :param units: by transaction and partition.
     """
@@ -61,7 +61,7 @@ def packed(units: Sequence[Unit], tasks: int) -> tuple[tuple[Unit, ...], ...]:
 
 
 def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """The places of these, dealt so that each of so many shares has about as much; in order within a share."""
+    """Positions of `sizes`, dealt into `count` shares of about equal size; ascending within a share."""
     found: list[list[int]] = [[] for _ in range(count)]
     lightest = [(0, number) for number in range(count)]
     for place in sorted(range(len(sizes)), key=lambda one: (-sizes[one], one)):
@@ -99,9 +99,9 @@ class ReadUnits:
         self.reading.notes.leave(self._counted(pack), ",".join(f"{member}:{many}" for member, many in rows.items()))
 
     def rows_read(self) -> Counter[int]:
-        """Place in the group -> rows.
+        """Position in the group -> rows.
 
-        :raises KeyError, ValueError: nobody knows them all: workers may not see where notes are left.
+        :raises KeyError, ValueError: a count is missing: workers may not see where notes are left.
         """
         whole, found = Counter[int](), self.reading.notes.all()
         for pack in range(len(self.packs)):
@@ -116,12 +116,12 @@ class ReadUnits:
 
 @dataclass(frozen=True)
 class GroupWork:
-    """Reads packs of units, or takes rows with their TAGS; runs nodes on those of each unit; notes that a partition was
-    made.
+    """Reads packs of units, or takes rows with their TAGS; runs nodes on the rows of each unit; notes that a partition
+    was made.
 
     :param slots: of each transaction.
-    :param partitions: how many its own pass has here.
-    :param schema: the fields of what comes out, in front of `tags`.
+    :param partitions: of each transaction's own pass.
+    :param schema: the output fields before `tags`.
     """
 
     slots: tuple[Slot, ...]
@@ -168,7 +168,8 @@ class GroupWork:
 
 
 def units_of(batches: Iterable[pa.RecordBatch]) -> Iterator[UnitRows]:
-    """Rows with TAGS as those of one unit after the other, without them: units come whole, for one task wrote each."""
+    """Rows with TAGS, split into one unit after the other, without TAGS. Units are whole, because one task wrote
+    each."""
     cuts = (cut for batch in batches if batch.num_rows for cut in _cut(batch))
     for (member, place), some in groupby(cuts, key=itemgetter(0)):
         yield member, place, (rows for _, rows in some)

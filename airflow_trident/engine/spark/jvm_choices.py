@@ -1,5 +1,5 @@
-"""The first tuples of a batch, chosen by Spark itself: `FirstN`, and `min_by` and `max_by` of one partition. It keeps
-the first of each partition before anything moves, where a Python pass would need all tuples in one place."""
+"""The first tuples of a batch, chosen by Spark itself: `FirstN`, and `min_by` and `max_by` of one partition. Spark
+keeps the first of each partition before the shuffle; a Python pass would need all tuples in one place."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PLACE = "place of tuple"
 
 @dataclass(frozen=True)
 class JvmChoice:
-    """The first `count` of all tuples in the order of a field, or in that of the stream. Of tuples with equal values
-    those count that come first in the stream, with `latest` those that come last.
+    """The first `count` of all tuples in the order of a field, or in stream order. Of tuples with equal values, those
+    first in the stream win, with `latest` those last.
 
-    `field`: the place of the field. `reverse`: the largest first. `nulls`: do tuples count in which it is null? They
-    come last.
+    `field`: the position of the field. `reverse`: the largest first. `nulls`: include tuples whose field is null, at
+    the end.
     """
 
     given: Aggregation
@@ -38,8 +38,8 @@ class JvmChoice:
 
     @classmethod
     def of(cls, how: PartitionNode, nodes: tuple[Node, ...]) -> JvmChoice | None:
-        """The one that a stage begins with, behind a repartition into one partition; None: there is none that Spark
-        can make."""
+        """The choice at the start of a stage, after a repartition into one partition; None: there is none, or Spark
+        cannot make it."""
         first = nodes[0] if nodes else None
         if not how.grouping.gathers or not isinstance(first, PartitionAggregateNode) or first.groups:
             return None
@@ -56,7 +56,7 @@ class JvmChoice:
         return None
 
     def data(self, columns: Columns, data: DataFrame) -> DataFrame:
-        """In one partition, in order."""
+        """The chosen tuples in one partition, in order."""
         data = data.select(*columns.given(self.given), columns.functions.monotonically_increasing_id().alias(_PLACE))
         names = [columns.named(field.name) for field in self.given.output]
         place = columns.named(_PLACE)

@@ -1,4 +1,4 @@
-"""Joins that Spark makes itself: it sorts and spills where a Python pass has all tuples of a partition in memory."""
+"""Joins that Spark makes itself: it sorts and spills, where a Python pass holds all tuples of a partition in memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JvmJoin:
-    """A join over the streams of its union. Keys are equal as in groups: all nulls, all NaN; -0.0 equals 0.0, as
-    0.0."""
+    """A join over the streams of its union. Keys are equal as in groups: nulls are equal, NaN are equal, and -0.0
+    equals 0.0, output as 0.0."""
 
     union: UnionNode
     step: MultiReduceStepNode
@@ -29,7 +29,7 @@ class JvmJoin:
 
     @classmethod
     def of(cls, stage: Stage, *, numbered: bool) -> JvmJoin | None:
-        """The one that the stage begins with; None: there is none that Spark can make.
+        """The join at the start of the stage; None: there is none, or Spark cannot make it.
 
         :param numbered: must there be as many partitions as the plan says?
         """
@@ -41,7 +41,7 @@ class JvmJoin:
         if how.keys != step.groups or union.tag != step.tag:
             return None
         if numbered and len(union.inputs) > 2 and JoinType.INNER not in step.reducer.types:
-            return None  # what comes out of the first full join is in no partitions that the second knows
+            return None  # the second join does not know the partitions of a full join's result
         return cls(union, step, step.reducer)
 
     def data(
@@ -50,9 +50,9 @@ class JvmJoin:
         """All combinations of tuples with equal keys, with the fields of the join.
 
         :param frames: of the union's inputs.
-        :param count: of partitions, of which each has whole groups; None: as Spark likes.
-        :param sized: does Spark know about how large they are? Else it would take what Python reads for tiny, and send
-            all of it to every executor.
+        :param count: number of partitions, each with whole groups; None: Spark decides.
+        :param sized: does Spark know the approximate sizes? Otherwise it takes Python's rows for tiny data and sends
+            all of them to every executor.
         """
         return _Joining(self, columns, count, sized=sized).data(frames)
 
@@ -66,7 +66,7 @@ class _Joining:
         self._sized = sized
 
     def data(self, frames: Sequence[DataFrame]) -> DataFrame:
-        """The streams that must be there come first: then each of the others only adds fields, or nulls."""
+        """Joins the streams that must have tuples first; then each other stream only adds fields, or nulls."""
         types = self._join.joiner.types
         first, *others = sorted(range(len(types)), key=lambda place: types[place] is JoinType.OUTER)
         missing = "left" if types[first] is JoinType.INNER else "full"
@@ -86,7 +86,7 @@ class _Joining:
         return data.select(*(one.alias(name) for one, name in zip(self._values(), names, strict=True)))
 
     def _side(self, data: DataFrame, place: int) -> DataFrame:
-        """One stream, its columns named as no other's are, so that a stream may be joined with itself."""
+        """One stream, with unique column names, so that a stream can be joined with itself."""
         union, groups = self._join.union, self._join.step.groups
         taken = dict(zip(union.schema, union.takes[place], strict=True))
         keys = [
@@ -103,12 +103,13 @@ class _Joining:
         data = data.select(*keys, *rest)
         if self._count is None:
             return data
-        # One value that is never null: Spark sees that equal ones are in one partition already, and moves nothing more.
+        # One value that is never null: so Spark sees that equal keys are in one partition already, and moves nothing
+        # more.
         whole = self._f.struct(*self._keys(place)).alias(f"{place} keys")
         return data.select("*", whole).repartition(self._count, self._columns.named(f"{place} keys"))
 
     def _shown(self, key: Any, type_text: str) -> Any:
-        """With one zero."""
+        """With a single zero."""
         if not has_reals(type_text):
             return key
         if is_nested(type_text):
@@ -123,7 +124,7 @@ class _Joining:
         return self._keys(place) if self._count is None else [self._columns.named(f"{place} keys")]
 
     def _values(self) -> list[Any]:
-        """In the order of the joined fields."""
+        """Columns in the order of the joined fields."""
         joiner = self._join.joiner
         keys = [self._keys(place) for place in range(len(joiner.types))]
         values = [[self._columns.named(name) for name in names] for names in self._join.step.reads]

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """:param functions: the module of column functions of the session in use.
+    """
+    :param functions: the session's module of column functions.
     :param known: columns made before; see `Attached.known`.
     """
 
@@ -41,7 +42,7 @@ class Columns:
         self._known = known
 
     def known(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The column of this key, made now if it was not before. Two threads may both make it: they are equal."""
+        """The column of this key, made on first use. Two threads may both make it: the results are equal."""
         column = self._known.get(key)
         if column is None:
             column = self._known[key] = make()
@@ -52,7 +53,7 @@ class Columns:
 
     @staticmethod
     def ddl(schema: Schema) -> str:
-        """A schema for Spark's parser; quoted, for a field may be called `select`."""
+        """A schema for Spark's parser; quoted, because a field may be called `select`."""
         return ", ".join(f"`{field.name}` {field.type}" for field in schema)
 
     def nothing(self, schema: Schema) -> list[Any]:
@@ -64,16 +65,16 @@ class Columns:
         return session.range(0, 0, 1, 1).select(*self.nothing(schema))
 
     def nothing_of(self, numbers: DataFrame, schema: Schema, tag: Field) -> DataFrame:
-        """A row for each number, which holds the number as `tag` and else nothing."""
+        """One row per number, with the number as `tag` and nulls elsewhere."""
         return numbers.select(*self.nothing(schema), self._f.col("id").cast(tag.type).alias(tag.name))
 
     def marked(self, session: SparkSession, data: DataFrame, schema: Schema) -> DataFrame:
-        """With one row more and a column that is false for it, so that there is a row for certain."""
+        """With an extra row and a column that is false for it, so that there is certainly a row."""
         rows = data.select(*map(self.named, names_of(schema)), self._f.lit(True).alias(MARKER))
         return rows.union(session.range(0, 1, 1, 1).select(*self.nothing(schema), self._f.lit(False).alias(MARKER)))
 
     def apply(self, data: DataFrame, node: Node, before: Schema) -> DataFrame:
-        """One node. `before` is the schema of `data`."""
+        """One node. `before`: the schema of `data`."""
         if not may_run_in_jvm(node):
             raise UnknownNodeError(node.name, type(node).__name__, "the JVM")
         return _IN_JVM[type(node)].apply(self, data, node, before)
@@ -107,17 +108,17 @@ class Columns:
         return self.known(("expression", repr(resolve(expression, before)), name), make)
 
     def partial(self, data: DataFrame, node: PartialAggregateNode | FinalAggregateNode, before: Schema) -> DataFrame:
-        """Only the value of every single row: the aggregation behind it combines before it shuffles, by itself."""
+        """Only the value of each single row: Spark combines before the shuffle of the next aggregation by itself."""
         values = [self._value(one, before) for one in node.aggregations]
         return data.select(*(self.named(name) for name in node.groups), *values)
 
     def passed(self, data: DataFrame, node: PartitionAggregateNode, _: Schema) -> DataFrame:
-        """All tuples: what is behind it chooses before it shuffles, by itself."""
+        """All tuples: the next node makes Spark choose before the shuffle by itself."""
         (one,) = node.aggregations
         return data.select(*self.given(one))
 
     def given(self, one: Aggregation) -> list[Any]:
-        """What it reads, under the names of what it gives."""
+        """The inputs of an aggregation, under the names of its outputs."""
         pairs = zip(one.reads, one.output, strict=True)
         return [self.named(name) if name == to.name else self.named(name).alias(to.name) for name, to in pairs]
 
@@ -140,8 +141,8 @@ class Columns:
         return self._f.coalesce(value.cast(output.type), self._f.lit(0).cast(output.type))
 
     def final(self, data: DataFrame, node: FinalAggregateNode) -> DataFrame:
-        """Partial values of equal groups into one, or raw tuples. Without groups one row comes even from none, with the
-        zeros."""
+        """Merges partial values, or raw tuples, of equal groups. Without groups there is one row even without input,
+        with the zeros."""
         if not node.merges:
             data = self.partial(data, node, node.input.schema)
         merged = [self._sql(_merged(one)) for one in node.aggregations]
@@ -152,7 +153,7 @@ class Columns:
 
 
 def _merged(one: Aggregation) -> str:
-    """As text, which is one call to the JVM where columns would be ten."""
+    """As SQL text: one call to the JVM instead of ten for columns."""
     (output,) = one.output
     if one.combiner is None:
         return f"min(`{output.name}`).value as `{output.name}`"
@@ -169,10 +170,10 @@ def _kind(one: Aggregation) -> MergeKind:
 
 
 class _InJvm(NamedTuple):
-    """A kind of nodes in the JVM: which of them can be there, and how.
+    """A kind of nodes in the JVM: which nodes can run there, and how.
 
-    `computes`: it has expressions or aggregations, so it stays out where those are to run in Python.
-    `less_after`: it sends less on than comes in, so it is cheaper at the end of a Python pass than behind it.
+    `computes`: has expressions or aggregations, so it stays in Python if those must run there.
+    `less_after`: emits less than it receives, so it is cheaper at the end of a Python pass than after it.
     """
 
     can: Callable[[Any], bool]
@@ -191,7 +192,7 @@ _IN_JVM: dict[type[Node], _InJvm] = {
 
 
 def may_run_in_jvm(node: Node) -> bool:
-    """Else a Python pass runs it."""
+    """Otherwise a Python pass runs it."""
     kind = _IN_JVM.get(type(node))
     return kind is not None and kind.can(node)
 
@@ -202,7 +203,7 @@ def stays_in_jvm(node: Node, *, native: bool) -> bool:
 
 
 def with_tail(nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """First the nodes that Python runs: `end` of them, and later ones that are cheaper there than after the way to the
+    """The nodes for Python: the first `end`, and following ones that are cheaper there than after the transfer to the
     JVM (`less_after`). Then the others."""
     while 0 < end < len(nodes) and (kind := _IN_JVM.get(type(nodes[end]))) is not None and kind.less_after:
         end += 1

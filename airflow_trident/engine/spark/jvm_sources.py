@@ -1,5 +1,5 @@
-"""Sources that the JVM reads, as no Python needs their rows. Local master only: there Spark reads the files seen
-here."""
+"""Sources that the JVM reads, if no Python node needs their rows. Only with a local master: there Spark sees the same
+files as this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class JvmSources:
-    """Those of one run."""
+    """The JVM sources of one run."""
 
     def __init__(self, attached: Attached, job: Job, columns: Columns) -> None:
         self._attached = attached
@@ -30,7 +30,7 @@ class JvmSources:
         self._read: list[TextFiles | BatchFrame] = []
 
     def read(self, stage: Stage, source: SourceNode, emitter: Emitter, metadata: Json) -> DataFrame | None:
-        """What the JVM reads; None: Python has to."""
+        """The rows read by the JVM; None: Python must read them."""
         hinted = stage.partitions is not None or stage.at_most is not None
         if hinted or not _all_in_jvm(stage) or not self._attached.local:
             return None
@@ -51,13 +51,13 @@ class JvmSources:
             one.require_same()
 
     def rows(self) -> int | None:
-        """How many were read; None: nobody knows."""
+        """How many rows were read; None: unknown."""
         rows = [one.rows for one in self._read]
         return None if None in rows else sum(one for one in rows if one is not None)
 
     def _goes_on_in_jvm(self, stage: Stage) -> bool:
-        """Do rows move, or go to a transform, before Python gets them? Python needs partitions; Spark cuts as it
-        likes."""
+        """Do rows move, or go to a transform, before Python gets them? Python needs fixed partitions, and Spark splits
+        files as it likes."""
         readers = [one for one in self._plan.stages if stage.index in one.upstreams]
         return not stage.sinks and all(map(self._takes_them_in_jvm, readers))
 
@@ -69,9 +69,7 @@ class JvmSources:
         return _all_in_jvm(stage) and self._goes_on_in_jvm(stage)
 
     def _as_declared(self, source: SourceNode, batch: BatchFrame) -> DataFrame:
-        """
-        :raises DamagedInputError: it is not what the spout declares.
-        """
+        """:raises DamagedInputError: the columns are not those that the spout declares."""
         from pyspark.sql import DataFrame
 
         frame: Any = batch.frame

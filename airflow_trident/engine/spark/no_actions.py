@@ -1,8 +1,8 @@
-"""Actions and writes are refused while a transform is being planned, before they have any effect.
+"""Refuses actions and writes while a transform is being planned, before they have any effect.
 
-The methods of Spark's classes are wrapped once, for the whole process; in other threads and at other times they are
-what they were. What goes past Python's classes (the JVM's objects, `open()`, other libraries, threads of the function's
-own) is not seen.
+The methods of Spark's classes are wrapped once per process; in other threads and at other times they work as before.
+Calls that bypass Python's classes (objects of the JVM, `open()`, other libraries, threads of the function) are not
+detected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CATALOG = (
 
 @contextmanager
 def no_actions(node: str) -> Iterator[None]:
-    """Inside, in this thread, they are errors of the user's code.
+    """Inside, in this thread, actions and writes are errors of the user's code.
 
     :param node: the transform, for the error.
     """
@@ -50,7 +50,7 @@ def no_actions(node: str) -> Iterator[None]:
 
 
 def _wrap_all() -> None:
-    """Classic and Connect: each pair of classes that is there."""
+    """Wraps each installed pair of classes, classic and Connect."""
     with _LOCK:
         for frame, session, catalog in _classes():
             if frame in _WRAPPED:
@@ -140,7 +140,7 @@ def _require_reads(text: str) -> None:
     words = text.split(None, 4)
     upper = " ".join(words[:4]).upper()
     if upper.startswith(("CREATE TEMPORARY", "CREATE TEMP ", "CREATE OR REPLACE TEMP")) and "VIEW" in upper:
-        return  # of the attempt's own session
+        return  # a view of the attempt's own session
     if upper.startswith(("DESCRIBE", "DESC ", "SHOW", "EXPLAIN")):
         return
     try:

@@ -1,7 +1,7 @@
-"""What workers leave for the driver: rows read, and which partitions were made.
+"""Notes of workers for the driver: rows read, and partitions made.
 
-A counter of Spark's would count a recomputed split twice, and Connect has none; a note that is left again says the
-same. Where the driver does not see the notes, nobody knows the count, and that is all.
+A counter of Spark would count a recomputed split twice, and Connect has none; a repeated note says the same. If the
+driver does not see the notes, only the count is unknown.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ class Notes(ABC):
 
     @abstractmethod
     def leave(self, name: str, text: str = "") -> None:
-        """Replaces an older note of this name. `text`: short, no ``/``. Of numbers, it may be the largest ever left."""
+        """Replaces an older note of this name. `text`: short, no ``/``. For numbers, the largest ever left may count
+        instead."""
 
     @abstractmethod
     def all(self) -> dict[str, str]:
         """Name -> text."""
 
     def rows_so_far(self) -> int:
-        """The sum of what was read of all splits by now, as far as it was said."""
+        """The number of rows read so far over all splits, as far as notes say."""
         rows: dict[str, int] = {}
-        for name, text in sorted(self.all().items(), reverse=True):  # a whole split's count comes after what was before
+        for name, text in sorted(self.all().items(), reverse=True):  # a split's final count overrides progress
             with suppress(ValueError):
                 rows[name.removesuffix(SO_FAR)] = int(text)
         return sum(rows.values())
 
     def made_twice(self) -> int:
-        """Of how many partitions there is more than one note."""
+        """How many partitions have more than one note."""
         made = Counter(name.rpartition("-")[0] for name in self.all() if name.endswith(_MADE))
         return sum(count > 1 for count in made.values())
 
     def require_made_once(self) -> None:
-        """:raises SparkJobError: something that several states are made of was made twice."""
+        """:raises SparkJobError: Spark recomputed rows that several states are made of."""
         lost = self.made_twice()
         if lost:
             raise SparkJobError(
@@ -84,7 +85,7 @@ class FolderNotes(Notes):
 
 @dataclass(frozen=True)
 class ObjectNotes(Notes):
-    """Empty objects: their names say it all, so that one look tells everything."""
+    """Empty objects: the names hold everything, so one listing reads all notes."""
 
     storage: Storage
     folder: str
@@ -104,7 +105,7 @@ class ObjectNotes(Notes):
 
 @contextmanager
 def notes_of(job: Job, *, local: bool) -> Iterator[Notes]:
-    """For one pass; removed afterwards.
+    """Notes of one pass; removed afterwards.
 
     :param local: workers see the file system of this process.
     """
@@ -118,7 +119,7 @@ def notes_of(job: Job, *, local: bool) -> Iterator[Notes]:
         return
     if storage.is_local:
         folder = storage.at(f"{job.slot.path}/{name}")
-        with suppress(OSError):  # what cannot be written to is told by whoever writes data
+        with suppress(OSError):  # whoever writes data reports a place that cannot be written
             make_slot_folder(job.staging_root, job.slot)
             make_folder(folder, durably=False)
     else:
@@ -131,11 +132,11 @@ def notes_of(job: Job, *, local: bool) -> Iterator[Notes]:
 
 @dataclass(frozen=True)
 class MadeNotes:
-    """Leaves a note each time that a partition of a stage was made to its end.
+    """Leaves a note each time that a partition of a stage was completely made.
 
-    Spark keeps what several states are made of. A kept partition that is lost with its executor is made again, and code
-    that is not deterministic then gives something else than the states before were made of: nothing but such a note
-    tells the driver.
+    Spark keeps rows that several states are made of. If a kept partition is lost with its executor, Spark makes it
+    again. Code that is not deterministic then gives other rows than earlier states got. Only this note shows it to the
+    driver.
     """
 
     notes: Notes
@@ -147,7 +148,7 @@ class MadeNotes:
 
 
 def partition_here() -> int:
-    """The number of the partition that this task of Spark works on."""
+    """The number of this Spark task's partition."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -1,8 +1,8 @@
-"""What travels to the driver of a submitted application, and what it answers: files in the staging folder, or objects.
+"""Orders to the driver of a submitted application, and its answers: files in the staging folder, or objects.
 
-An order is unpickled, and may hold logins. A file is for its user's eyes only, and read only if nobody else can have
-written it. An object store says nothing about who wrote an object: there the name, which comes to the driver in its
-arguments, holds the digest of the content.
+An order is unpickled, and may hold logins. An order file is readable for its user only, and accepted only if nobody
+else can have written it. An object store does not tell who wrote an object. So an object's name, which the driver gets
+in its arguments, holds the digest of its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_trident.staging.storage import Storage, storage_at
 
 
 def place(folder: str, name: str, ending: str, content: bytes) -> str:
-    """Write an order; where it is.
+    """Write an order and return its address.
 
     :param folder: a path, or a URI.
     :raises OSError, StoreUnavailableError, ConfigurationError: it cannot be written.
@@ -36,7 +36,7 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
         return address
     make_folder(folder)
     path = os.path.join(folder, f"{name}{ending}")
-    # whatever the folder is open to: the driver takes it from this user only
+    # mode 0600, whatever the folder's: the driver accepts it from this user only
     with open(path, "xb", opener=lambda one, flags: os.open(one, flags, 0o600)) as file:
         file.write(content)
     return path
@@ -45,7 +45,7 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
 def read_order(address: str, what: str) -> bytes:
     """
     :param what: "the order of a drain".
-    :raises ConfigurationError: somebody else may have put it there.
+    :raises ConfigurationError: another user may have written it.
     :raises OSError: it cannot be read.
     """
     if not is_object_uri(address):
@@ -61,7 +61,7 @@ def read_order(address: str, what: str) -> bytes:
 
 
 def answer(address: str, said: Mapping[str, Any]) -> None:
-    """All of it or nothing: the driver may be killed at any point."""
+    """Writes atomically: the driver may be killed at any point."""
     content = json.dumps(said).encode()
     if is_object_uri(address):
         storage, name = _split(address)
@@ -97,17 +97,17 @@ def remove(address: str) -> None:
 
 
 def take(address: str, who: bytes) -> bytes:
-    """Take what is placed there, which one can. What the one who has it said of itself: `who`, or another's.
+    """Take the order at this address; only one process can. Returns the identity of the owner: `who`, or another's.
 
-    :param who: nobody else says the same.
-    :raises StoreUnavailableError, ConfigurationError: nobody can.
+    :param who: unique to this process.
+    :raises StoreUnavailableError, ConfigurationError: the place cannot be written.
     """
     storage, name = _split(_taken(address))
     return who if storage.put_if_absent(name, who) else storage.get(name)
 
 
 def free(address: str) -> None:
-    """Nothing says any more who took it. Best effort."""
+    """Remove the record of who took the order. Best effort."""
     remove(_taken(address))
 
 
@@ -125,6 +125,6 @@ def _write(file: Any, content: bytes) -> None:
 
 
 def _lend(conn_id: str) -> None:
-    """For programs that this process starts: a driver in client mode cannot ask Airflow; in a cluster it can."""
+    """For child processes: a driver in client mode cannot ask Airflow; in a cluster it can."""
     if conn_id:
         os.environ.setdefault(connections.variable(conn_id), connections.as_json(connections.resolve(conn_id)))

@@ -1,7 +1,6 @@
-"""This package as one zip file, for executors and drivers that do not have it, or have another version.
+"""This package as one zip file, for executors and drivers without it, or with another version.
 
-Its modules import nothing of Airflow, ZooKeeper or a driver before they need it, so pyarrow is all that an executor's
-Python must have.
+Its modules import Airflow, ZooKeeper and drivers only on demand, so an executor's Python needs only pyarrow.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from airflow_trident.version import VERSION
 
 @lru_cache(maxsize=1)
 def package_zip() -> str:
-    """The path of a zip that Python imports the package from; it exists until this process ends.
+    """The path of a zip that Python can import the package from; it exists until this process ends.
 
-    It holds code only, and Spark's own copies are for everybody who may run jobs there.
+    It holds code only: everybody who may run jobs there can read Spark's copies.
     """
     package = Path(__file__).absolute().parents[2]
     above = package.parent
-    if above.is_file():  # in a driver on a cluster, which was sent a zip itself
+    if above.is_file():  # in a driver on a cluster, which itself runs from a zip
         return str(above)
     folder = tempfile.mkdtemp(prefix="airflow-trident-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

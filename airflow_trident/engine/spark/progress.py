@@ -1,4 +1,4 @@
-"""What a Spark job is at, for people who look at a task's log: silence is when they kill tasks."""
+"""Progress of a Spark job for readers of a task's log: people kill silent tasks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from threading import Event, Thread
 from typing import Any
 
 FIRST_S, EVERY_S = 10.0, 20.0
-"""A job that takes so long says what it is at, and again and again."""
+"""A job reports its progress after the first time, and then at this interval."""
 COUNT_EVERY_S = 5.0
-"""So often a worker says how much of a split it has read."""
+"""How often a worker notes the rows read of a split."""
 
 
 @contextmanager
 def watched(what: str, tasks: Callable[[], str], progress: Callable[[str], None]) -> Iterator[None]:
-    """Inside, `progress` gets a line now and then: how long it took so far, and what `tasks` says."""
+    """Inside, `progress` gets a line now and then: the time so far, and the result of `tasks`."""
     began, done = time.monotonic(), Event()
 
     def tell() -> None:
         wait_s = FIRST_S
         while not done.wait(wait_s):
             said = ""
-            with suppress(Exception):  # a line for people, and Spark may be about to end
+            with suppress(Exception):  # only a line for people, and Spark may be ending
                 said = tasks()
             progress(f"{what}: at work for {time.monotonic() - began:.0f} s{f', {said}' if said else ''}")
             wait_s = EVERY_S
@@ -37,7 +37,7 @@ def watched(what: str, tasks: Callable[[], str], progress: Callable[[str], None]
 
 
 def tasks_of(context: Any, tag: str) -> str:
-    """Of the jobs with this tag, the stages at work: ``stage 7: 3 of 200 tasks done``; empty if there are none.
+    """The active stages of the jobs with this tag: ``stage 7: 3 of 200 tasks done``; empty if there are none.
 
     :param context: the SparkContext.
     """

@@ -1,4 +1,4 @@
-"""How Spark's SQL orders tuples as `MinBy` and `MaxBy` do."""
+"""Orders tuples in Spark's SQL as `MinBy` and `MaxBy` do."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, select
 
 
 def ranked(one: Aggregation, before: Schema) -> str:
-    """A value of `MinBy` or `MaxBy` behind its rank, of which the smallest is the best; null where the tuple is passed
-    over. To Spark NaN is above every number and both zeros are one; of values -0.0 is the smaller."""
+    """A value of `MinBy` or `MaxBy` after its rank, of which the smallest is best; null for a skipped tuple. In Spark,
+    NaN is above every number and both zeros are equal; of the values, -0.0 is smaller."""
     value, by = select(before, one.reads, str(one))
     ranks = _reversed(by.name, by.type) if isinstance(one.aggregator, MaxBy) else [f"`{by.name}`"]
     ranks += [f"`{value.name}` is null", f"`{value.name}`"]
@@ -20,10 +20,10 @@ def ranked(one: Aggregation, before: Schema) -> str:
 
 
 def _reversed(name: str, type_text: str) -> list[str]:
-    """What is smaller where the value is larger."""
+    """A key that is smaller if the value is larger."""
     value = f"`{name}`"
     if type_text in WHOLE_TYPES:
-        return [f"~{value}"]  # of the smallest there is no negative one
+        return [f"~{value}"]  # the smallest number has no negative
     if type_text in REAL_TYPES:
         return [f"not isnan({value})", f"-{value}"]
     match type_text:
@@ -41,5 +41,5 @@ def _reversed(name: str, type_text: str) -> list[str]:
 
 
 def _reversed_text(text: str) -> str:
-    """The digits of its bytes the other way round, and what is above all of them behind: "a" is smaller than "ab"."""
+    """The hexadecimal digits of its bytes, inverted, with a larger character at the end: "a" is smaller than "ab"."""
     return f"concat(translate(hex({text}), '0123456789ABCDEF', 'FEDCBA9876543210'), 'G')"

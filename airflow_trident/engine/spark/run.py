@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 
 
 _TOLD = 300
+"""Longest description of a job, in characters."""
 _MOST_KEPT = 16
-"""So many times the bytes of a small staged batch may come to the driver, from all partitions of a state together."""
-"""Characters of a job's description."""
+"""All partitions of a state together may send this multiple of a small staged batch's bytes to the driver."""
 
 
 @dataclass(frozen=True)
 class Flow:
     """Rows on their way: a DataFrame, and a Python pass after it that may still take in more nodes. `schema`: of the
-    result; `partitions`: how many; `sized`: does Spark know its size? For rows read by Python it only knows the split
-    numbers."""
+    result. `partitions`: their number. `sized`: does Spark know the size? For rows read by Python it knows only the
+    split numbers."""
 
     data: DataFrame
     schema: Schema
@@ -77,7 +77,7 @@ class Flow:
 
 
 def told(sink: SinkNode) -> str:
-    """The nodes that lead to it by name, for Spark's UI."""
+    """The names of the nodes that lead to the sink, for Spark's UI."""
     text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
     return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
 
@@ -99,7 +99,7 @@ class PlanRun:
         self._notes: Notes = FolderNotes("")
 
     def manifest(self) -> Manifest:
-        """Run it, and stage what the sinks get."""
+        """Run it, and stage the sinks' rows."""
         try:
             with notes_of(self._job, local=self._attached.local) as self._notes:
                 files = self._staged()
@@ -107,7 +107,7 @@ class PlanRun:
                 self._notes.require_made_once()
                 rows_read = self._rows_read()
         except Exception:
-            self._sources.require_same()  # else Spark would say it in its own way
+            self._sources.require_same()  # else Spark would raise a less clear error
             raise
         finally:
             for kept in self._kept:
@@ -135,7 +135,7 @@ class PlanRun:
         return files
 
     def physical(self) -> dict[str, str]:
-        """State -> the plan that Spark makes of what is staged for it; nothing runs."""
+        """State -> Spark's plan for its staged rows; nothing runs."""
         plans = {}
         for stage in self._job.plan.stages:
             flow = self._stage(stage)
@@ -163,13 +163,13 @@ class PlanRun:
         return Flow(kept, flow.schema, flow.partitions, sized=flow.sized)
 
     def _noted(self, flow: Flow) -> Flow:
-        """With notes of what was made. Not where executors live and die with this process."""
+        """With notes of the partitions made. Not needed if executors live and die with this process."""
         made = MadeNotes(notes=self._notes, stage=len(self._results))
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return replace(flow, work=replace(work, made=made), what=flow.what or f"stage {made.stage}")
 
     def _moved(self, stage: Stage) -> tuple[Flow, tuple[Node, ...]]:
-        """What comes from other stages, repartitioned if the stage says so, and the nodes that are left."""
+        """Rows from other stages, repartitioned if the stage says so, and the remaining nodes."""
         upstreams = [self._results[upstream] for upstream in stage.upstreams]
         how = stage.exchange
         colocates = how is not None and how.grouping is Grouping.COLOCATED
@@ -194,8 +194,8 @@ class PlanRun:
         return flow, stage.nodes
 
     def _transformed(self, stage: Stage, node: TransformNode, upstreams: list[Flow]) -> Flow:
-        """What the user's function makes, lazily. Spark chooses the partitions, unless a number is given or a later
-        operation is told of them."""
+        """The result of the user's function, lazily. Spark chooses the partitions, unless a number is given or a later
+        operation sees them."""
         data = transformed(self._attached, node, [self._frame(one) for one in upstreams], self._job)
         count = stage.count(self._attached.partitions)
         told = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes)
@@ -204,8 +204,8 @@ class PlanRun:
         return Flow(data, node.schema, count, sized=_sized(upstreams))
 
     def _joined(self, stage: Stage, upstreams: list[Flow]) -> Flow | None:
-        """The join that the stage begins with, made by Spark; None: a Python pass must do it. Spark chooses the
-        partitions, unless a number is given or a later operation is told of them."""
+        """The join at the start of the stage, made by Spark; None: a Python pass must do it. Spark chooses the
+        partitions, unless a number is given or a later operation sees them."""
         numbered = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes[1:])
         join = JvmJoin.of(stage, numbered=numbered) if self._native else None
         if join is None:
@@ -217,10 +217,10 @@ class PlanRun:
         return Flow(data.coalesce(count) if limited else data, join.step.schema, count, sized=sized)
 
     def _read(self, stage: Stage, source: SourceNode) -> tuple[Flow, tuple[Node, ...]]:
-        """The source with the nodes that are fused with reading, and the nodes that are left.
+        """The source with the nodes fused into reading, and the remaining nodes.
 
-        Every split is a partition: a range of as many numbers; or several are, if they are many and small or fewer
-        partitions are wanted.
+        Every split is a partition, from a range of numbers. Several splits share one if they are many and small, or if
+        fewer partitions are wanted.
         """
         nodes = stage.nodes
         session = self._attached.session
@@ -259,7 +259,7 @@ class PlanRun:
         return Flow(numbers, after, partitions, work, f"stream {source.name!r}"), rest
 
     def _nothing(self, source: SourceNode, nodes: tuple[Node, ...]) -> tuple[Flow, tuple[Node, ...]]:
-        """A stream that has nothing in this batch: one empty partition."""
+        """A stream without data in this batch: one empty partition."""
         data = self._columns.empty(self._attached.session, source.schema)
         marked = any(node.runs_without_tuples for node in nodes)
         if marked:
@@ -286,7 +286,7 @@ class PlanRun:
         return Flow(move(data, how, wanted), how.schema, wanted, marked=marked, sized=flow.sized), nodes
 
     def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:
-        """With the partitions that a custom grouping chooses, in the pass that is still waiting if there is one."""
+        """With the partitions that a custom grouping chooses, computed in the waiting pass if there is one."""
         if how.custom is None:
             return flow
         target = (Field(TARGET, "int"),)
@@ -308,7 +308,7 @@ class PlanRun:
     def _process(self, flow: Flow, nodes: tuple[Node, ...]) -> Flow:
         """Nodes in the JVM, a Python pass from the first to the last node that needs one, nodes in the JVM."""
         places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
-        if flow.marked:  # Python takes the marks out
+        if flow.marked:  # Python removes the marks
             places.insert(0, 0)
         for node in nodes[: places[0] if places else len(nodes)]:
             data = self._columns.apply(self._frame(flow), node, flow.schema)
@@ -328,7 +328,7 @@ class PlanRun:
         return stays_in_jvm(node, native=self._native)
 
     def _frame(self, flow: Flow) -> DataFrame:
-        """With the pass that was still waiting."""
+        """The rows after the waiting pass."""
         return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.what)
 
     def _map(self, data: DataFrame, work: Work, after: Schema, what: str) -> DataFrame:
@@ -338,8 +338,8 @@ class PlanRun:
     # ---- sinks -------------------------------------------------------------------------------------------------
 
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
-        """The driver collects and writes aggregates, which is faster up to some 1e5 rows. Raw rows, and what is too
-        much for the driver, are written where they are."""
+        """The driver collects and writes aggregates, which is faster up to some 1e5 rows. Workers write raw rows, and
+        results that are too large for the driver."""
         if not sink.aggregates:
             return self._write_parts(sink, flow)
         try:
@@ -368,12 +368,12 @@ class PlanRun:
         return [StagedFile(state=sink.name, **row) for row in parts]
 
     def _so_far(self) -> str:
-        """How far it is, for people."""
+        """Progress, for people."""
         rows = self._notes.rows_so_far()
         return ", ".join(filter(None, (f"{rows:,} rows read so far" if rows else "", self._attached.tasks())))
 
     def _rows_read(self) -> int:
-        """The sum of the counts that the workers left; -1 if one is missing: they may not see where notes are left."""
+        """The sum of the workers' counts; -1 if one is missing: workers may not see where notes are left."""
         total = self._sources.rows()
         if total is None:
             return -1

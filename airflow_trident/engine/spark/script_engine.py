@@ -1,7 +1,7 @@
-"""A script of the user's as the processing phase: spark-submit starts it as it is, and what it wrote is staged.
+"""A user's script as the processing phase: spark-submit starts it unchanged, and its output is staged.
 
-What it reads and where it writes stands in a file of the attempt, whose path is a setting of the application. Each run
-of the application writes into folders of its own below the attempt's; nothing there counts before its manifest.
+A file of the attempt holds the script's inputs and output folders; its path is a setting of the application. Each run
+of the application writes into its own folders below the attempt's. Nothing there counts before its manifest.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Submitter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """What a run of the script gets. `helper`: the module that it imports, where the driver sees it. `folders`: output
-    -> where its runs write."""
+    """The inputs and outputs of a run of the script. `helper`: the module that it imports, where the driver sees it.
+    `folders`: output -> where its runs write."""
 
     job_path: str
     helper: str
@@ -67,10 +67,11 @@ class _Given:
 
 
 class ScriptEngine(Engine):
-    """:param application, arguments: what spark-submit starts.
-    :param conf: its settings, which `submitter` knows; for runs under other ones.
-    :param submitter: ``submitter(settings, modules)`` makes what starts it once, with these settings and modules (files
-        that the driver can import, divided by commas).
+    """
+    :param application, arguments: what spark-submit starts.
+    :param conf: its settings as `submitter` knows them; needed for runs with others.
+    :param submitter: ``submitter(settings, modules)`` makes a one-time starter with these settings and modules (files
+        that the driver can import, separated by commas).
     """
 
     name = "script"
@@ -92,8 +93,8 @@ class ScriptEngine(Engine):
     def run(self, job: Job) -> Manifest:
         """
         :raises SparkJobError: the script failed.
-        :raises UserCodeError: what it wrote is not what the topology says.
-        :raises SourceChangedError: its input is not, or not any more, what the transaction recorded.
+        :raises UserCodeError: its output is not what the topology declares.
+        :raises SourceChangedError: its input is no longer what the transaction recorded.
         """
         require_script(job.plan)
         root = os.path.abspath(
@@ -195,7 +196,7 @@ def _given(job: Job, folder: str, batches: Mapping[str, ScriptBatch]) -> _Given:
 
 
 def _sources(plan: Plan) -> list[SourceNode]:
-    """Those of the stages: another spout may have been put behind one there."""
+    """The sources of the stages: a rewrite may have replaced the spout there."""
     return [stage.source for stage in plan.stages if stage.source is not None]
 
 

@@ -1,5 +1,5 @@
-"""A batch as files that a script reads: those of the source, or the rows of the batch, read by the spout's emitter and
-written as Parquet into a folder of the run. What the script reads is what the metadata name in both cases."""
+"""A batch as files that a script reads: the source's own files, or Parquet files in a folder of the run, written from
+the rows that the spout's emitter reads. In both cases the script reads what the metadata names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ScriptInputs:
-    """The inputs of one run of a script; `close` takes away what was written for it.
+    """The inputs of one run of a script; `close` removes files written for it.
 
     :param folder: of the attempt.
     """
@@ -34,7 +34,7 @@ class ScriptInputs:
 
     def batch(self, source: SourceNode, metadata: Json) -> ScriptBatch:
         """
-        :param metadata: None: the stream has nothing in this batch.
+        :param metadata: None: the stream has no data in this batch.
         :raises SourceChangedError, DamagedInputError: the source no longer holds what was recorded.
         """
         emitter = source.spout.emitter()
@@ -45,7 +45,7 @@ class ScriptInputs:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, source: SourceNode, emitter: Emitter, metadata: Json) -> ScriptBatch:
-        """A file for each split: the rows go through this process, some at a time."""
+        """One file per split; the rows pass through this process in pieces."""
         folder = os.path.join(self._folder, f"{source.name}-{uuid.uuid4().hex}")
         self._written.append(folder)
         schema = arrow_schema(source.spout.schema)
@@ -53,7 +53,7 @@ class ScriptInputs:
             make_folder(folder, durably=False)
         splits = [] if metadata is None else emitter.splits(metadata)
         rows = sum(_write_file(folder, f"part-{split.index:05}", schema, emitter.read(split)) for split in splits)
-        if not splits:  # Spark's readers refuse to read no file at all
+        if not splits:  # Spark's readers refuse an empty list of files
             _write_file(folder, "nothing", schema, [])
         self._progress(f"{rows} rows of input {source.name} are written for the script")
         names = sorted(os.listdir(folder))
@@ -61,7 +61,7 @@ class ScriptInputs:
 
 
 def _write_file(folder: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """How many rows came."""
+    """Returns the number of rows."""
     import pyarrow.parquet as pq
 
     path, rows = os.path.join(folder, f"{name}.parquet"), 0
@@ -82,4 +82,4 @@ def _storage(folder: str) -> Iterator[None]:
 
 
 def _nothing_changes() -> None:
-    """What is written is this run's own."""
+    """The written files belong to this run alone."""

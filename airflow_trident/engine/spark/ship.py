@@ -1,7 +1,7 @@
-"""Sending users' code to workers that cannot import the modules it was written in.
+"""Sends users' code to workers that cannot import its modules.
 
-Airflow loads DAG files under made-up module names, and puts the DAGs folder on the path of its own processes only. So
-whatever comes from a file outside the installed packages travels by value.
+Airflow loads DAG files under made-up module names, and adds the DAGs folder only to the path of its own processes. So
+code from files outside the installed packages travels by value.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from types import ModuleType
 from airflow_trident.errors import ConfigurationError
 
 _WITH_WORKERS = frozenset({"airflow_trident", "pyspark", "py4j"})
-"""What all Python workers have. Spark without pip, and a driver in YARN, import it from zips outside installations."""
+"""Packages that all Python workers have. Spark without pip, and a driver in YARN, import them from zips outside
+installations."""
 _LOCK = RLock()
 
 
 def ship(content: object, what: str) -> bytes:
     """Pickle for a worker.
 
-    :raises ConfigurationError: something in it cannot be pickled; names `what`.
+    :raises ConfigurationError: a part of it cannot be pickled; the error names `what`.
     """
     from pyspark import cloudpickle
 
     with modules_by_value():
         try:
             return cloudpickle.dumps(content)  # type: ignore[no-any-return, no-untyped-call]
-        except Exception as error:  # objects fail to pickle in any way they like
+        except Exception as error:  # pickling an object may raise anything
             raise ConfigurationError(
                 f"{what} cannot be sent to Spark: {type(error).__name__}: {error}",
                 "Open connections, locks and files in prepare(), not in __init__ or at module level.",
@@ -41,8 +42,8 @@ def ship(content: object, what: str) -> bytes:
 
 @contextmanager
 def modules_by_value() -> Iterator[None]:
-    """Inside, cloudpickle takes modules by value that workers cannot import. The registry is the process's: one thread
-    pickles at a time."""
+    """Inside, cloudpickle pickles modules by value that workers cannot import. The registry belongs to the process, so
+    one thread pickles at a time."""
     from pyspark import cloudpickle
 
     with _LOCK:
@@ -57,7 +58,7 @@ def modules_by_value() -> Iterator[None]:
 
 
 def keep_modules_by_value() -> None:
-    """As inside of :func:`modules_by_value`, from now on: for a client that pickles by itself, whenever it likes."""
+    """Like :func:`modules_by_value`, but from now on: for a client that pickles at any time."""
     from pyspark import cloudpickle
 
     with _LOCK:
@@ -73,9 +74,9 @@ def _registered() -> set[str]:
 
 
 def unimportable_modules() -> list[ModuleType]:
-    """The loaded modules whose files lie outside every installation, but those that every worker has.
+    """The loaded modules from files outside every installation, except those that every worker has.
 
-    Code of `__main__` always travels by value; modules without a file are built in, or were made on the fly.
+    Code of `__main__` always travels by value; modules without a file are built in, or made at run time.
     """
     installed = _installed_folders()
     found = []

@@ -1,7 +1,7 @@
-"""A job as a Spark application of its own, by spark-submit: any master, any deploy mode.
+"""A job as a separate Spark application, by spark-submit: any master, any deploy mode.
 
-The job travels as a file in the attempt's staging folder, the answer comes back as another. Whoever starts the
-application is a parameter: in Airflow the official Spark hook.
+The job travels as a file in the attempt's staging folder, and the answer comes back as another. A parameter starts the
+application: in Airflow the official Spark hook.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ANSWER = Format(
 
 
 def submit_conf(*, one_shot: bool = True) -> dict[str, str]:
-    """Settings for an application with this environment's Python; the caller's win over them.
+    """Settings for an application with this environment's Python; the caller's settings override them.
 
     :param one_shot: it runs one batch; see ONE_SHOT_JAVA_OPTIONS.
     """
@@ -56,13 +56,14 @@ def submit_conf(*, one_shot: bool = True) -> dict[str, str]:
         "spark.pyspark.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.showConsoleProgress": "false",
-        # A driver that YARN starts again would do what failed once more, under the same attempt.
+        # A driver restarted by YARN would repeat the failed work under the same attempt.
         "spark.yarn.maxAppAttempts": "1",
     }
 
 
 class SubmitEngine(Engine):
-    """:param submit: starts the application and waits for it.
+    """
+    :param submit: starts the application and waits for it.
     :param cancel: ends it, from another thread.
     """
 
@@ -110,7 +111,7 @@ class SubmitEngine(Engine):
             raise SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text)) from error
 
     def cancel(self, slot: Slot | None = None) -> None:
-        """The application that was submitted last: one at a time is what its callers run."""
+        """Cancels the application submitted last; callers run one at a time."""
         self._cancel()
 
 
@@ -118,7 +119,7 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
     """The application's answer.
 
     :param missing_ok: only raise the error that it may hold.
-    :raises TridentError: what the application ended with.
+    :raises TridentError: the application ended with this error.
     """
     content = orders.collect(path)
     if content is None:
@@ -142,7 +143,7 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
 
 
 class _NoStore(StateFactory):
-    """In the place of a state's factory: the processing phase touches no store, and a factory may hold a login."""
+    """Replaces a state's factory: the processing phase uses no store, and a factory may hold a login."""
 
     capabilities = Capabilities(durable=False, atomic=False)
 

@@ -1,7 +1,7 @@
-"""Text files that the JVM reads itself: where no Python runs on the lines, they need not pass through it.
+"""Text files that the JVM reads itself, if no Python node needs their lines.
 
-The lines are those of `spouts.files.lines`, which defines them. Only with a local master: there the files that this
-process has looked at are those that Spark reads.
+`spouts.files.lines` defines the lines. Only with a local master: there Spark reads the same files that this process has
+checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_text(session: SparkSession, columns: Columns, files: TextFiles, field: 
 
 
 def _line(columns: Columns, field: str, *, returns: bool) -> Any:
-    """A column of Spark's reader as the line that it is."""
+    """A column of Spark's reader as the line it stands for."""
     f = columns.functions
 
     def line() -> Any:
@@ -45,15 +45,15 @@ def _line(columns: Columns, field: str, *, returns: bool) -> Any:
 
 @contextmanager
 def linked(paths: Mapping[int, Sequence[str]]) -> Iterator[str]:
-    """A folder with a part for each transaction of a group, as Spark has partitions of tables, and in it links to its
-    files: so whose a line is costs nothing for each line, and a file that comes twice is read twice.
+    """A folder with a partition folder for each transaction of a group, with links to its files. So Spark gets a line's
+    transaction at no cost per line, and reads a repeated file twice.
 
-    :param paths: number of a transaction -> its files; of all under one number, if nobody asks whose a line is.
-    :raises OSError: the folder for temporary files takes no links, or its name would mean something else to Spark.
+    :param paths: number of a transaction -> its files; all under one number, if lines need no transaction.
+    :raises OSError: the folder for temporary files has no links, or its name has a special meaning in Spark.
     """
     from pyspark import SparkFiles
 
-    # removed with the application, whatever becomes of this process
+    # removed with the application, even if this process is killed
     below = SparkFiles.getRootDirectory()
     if not _PLAIN_PATH.fullmatch(below):
         raise OSError(below)
@@ -72,7 +72,7 @@ def read_linked(
     """The lines of a group.
 
     :param folder: of :func:`linked`.
-    :param tag: the column that gets the number of the transaction; None: nobody asks.
+    :param tag: the column for the number of the transaction; None: not needed.
     """
     reader = session.read.option("lineSep", "\n").option("basePath", folder).schema(f"value string, {_PART} int")
     raw = reader.text(f"file://{folder}")

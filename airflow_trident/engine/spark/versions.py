@@ -1,7 +1,7 @@
-"""What differs between Spark 3.5 and 4.3, in one place: each function does on every version what the newest does by
-itself. What a version cannot do at all is refused before the job starts.
+"""Differences between Spark 3.5 and 4.3, in one place: each function does on every version what the newest does itself.
+Features that a version lacks completely are refused before the job starts.
 
-The names of releases are those of Spark's API reference ("New in version" and "Changed in version").
+The release numbers are those of Spark's API reference ("New in version" and "Changed in version").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OLDEST = (3, 5)
 NEWEST = (4, 3)
-"""The releases that the suite of engines has been run with: `docs/compatibility.md`."""
+"""The newest release that the suite of engines has run with: `docs/compatibility.md`."""
 TIMES_SINCE = (4, 1)
 TRANSFORMS_SINCE = (4, 0)
 """3.5 cannot tell which settings a session has."""
@@ -38,8 +38,8 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def require_version(plan: Plan, version: str) -> None:
-    """:param version: that of the session, which on Connect is the server's.
-
+    """
+    :param version: of the session; with Connect, of the server.
     :raises ConfigurationError: Spark is too old for the package, or for a type or a transform in the plan.
     """
     release = release_of(version)
@@ -63,7 +63,7 @@ def require_version(plan: Plan, version: str) -> None:
 
 
 def field_with_times(plan: Plan) -> Field | None:
-    """The first field of a plan that is, or holds, a time of day."""
+    """The first field of a plan that is or contains a time of day."""
     schemas = (schema for stage in plan.stages for schema in (stage.schema, *(node.schema for node in stage.nodes)))
     return next((field for schema in schemas for field in schema if has_times(field.type)), None)
 
@@ -80,7 +80,7 @@ def connect_functions() -> ModuleType:
 
 
 def to_arrow(data: DataFrame) -> pa.Table:
-    """All rows, at this process (`DataFrame.toArrow`, since 4.0)."""
+    """All rows, in this process (`DataFrame.toArrow`, since 4.0)."""
     if hasattr(data, "toArrow"):
         return data.toArrow()
     older: Any = data
@@ -94,9 +94,9 @@ def to_arrow(data: DataFrame) -> pa.Table:
 
 
 def repartition_by_id(functions: ModuleType, data: DataFrame, count: int, target: Column) -> DataFrame:
-    """Each row to the partition whose number is in `target` (`DataFrame.repartitionById`, since 4.1).
+    """Sends each row to the partition whose number is in `target` (`DataFrame.repartitionById`, since 4.1).
 
-    Older releases send a row where the hash of a column says, so each number is replaced by one that is hashed there.
+    Older releases send a row by the hash of a column, so each number is replaced by one with the right hash.
     """
     if hasattr(data, "repartitionById"):
         return data.repartitionById(count, target)
@@ -138,7 +138,7 @@ def try_mod(functions: ModuleType, left: Column, right: Column) -> Column:
 
 
 def error_loggers() -> list[Any]:
-    """Those to which Spark's client writes a page of JSON for an error in an expression (since 4.0)."""
+    """Loggers to which Spark's client writes a page of JSON for an error in an expression (since 4.0)."""
     try:
         from pyspark.logger import PySparkLogger
     except ModuleNotFoundError:
@@ -150,7 +150,7 @@ def error_loggers() -> list[Any]:
 
 
 def channel_of(url: str, session_id: str) -> Any:
-    """How a session of this id is reached (the public builders differ before 4.0)."""
+    """The channel for a session of this id (the public builders differ before 4.0)."""
     try:
         from pyspark.sql.connect.client import DefaultChannelBuilder
     except ImportError:
@@ -164,7 +164,7 @@ def channel_of(url: str, session_id: str) -> Any:
 
 
 def retry_at_most(session: Any, times: int) -> None:
-    """How often the session's client repeats a call that did not reach its server."""
+    """Limits how often the session's client repeats a call that did not reach its server."""
     try:
         from pyspark.sql.connect.client.retries import DefaultPolicy
     except ImportError:
@@ -174,8 +174,8 @@ def retry_at_most(session: Any, times: int) -> None:
 
 
 def release_session(session: Any) -> None:
-    """The server ends the session's work and refuses its older clients. Before 4.0 it can only be told to end the work:
-    an older client that still lives may begin anew, and nothing but the ledger's fence keeps it from doing harm."""
+    """The server ends the session's work and refuses its older clients. Before 4.0 it can only end the work: an older
+    client that still lives may start again, and only the ledger's fence prevents harm."""
     if hasattr(session.client, "release_session"):
         session.client.release_session()
     else:
@@ -183,7 +183,7 @@ def release_session(session: Any) -> None:
 
 
 def forget_session(session: Any) -> None:
-    """Else the interpreter would close the session again when it exits, and keep each one until then."""
+    """Otherwise the interpreter keeps each session until it exits, and then closes it again."""
     for name in ("_on_exit", "_cleanup_ml"):  # since 4.2; in 4.0 and 4.1
         with suppress(AttributeError):
             atexit.unregister(getattr(session.client, name))

@@ -1,6 +1,6 @@
-"""What runs on Spark's Python workers: reading splits, fused passes, writing staged parts, each inside `mapInArrow`.
+"""The work of Spark's Python workers: reading splits, fused passes, writing staged parts, each inside `mapInArrow`.
 
-Everything is pickled once, on the driver, with what users wrote; a worker needs this package and pyarrow only.
+The driver pickles everything once, with users' objects; a worker needs only this package and pyarrow.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OLDEST_PYARROW = 18
-"""As the package's own requirements say."""
+"""As in the package's requirements."""
 PART_BYTES = 256 * 2**20
-"""Rows of about so many bytes in memory go into one staged file."""
+"""About this many bytes of rows in memory go into one staged file."""
 
 FEW_PARTITIONS = 32
 PARTITION_BYTES = 32 * 2**20
-"""Small splits are read together until a partition has about so many bytes, or there are few partitions."""
+"""Small splits share a partition up to about this many bytes, unless there are few partitions."""
 
 PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"), Field("content", "binary"))
-"""The fields of `StagedFile`, but the state."""
-"""What :class:`WriteParts` gives: one row per file."""
+"""Rows of :class:`WriteParts`, one per file: the fields of `StagedFile` without the state."""
 
 MARKER = "is a row"
 """A last column that is false for a row that only keeps its partition alive. No field can have this name."""
@@ -50,8 +49,8 @@ MARKER = "is a row"
 
 @dataclass(frozen=True)
 class WorkerPass:
-    """The function that `mapInArrow` gets: `payload` is the pickled :class:`Work`, or another one that is called with
-    batches; `version` is that of the package which pickled it: another one may have other classes."""
+    """The function for `mapInArrow`. `payload`: the pickled :class:`Work`, or another callable for batches. `version`:
+    of the package that pickled it; another version may have other classes."""
 
     payload: bytes
     version: str = VERSION
@@ -71,9 +70,7 @@ class WorkerPass:
 
 
 def require_pyarrow() -> None:
-    """
-    :raises ConfigurationError: that of this Python is older than the package needs; Spark is content with older ones.
-    """
+    """:raises ConfigurationError: this Python's pyarrow is older than the package needs; Spark accepts older ones."""
     import pyarrow
 
     if int(pyarrow.__version__.partition(".")[0]) < OLDEST_PYARROW:
@@ -122,7 +119,7 @@ def _without_marked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
-    """Spark's times of day have microseconds, but it takes them from Python as nanoseconds only."""
+    """Spark's times of day have microseconds, but Spark takes them from Python only as nanoseconds."""
     if not any(has_times(field.type) for field in schema):
         return iter(batches)
     wanted = arrow_schema(schema, "ns")
@@ -134,10 +131,10 @@ def as_spark_has_it(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
 
 @dataclass(frozen=True)
 class ReadSplits:
-    """Reads splits of a batch by their numbers; leaves a note with the rows of each.
+    """Reads splits of a batch by their numbers; leaves a note with the row count of each.
 
-    While a split is read another note says now and then how far it is, for people: two tasks may read the same split,
-    and what the slower one says of itself must not replace the count.
+    During a split, another note shows its progress, for people. It is separate because two tasks may read the same
+    split: the progress of the slower one must not replace the count.
     """
 
     stream: str
@@ -164,7 +161,7 @@ class ReadSplits:
         self._count(split, rows)
 
     def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Read one, and count nothing."""
+        """Read one split, without counting."""
         wanted = arrow_schema(self.schema)
         for batch in self.emitter.read(split):
             yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
@@ -173,13 +170,13 @@ class ReadSplits:
         self.notes.leave(f"{self.counted(split.index)}{ending}", str(rows))
 
     def counted(self, split: int) -> str:
-        """The note about one."""
+        """Name of the note about one split."""
         return f"{self.stream}-{split}{COUNTED}"
 
 
 def partitions_for(splits: Sequence[Split]) -> int:
-    """In how many partitions to read: one for each split, but thousands of small files are packed, for every task of
-    Spark costs some 10 ms. It depends on the batch alone, so that a replay has the same partitions."""
+    """The number of partitions to read in: one per split, but thousands of small files are packed, because every task
+    of Spark costs some 10 ms. It depends on the batch alone, so a replay has the same partitions."""
     sizes = [split.size_bytes for split in splits]
     if len(splits) <= FEW_PARTITIONS or None in sizes:
         return len(splits)
@@ -188,8 +185,8 @@ def partitions_for(splits: Sequence[Split]) -> int:
 
 
 def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
-    """The splits in the order in which a range of their numbers gives every partition about as many bytes: neighbours
-    are often alike, old and small or new and large. Spark gives every partition as many numbers."""
+    """The splits in an order in which equal ranges of numbers, one per partition, have about as many bytes: neighbours
+    are often alike, old and small or new and large. Spark gives every partition equally many numbers."""
     if len(splits) <= partitions or any(split.size_bytes is None for split in splits):
         return tuple(splits)
     ends = [(place + 1) * len(splits) // partitions for place in range(partitions)]
@@ -209,7 +206,7 @@ def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
 
 @dataclass(frozen=True)
 class WriteParts:
-    """Stages the rows of a partition; gives the files, of which only those that the driver gets count."""
+    """Stages the rows of a partition and returns the files. Only files that reach the driver count."""
 
     storage: Storage
     slot: Slot

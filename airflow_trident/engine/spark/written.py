@@ -1,4 +1,5 @@
-"""What a run of a script wrote: whole, in Parquet, with the fields that the topology declares. Imports no Spark."""
+"""The output of a run of a script: complete, in Parquet, with the fields that the topology declares. Imports no
+Spark."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ class WrittenFile:
 
 
 def written_by(application: str, outputs: Mapping[str, tuple[Schema, str, str]]) -> dict[str, list[WrittenFile]]:
-    """Output -> its files, all of the same run of the application.
+    """Output -> its files, all from the same run of the application.
 
-    :param outputs: output -> its fields, the staging root, and its folder, in which each run has one of its own.
-    :raises UserCodeError: an output was not written, or not finished, or is something else than was declared.
-    :raises StagingError: the application ran more than once, and it cannot be said which run counts.
+    :param outputs: output -> its fields, the staging root, and its folder, which has a folder per run.
+    :raises UserCodeError: an output is missing, incomplete, or not as declared.
+    :raises StagingError: the application ran more than once, and it is unknown which run counts.
     """
     runs = {name: _runs(folder) for name, (_, _, folder) in outputs.items()}
     whole = [run for run in set().union(*runs.values()) if all(run in found for found in runs.values())]
@@ -74,7 +75,7 @@ def _nothing_whole(
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Those that Spark would read, on disk for good: their manifest will be."""
+    """The files that Spark would read, made durable before their manifest."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda one: one.name):
             if entry.name.startswith(("_", ".")):
@@ -135,7 +136,7 @@ def _checked(application: str, name: str, schema: Schema, root: str, path: str) 
 
 
 def _fields(footer: Any) -> list[tuple[str, str]]:
-    """Column -> its type, as Spark itself says it; other writers do not say it."""
+    """Column -> its type, in Spark's own metadata; other writers have none."""
     metadata = footer.metadata or {}
     if _SPARK_SCHEMA not in metadata:
         raise ValueError("it does not say Spark's types")

@@ -1,8 +1,8 @@
-"""Class archives (AppCDS): Spark's classes as one file that the JVM maps into memory, instead of some ten thousand that
-it unpacks, checks and links again at every start. Half of a cold task's time.
+"""Class archives (AppCDS): Spark's classes in one file that the JVM maps into memory, instead of some ten thousand that
+it unpacks, checks and links at every start. Saves half of a cold task's time.
 
-An archive fits one Java and one set of jars, so its name is a digest of both, and of the small job that it is made by
-running, once. It is used wherever it is there; the JVM passes over one that does not fit.
+An archive fits one Java and one set of jars. So its name is a digest of both, and of the small job that runs once to
+make it. It is used if it exists; the JVM ignores an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from airflow_trident.engine.spark.sessions.java import (
 from airflow_trident.errors import ConfigurationError, SparkJobError
 
 FOLDER_VARIABLE = "AIRFLOW_TRIDENT_CLASS_ARCHIVES"
-"""The folder of archives; set and empty: none is used or made."""
+"""The folder of archives; if set but empty, none is used or made."""
 _MAKE_LIMIT_S = 600
 
 
 def archive_folder() -> Path | None:
-    """Where archives are kept: by default in the user's folder of caches. None: they are switched off."""
+    """The folder of archives, by default in the user's cache folder. None: archives are switched off."""
     told = os.environ.get(FOLDER_VARIABLE)
     if told is not None:
         return Path(told).expanduser() if told else None
@@ -41,7 +41,7 @@ def archive_folder() -> Path | None:
 
 
 def archive_path() -> Path | None:
-    """The archive that fits this Java and this pyspark, whether it is there or not; None: switched off, or no Java."""
+    """The archive that fits this Java and this pyspark, even if it does not exist; None: switched off, or no Java."""
     folder = archive_folder()
     if folder is None:
         return None
@@ -59,13 +59,13 @@ def archive_path() -> Path | None:
 
 
 def archive_options() -> list[str]:
-    """Java options that use the archive, if there is one. A machine that lacks it (a cluster's) runs without."""
+    """Java options that use the archive, if it exists. A machine without it (in a cluster) ignores them."""
     path = archive_path()
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto"] if path is not None and path.is_file() else []
 
 
 def make_archive() -> tuple[Path, bool]:
-    """Make the archive unless it is there: about half a minute. Whoever comes meanwhile waits for the first one.
+    """Make the archive if it does not exist: about half a minute. Concurrent callers wait for the first.
 
     :returns: its path, and whether this call made it.
     :raises ConfigurationError: archives are switched off, there is no Java, or the folder cannot be written.
@@ -88,12 +88,12 @@ def make_archive() -> tuple[Path, bool]:
                     f"no class archive came out of the job; it said: {said[-400:]}",
                     "Spark runs without it, too; use a Java that can make one (HotSpot 17 or later).",
                 )
-            os.replace(draft, path)  # whole or not at all, whoever looks
+            os.replace(draft, path)  # atomic for every reader
     return path, True
 
 
 def _run_job(draft: Path, scratch: Path) -> str:
-    """:returns: what it printed last."""
+    """:returns: its last output."""
     java = f"{ONE_SHOT_JAVA_OPTIONS} -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={QUIET_LOG.as_uri()}"
     conf = {
         "spark.driver.extraJavaOptions": f"{java} -XX:ArchiveClassesAtExit={draft}",

@@ -1,4 +1,4 @@
-"""The application whose classes go into the class archive: a bit of all that a batch does."""
+"""The application whose classes go into the class archive: it uses a little of everything that a batch does."""
 
 from __future__ import annotations
 

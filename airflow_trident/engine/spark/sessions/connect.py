@@ -1,7 +1,7 @@
 """Sessions of a running Spark Connect server.
 
-A killed client's job runs to its end there, so the session of an attempt has an id that everybody can tell, and the
-next attempt releases it: the server then stops the old work and refuses the old client, if it still lives.
+The server runs a killed client's job to its end. So an attempt's session has an id that every process can compute, and
+the next attempt releases it: the server then stops the old work and refuses the old client, if that still lives.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _DEFAULT_USER = "airflow-trident"
 _RETRIES = 5
-"""Some 17 seconds. Spark's own 15 are ten minutes, and a server that was started again knows no session of before."""
+"""About 17 seconds. Spark's own 15 retries take ten minutes, and a restarted server does not know old sessions."""
 _RELEASED_ATTEMPTS = 3
-"""So many older attempts are released: one that was killed and not followed at once may still run."""
+"""How many older attempts are released: an attempt that was killed and not followed at once may still run."""
 
 
 class ConnectSessions(Sessions):
-    """A session per attempt on a server. What an attempt's session was once, it is never again: released, it refuses.
+    """One session per attempt on a server. A session that was released refuses further use.
 
-    :param url: ``sc://host:port/;use_ssl=true;token=...`` as Spark writes it.
+    :param url: ``sc://host:port/;use_ssl=true;token=...`` as in Spark.
     :param conf: settings of the session.
     """
 
@@ -77,19 +77,19 @@ class ConnectSessions(Sessions):
 
 
 def stop_session(session: Any, *, release: bool = True) -> None:
-    """Release the session, close its channel, forget it. Else the interpreter does so at its exit only, and a
+    """Release the session, close its channel and forget it. Otherwise the interpreter does so only at its exit, and a
     long-lived driver would keep every session."""
-    retry_at_most(session, 1)  # a server that is gone released it
+    retry_at_most(session, 1)  # a server that is gone has released it
     session.release_session_on_close = release
     session.stop()
     forget_session(session)
 
 
 def require_server(url: str, timeout_s: float) -> None:
-    """Spark's own client would try for ten minutes.
+    """Checked here, because Spark's own client would try for ten minutes.
 
     :raises ConfigurationError: not a Connect URL.
-    :raises SparkJobError: nobody listens there.
+    :raises SparkJobError: no server listens there.
     """
     host, port = _address(url)
     try:

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on, and how it is set."""
+"""The Java that Spark runs on, and its settings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from airflow_trident.errors import ConfigurationError
 
 MIN_JAVA = 17
 ONE_SHOT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM of one batch: without the second compiler it starts in half the time and CPU (measured). A driver of many
-batches is 1.2 times slower without it."""
+"""For a JVM of one batch: without the second compiler it starts in half the time and CPU (measured). With many batches
+such a driver is 1.2 times slower."""
 
 QUIET_LOG = Path(__file__).with_name("spark_log4j2.properties")
-"""Only errors, in the words of log4j2. A file of the package: a temporary one would outlive a task that is killed."""
+"""log4j2 settings that log only errors. A file of the package: a temporary one would outlive a killed task."""
 
 
 def spark_home() -> Path:
     """The folder of the installed pyspark, without importing it.
 
-    :raises ConfigurationError: it is not installed.
+    :raises ConfigurationError: pyspark is not installed.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -33,13 +33,13 @@ def spark_home() -> Path:
 
 
 def submit_command(master: str, conf: Mapping[str, str]) -> list[str]:
-    """The installed pyspark's spark-submit with settings; what it is to run follows."""
+    """The installed pyspark's spark-submit with settings; the application follows."""
     settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *settings]
 
 
 def submit_environment() -> dict[str, str]:
-    """This environment: spark-submit would find its home and its Python by whatever comes first on the path."""
+    """This environment, with this Python first on the path: spark-submit takes its home and its Python from there."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     return {**os.environ, "PATH": path, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
 
@@ -58,7 +58,7 @@ def require_java() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """The feature version (17, 21; 8 for "1.8"); None if it cannot be told."""
+    """The feature version (17, 21; 8 for "1.8"); None if unknown."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

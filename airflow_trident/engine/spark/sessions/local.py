@@ -35,10 +35,10 @@ _LOCK = RLock()
 
 
 def local_conf(master: str, *, one_shot: bool, ui: bool, temporary: Path | None = None) -> dict[str, str]:
-    """Settings of an application that writes nothing outside the folder for temporary files, and removes what it wrote
-    there when it ends, even if this process is killed.
+    """Settings of an application that writes only into the folder for temporary files, and removes its files at its
+    end, even if this process is killed.
 
-    :param temporary: another such folder than the system's.
+    :param temporary: replaces the system's folder.
     """
     temporary = temporary or Path(tempfile.gettempdir())
     cores = _cores(master)
@@ -51,13 +51,13 @@ def local_conf(master: str, *, one_shot: bool, ui: bool, temporary: Path | None 
     conf = {
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # never made, for no tables are; by default it would be a folder in the working directory
+        # never made, because there are no tables; the default would be a folder in the working directory
         "spark.sql.warehouse.dir": (temporary / "airflow-trident-warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
-        # the Python worker of a cancelled task, and a child in it, gets no 2 s more: it has nothing to save
+        # a cancelled task's Python worker, and its child, get no extra 2 s: they have nothing to save
         "spark.python.task.killTimeout": "0ms",
     }
     if cores:
@@ -68,10 +68,10 @@ def local_conf(master: str, *, one_shot: bool, ui: bool, temporary: Path | None 
 
 
 class LocalSessions(Sessions):
-    """Starts an application in this process with the first job, and stops it at the end if it started it.
+    """Starts an application in this process with the first job. If it started one, it stops it at the end.
 
     :param master: Spark's master URL.
-    :param conf: settings that win over ours.
+    :param conf: settings that override ours.
     :param one_shot: tune the JVM for a single batch; see ONE_SHOT_JAVA_OPTIONS.
     :param ui: serve Spark's web page.
     """
@@ -145,7 +145,8 @@ class LocalSessions(Sessions):
 
 
 def _runs(session: SparkSession | None = None) -> bool:
-    """Is there an application in this process, whoever started it? :param session: it has to be this one's."""
+    """Is there an application in this process, whoever started it? :param session: it must be the one of this
+    session."""
     from pyspark import SparkContext
 
     active = SparkContext._active_spark_context
@@ -153,8 +154,8 @@ def _runs(session: SparkSession | None = None) -> bool:
 
 
 def _forget_killed() -> None:
-    """Make pyspark forget a JVM that ended on its own (it may have been killed). Calls to it would be refused; the next
-    job starts another."""
+    """Make pyspark forget a JVM that ended on its own (it may have been killed). Otherwise calls to it would be
+    refused; now the next job starts another."""
     from pyspark import SparkContext
 
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context
@@ -163,17 +164,17 @@ def _forget_killed() -> None:
         return
     log.warning("the JVM of Spark has ended (exit code %s) and this process did not ask it to", process.returncode)
     if context is not None:
-        context._jsc = None  # there is nobody to be told
+        context._jsc = None  # the JVM is gone
         context.stop()
-    with suppress(Exception):  # its sockets lead nowhere
+    with suppress(Exception):  # its sockets are closed
         gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
 
 
 def _launch(conf: Mapping[str, str]) -> None:
-    """A JVM whose standard error goes to the log, and the application in it; nothing where a JVM is there already.
+    """Start a JVM whose standard error goes to the log, and the application in it; does nothing if a JVM exists.
 
-    It ends as any other that pyspark starts: when its standard input does, with this process.
+    It ends as any JVM of pyspark: when its standard input does, with this process.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -211,7 +212,7 @@ def _spark_environment() -> Iterator[None]:
 
 
 def start_error(error: Exception, what: str) -> ConfigurationError | SparkJobError:
-    """Why Spark did not start. Java is asked for its version only now: asking costs a JVM's start."""
+    """Why Spark did not start. Asks for Java's version only now, because that costs a JVM's start."""
     version = java_version(require_java())
     if version is not None and version < MIN_JAVA:
         return ConfigurationError(

@@ -1,6 +1,6 @@
-"""A Spark Connect server on this machine, from the pyspark that is installed: tasks then pay no JVM of their own.
+"""A Spark Connect server on this machine, from the installed pyspark, so that tasks need no JVM of their own.
 
-It listens on this machine only: whoever reaches a Connect server runs code on it.
+It listens on this machine only: anyone who reaches a Connect server can run code on it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class EmbeddedConnectServer(BackgroundServer):
     """
     :param master: where its jobs run.
-    :param heap_mb: of the driver, which is all of Spark with a local master.
-    :param conf: Spark settings that win over those which fit small batches.
+    :param heap_mb: of the driver; with a local master the driver is all of Spark.
+    :param conf: Spark settings that override those for small batches.
     """
 
     what = "Spark Connect server"
@@ -56,7 +56,7 @@ class EmbeddedConnectServer(BackgroundServer):
         return f"sc://{self.hosts}"
 
     def spark_version(self) -> str:
-        """What the server itself answers.
+        """The version from the server's own answer.
 
         :raises SparkJobError: it does not answer.
         """
@@ -99,7 +99,7 @@ class EmbeddedConnectServer(BackgroundServer):
         return submit_environment()
 
     def _serves(self, host: str, port: int) -> bool:
-        # it listens once its session is made
+        # it listens only after it has made its session
         try:
             socket.create_connection((host, port), timeout=1).close()
         except OSError:

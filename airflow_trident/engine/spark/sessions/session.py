@@ -1,7 +1,7 @@
-"""Spark sessions: where they come from, and how the work in them is cancelled.
+"""Spark sessions: where they come from, and how to cancel their work.
 
-A job gets a session of its own (cheap: it shares the Spark application), because the meaning of expressions needs
-settings that belong to a session and must not be changed under somebody else's.
+A job gets its own session (cheap: sessions share the Spark application), because expressions depend on session
+settings, which must not change in a session of others.
 """
 
 from __future__ import annotations
@@ -28,30 +28,29 @@ if TYPE_CHECKING:
 
 YARN_CONTAINER = "CONTAINER_ID"
 """The environment variable of a driver in YARN's cluster mode. Such a driver fails (exit code 13) if it made no
-SparkContext, even if there was nothing to do."""
+SparkContext, even without work."""
 SESSION_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Spark leaves out kept batches by their smallest and largest values, which know nothing of NaN: with it rows of NaN
-    # would be lost where a filter wants them
+    # Spark skips cached batches by their minimum and maximum, which ignore NaN: filters would lose rows of NaN.
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
-    # The type of times of day is a preview in Spark 4.2, and off.
+    # The type for times of day is a preview in Spark 4.2, and off.
     "spark.sql.timeType.enabled": "true",
-    # When an executor is lost, Spark makes again what it held. Code that is not deterministic then gives something
-    # else, and what was made of the first result must not stay beside what is made of the second. By default Spark 4.2
-    # has the first two on and the last one off, and a cluster may have other defaults.
+    # If an executor is lost, Spark recomputes its data. Code that is not deterministic then gives other rows; results
+    # of the first and of the second computation must not be mixed. By default Spark 4.2 has the first two on and the
+    # last one off, and a cluster may have other defaults.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
     # Python's exceptions with their text, not only "worker failed"
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
-"""What the meaning of a plan depends on."""
+"""Settings that the meaning of a plan depends on."""
 
 LISTING_CONF: dict[str, str] = {
-    # Else Spark looks at more than 32 paths in a job that has a task for each. The paths that we give are local files,
-    # at which the driver has looked in less time than one task takes.
+    # Otherwise Spark lists more than 32 paths in a job with a task per path. Our paths are local files, which the
+    # driver lists faster than one task runs.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)
 }
 
@@ -65,7 +64,7 @@ def tag_of(slot: Slot) -> str:
 
 
 def session_id_of(slot: Slot, attempt: int | None = None) -> str:
-    """The Connect session of an attempt: every process can tell it, so that a newer attempt can release an older one's.
+    """The Connect session of an attempt: every process can compute it, so a newer attempt can release an older one's.
 
     :param attempt: another attempt of the same transaction.
     """
@@ -78,9 +77,9 @@ def session_id_of(slot: Slot, attempt: int | None = None) -> str:
 class Attached:
     """A session that belongs to one attempt until it is released.
 
-    `functions`: the module of column functions that fits the session. `partitions`: how many a shuffle makes. `local`:
-    it runs on this machine, in a classic session. `known`: columns that were made before, by what they mean; a column
-    belongs to no session, and making one is many calls to the JVM.
+    `functions`: the session's module of column functions. `partitions`: how many a shuffle makes. `local`: a classic
+    session on this machine. `known`: columns made before, by their meaning; a column belongs to no session, and making
+    one costs many calls to the JVM.
     """
 
     session: SparkSession
@@ -92,18 +91,18 @@ class Attached:
     local: bool = False
     known: dict[Hashable, Any] = field(default_factory=dict)
     describe: Callable[[str], None] = lambda _what: None
-    """Say, for Spark's UI, what the jobs that follow in this thread do."""
+    """Describe, for Spark's UI, the next jobs of this thread."""
     about: str = ""
-    """What it is a session of, for people: version, master and application."""
+    """The session in words, for people: version, master and application."""
     send: Callable[[str], None] = lambda _path: None
-    """Send a zip of Python modules to the executors, where it goes before what is installed there."""
+    """Send a zip of Python modules to the executors, where it precedes installed modules."""
     tasks: Callable[[], str] = lambda: ""
-    """How far the attempt's jobs are, for people."""
+    """Progress of the attempt's jobs, for people."""
 
     def cancel(self) -> None:
         """Cancel the attempt's jobs, best effort, waiting 5 seconds at most.
 
-        In a thread of its own: a signal handler runs inside a call to the same JVM connection that it would need.
+        In a separate thread: a signal handler runs inside a call on the same JVM connection that it would need.
         """
         thread = Thread(target=self._quietly, args=(self.stop_jobs,), daemon=True)
         thread.start()
@@ -115,7 +114,7 @@ class Attached:
 
     @staticmethod
     def _quietly(action: Callable[[], None]) -> None:
-        with suppress(Exception):  # an economy: the work may have ended, or the server with it
+        with suppress(Exception):  # only saves resources: the work or the server may have ended
             action()
 
 
@@ -128,11 +127,11 @@ class Sessions(ABC):
 
         :param trial: see `Job.trial`.
         :raises SparkJobError: Spark does not start or cannot be reached.
-        :raises ConfigurationError: it never will, as things are set.
+        :raises ConfigurationError: no retry helps with these settings.
         """
 
     def opening(self) -> str:
-        """What :meth:`open` does first that takes long, for people; empty if nothing does."""
+        """The first slow step of :meth:`open`, for people; empty if there is none."""
         return ""
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class Sessions(ABC):
 
 
 class GivenSession(Sessions):
-    """Around a session that somebody else started and stops, classic or Connect: a notebook's, a test's."""
+    """For a session that someone else starts and stops, classic or Connect: in a notebook or a test."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -151,7 +150,7 @@ class GivenSession(Sessions):
 
 
 class ApplicationSessions(Sessions):
-    """Of the application that spark-submit started this process for."""
+    """Sessions of the application that spark-submit started this process for."""
 
     def __init__(self) -> None:
         self._sibling: Sibling | None = None
@@ -166,12 +165,12 @@ class ApplicationSessions(Sessions):
         return attach_classic(self._sibling, slot)
 
     def ended(self) -> bool:
-        """Did somebody else stop the application, or its JVM?"""
+        """Has the application, or its JVM, been stopped by someone else?"""
         if self._sibling is None:
             return False
         try:
             return bool(self._sibling.session.sparkContext._jsc.sc().isStopped())
-        except Exception:  # noqa: BLE001 - whoever does not answer has ended
+        except Exception:  # noqa: BLE001 - no answer means that it has ended
             return True
 
     def close(self) -> None:
@@ -184,14 +183,15 @@ class ApplicationSessions(Sessions):
 
 
 def send_to_executors(session: SparkSession) -> None:
-    """Give a classic application's executors this package where they are other processes, perhaps on other machines."""
+    """Give this package to the executors of a classic application if they are other processes, perhaps on other
+    machines."""
     context = session.sparkContext
     if not is_local(context):
         send_once(context, package_zip())
 
 
 def send_once(context: SparkContext, path: str) -> None:
-    """A zip of Python modules, which the context would put on the path again each time that it is told."""
+    """Sends a zip of Python modules once: the context would add it to the path again on each call."""
     name = os.path.basename(path)
     if not any(sent.endswith(f"/{name}") for sent in context.listFiles):
         context.addPyFile(path)
@@ -219,8 +219,8 @@ def is_of_session(frame: Any, session: Any) -> bool:
 
 @dataclass(frozen=True)
 class Sibling:
-    """A session beside a classic one: same application, own settings. Any number of attempts may share it, each in a
-    thread of its own: nothing of an attempt is kept in it. `java_sessions`: the JVM's class of sessions."""
+    """A second session next to a classic one: same application, own settings. Any number of attempts may share it, each
+    in its own thread: it holds nothing of an attempt. `java_sessions`: the JVM's class of sessions."""
 
     session: SparkSession
     java_sessions: Any
@@ -237,10 +237,10 @@ class Sibling:
         return cls(session, java_sessions, _partitions(session), context.uiWebUrl or "", is_local(context))
 
     def activated(self) -> Callable[[], None]:
-        """Make it the thread's active session: there Spark looks for the setting of times of day, whatever session a
-        DataFrame is of.
+        """Make it the thread's active session: Spark looks there for the setting of times of day, whatever a
+        DataFrame's session.
 
-        :returns: what makes it the one that was before.
+        :returns: a function that reactivates the previous session.
         """
         before = self.java_sessions.getActiveSession()
         self.java_sessions.setActiveSession(self.session._jsparkSession)
@@ -257,7 +257,7 @@ class Sibling:
 def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
     """An attempt in a sibling of a classic session.
 
-    The tag is that of the calling thread's jobs: the job must run in the thread that attaches.
+    Jobs of the calling thread get the tag, so the job must run in that thread.
     """
     sibling = base if isinstance(base, Sibling) else Sibling.of(base)
     context = sibling.session.sparkContext
@@ -294,7 +294,7 @@ def attach_connect(
     close: Callable[[], None] = lambda: None,
     conf: Mapping[str, str] | None = None,
 ) -> Attached:
-    """A Connect session: settings are its own. Cancelling ends what the attempt runs: jobs with its thread's tag."""
+    """A Connect session with its own settings. Cancelling ends the attempt's jobs, which have its thread's tag."""
     _configured(session, {**SESSION_CONF, **(conf or {})})
     tag = tag_of(slot)
     session.addTag(tag)

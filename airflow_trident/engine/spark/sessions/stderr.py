@@ -1,7 +1,7 @@
-"""What a JVM that this process starts prints on standard error, as lines of the log at their own levels.
+"""Standard error of a JVM that this process starts, as lines of the log with their own levels.
 
-Airflow shows whatever a task's processes print on standard error as errors: Java's words about itself, Spark's warnings
-and what users' functions print in Spark's workers.
+Airflow shows all standard error of a task's processes as errors: messages of Java, Spark's warnings and the output of
+users' functions in Spark's workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _HARMLESS = re.compile(r"^WARNING: Using incubator modules: ")
 """Spark itself asks Java for such a module."""
 _NO_CAUSE = re.compile(r"^Error: (Could not create the Java Virtual Machine|A fatal exception has occurred)")
-"""Java's last lines when it does not start; why, it said before them."""
+"""Java's last lines when it does not start; the cause comes before them."""
 _LOG4J = re.compile(r"^[\[\d][-\d/:.,TZ+\[\] ]*[\[\] ](TRACE|DEBUG|INFO|WARN|ERROR|FATAL)\]? +(.*)$")
 _LEVELS = {
     "TRACE": logging.DEBUG,
@@ -38,9 +38,9 @@ _END_WAIT_S = 5.0
 
 
 def leveled(line: str, before: int = logging.INFO) -> tuple[int, str] | None:
-    """The level of a line and what is left to say, without the time and the level that log4j wrote; None if nothing is.
+    """The level of a line and its text, without log4j's time and level; None if nothing is left.
 
-    :param before: the level of the line before, which the lines of a stack trace share.
+    :param before: the level of the previous line, which the lines of a stack trace share.
     """
     if _HARMLESS.match(line):
         return None
@@ -54,25 +54,25 @@ def leveled(line: str, before: int = logging.INFO) -> tuple[int, str] | None:
 
 
 class StandardError:
-    """A pipe to be the standard error of a JVM, and a thread that reads it to its end: nobody who writes waits.
+    """A pipe for the standard error of a JVM, and a thread that reads it to its end, so that writers never wait.
 
-    Raw file descriptors: the interpreter waits at its exit for the lock of a buffered file that a thread is reading.
+    Raw file descriptors: at its exit the interpreter waits for the lock of a buffered file that a thread is reading.
     """
 
     def __init__(self) -> None:
         self._reads, self.writes = os.pipe()
         self._open = True
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        os.register_at_fork(after_in_child=self._close)  # nobody reads there, and a full pipe would stop the JVM
+        os.register_at_fork(after_in_child=self._close)  # nobody reads in the child, and a full pipe would stop the JVM
         self._thread = Thread(target=self._read, name="trident-jvm-stderr", daemon=True)
         self._thread.start()
 
     def given(self) -> None:
-        """The JVM has its end of the pipe, or never will."""
+        """Called when the JVM has its end of the pipe, or will never have it."""
         os.close(self.writes)
 
     def last_words(self) -> str:
-        """The last lines of a JVM that has ended, as far as they may say why."""
+        """The last lines of a JVM that has ended, which may say why."""
         self._thread.join(_END_WAIT_S)
         return "\n".join(line for line in self._last if not _NO_CAUSE.match(line))
 
@@ -98,16 +98,16 @@ class StandardError:
         if found is None:
             return before
         self._last.append(found[1])
-        with suppress(Exception):  # whatever a handler does, the reading goes on
+        with suppress(Exception):  # reading continues whatever a handler does
             if _shown(found[0]):
                 log.log(found[0], "%s", found[1])
-            else:  # nothing is lost in a program without a log: where the JVM would have printed it
+            else:  # without a log, print where the JVM would have printed
                 os.write(2, line + b"\n")
         return found[0]
 
 
 def _shown(level: int) -> bool:
-    """Does any handler take a line of that level? The commands mute theirs."""
+    """Does any handler accept a line of that level? The commands mute their handlers."""
     if not log.isEnabledFor(level):
         return False
     logger: logging.Logger | None = log
