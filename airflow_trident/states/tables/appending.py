@@ -147,9 +147,8 @@ class AppendingState(AdmittingState):
         def once() -> Applied:
             nonlocal is_made
             known = self._known()
-            if (
-                known.commit is not None and known.commit in tried
-            ):  # a storage that repeats requests took our own commit for another one
+            # A storage that repeats requests took our own commit for another one.
+            if known.commit is not None and known.commit in tried:
                 tried.pop(known.commit)
                 new.clear()
                 return Applied.APPLIED
